@@ -1,0 +1,292 @@
+//! The fixed window: a counter that starts over.
+//!
+//! At most `N` are admitted in a window `W`. With [`Align::First`] a window opens
+//! with the first *admitted* request, never with a look or a refusal; with
+//! [`Align::Epoch`] windows lie at whole multiples of `W` since the Unix epoch.
+//! Up to `2N` can pass across an edge: `N` at the end of one window and `N` at
+//! the start of the next. Where that matters, use
+//! [`SlidingLog`](super::SlidingLog).
+//!
+//! # Example
+//! 3 per 60 s, first request at 10 s:
+//!
+//! | at (s) | admitted | count | remaining | retry after (s) | reset after (s) |
+//! | --- | --- | --- | --- | --- | --- |
+//! | 10 | yes | 1 | 2 | 0 | 60 |
+//! | 20 | yes | 2 | 1 | 0 | 50 |
+//! | 69 | yes | 3 | 0 | 0 | 1 |
+//! | 69 | no | 3 | 0 | 1 | 1 |
+//! | 70 | yes | 1 | 2 | 0 | 60 |
+
+use super::Outcome;
+use crate::cost::Cost;
+use crate::limit::Align;
+use crate::rate::Rate;
+
+/// At most `requests` per window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FixedWindow {
+    rate: Rate,
+    align: Align,
+}
+
+/// A key's count in its window. A count of 0 is a window that has not opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FixedWindowState {
+    /// What was admitted in the window.
+    pub count: u32,
+    /// Time left in the window; kept instead of its start, so that a clock
+    /// that steps back takes the window along.
+    pub left_us: u64,
+    /// The instant of these numbers.
+    pub last_us: u64,
+}
+
+impl FixedWindow {
+    /// A window of this rate.
+    #[must_use]
+    pub const fn new(rate: Rate, align: Align) -> Self {
+        Self { rate, align }
+    }
+
+    /// The rate it was made of.
+    #[must_use]
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// Where its windows begin.
+    #[must_use]
+    pub const fn align(&self) -> Align {
+        self.align
+    }
+
+    /// No window open.
+    #[must_use]
+    pub const fn new_state(&self, now_us: u64) -> FixedWindowState {
+        FixedWindowState {
+            count: 0,
+            left_us: 0,
+            last_us: now_us,
+        }
+    }
+
+    /// The state at a later instant: the window may be over.
+    #[must_use]
+    pub fn at(&self, state: FixedWindowState, now_us: u64) -> FixedWindowState {
+        let elapsed = now_us.saturating_sub(state.last_us);
+        if elapsed >= state.left_us {
+            return self.new_state(now_us);
+        }
+        FixedWindowState {
+            left_us: state.left_us - elapsed,
+            last_us: now_us,
+            ..state
+        }
+    }
+
+    /// Whether this cost fits into what is left of the count.
+    #[must_use]
+    pub const fn admits(&self, state: &FixedWindowState, cost: Cost) -> bool {
+        cost.get() <= self.remaining(state)
+    }
+
+    /// The state after counting an admitted cost; opens the window.
+    #[must_use]
+    pub const fn charge(&self, state: FixedWindowState, cost: Cost) -> FixedWindowState {
+        let left_us = if state.count > 0 {
+            state.left_us
+        } else {
+            match self.align {
+                Align::First => self.rate.window_us(),
+                Align::Epoch => self.rate.window_us() - state.last_us % self.rate.window_us(),
+            }
+        };
+        FixedWindowState {
+            count: state.count.saturating_add(cost.get()),
+            left_us,
+            ..state
+        }
+    }
+
+    /// The state after counting a refused cost: at most a full window. A
+    /// refusal opens no window.
+    #[must_use]
+    pub const fn saturate(&self, state: FixedWindowState, cost: Cost) -> FixedWindowState {
+        if state.count == 0 {
+            return state;
+        }
+        let added = if cost.get() < self.remaining(&state) {
+            cost.get()
+        } else {
+            self.remaining(&state)
+        };
+        FixedWindowState {
+            count: state.count + added,
+            ..state
+        }
+    }
+
+    /// The state after giving back a cost charged to the window that ends at
+    /// `window_end_us`, if that one is still open.
+    #[must_use]
+    pub const fn refund(
+        &self,
+        state: FixedWindowState,
+        cost: Cost,
+        window_end_us: u64,
+    ) -> FixedWindowState {
+        if state.last_us + state.left_us != window_end_us {
+            return state;
+        }
+        match state.count.saturating_sub(cost.get()) {
+            0 => self.new_state(state.last_us),
+            count => FixedWindowState { count, ..state },
+        }
+    }
+
+    /// The numbers to report, `cost` being what would be asked for again.
+    #[must_use]
+    pub fn outcome(&self, state: &FixedWindowState, cost: Cost, admitted: bool) -> Outcome {
+        Outcome {
+            limit: self.rate.requests(),
+            remaining: self.remaining(state),
+            rate: f64::from(state.count),
+            retry_after_us: if admitted {
+                Some(0)
+            } else if cost.get() > self.rate.requests() {
+                None
+            } else {
+                Some(state.left_us)
+            },
+            reset_after_us: state.left_us,
+        }
+    }
+
+    /// One check of one level: the state to keep and what to report.
+    ///
+    /// ```
+    /// use tidegate::algorithm::FixedWindow;
+    /// use tidegate::{Align, Cost, Rate};
+    ///
+    /// let limit = FixedWindow::new("3/60s".parse::<Rate>()?, Align::First);
+    /// let (state, outcome) = limit.step(limit.new_state(0), Cost::of(3), 10_000_000);
+    /// assert_eq!(outcome.remaining, 0);
+    /// let (_, outcome) = limit.step(state, Cost::ONE, 69_000_000);
+    /// assert_eq!(outcome.retry_after_us, Some(1_000_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn step(
+        &self,
+        state: FixedWindowState,
+        cost: Cost,
+        now_us: u64,
+    ) -> (FixedWindowState, Outcome) {
+        let state = self.at(state, now_us);
+        if self.admits(&state, cost) {
+            let state = self.charge(state, cost);
+            (state, self.outcome(&state, cost, true))
+        } else {
+            (state, self.outcome(&state, cost, false))
+        }
+    }
+
+    /// A state that was written under another window: its start and count stay.
+    #[must_use]
+    pub const fn adopt(&self, old: &Self, state: FixedWindowState) -> FixedWindowState {
+        let elapsed = old.rate.window_us().saturating_sub(state.left_us);
+        FixedWindowState {
+            left_us: self.rate.window_us().saturating_sub(elapsed),
+            ..state
+        }
+    }
+
+    const fn remaining(&self, state: &FixedWindowState) -> u32 {
+        self.rate.requests().saturating_sub(state.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    /// (at, cost) -> (remaining, retry after, reset after), in seconds.
+    type Row = (u64, u32, u32, Option<u64>, u64);
+
+    fn check(align: Align, rows: &[Row]) {
+        let limit = FixedWindow::new("3/60s".parse().unwrap(), align);
+        let mut state = limit.new_state(0);
+        for (index, &(at, cost, remaining, retry, reset)) in rows.iter().enumerate() {
+            let (next, outcome) = limit.step(state, Cost::of(cost), at * SECOND);
+            let got = (
+                outcome.remaining,
+                outcome.retry_after_us,
+                outcome.reset_after_us,
+            );
+            assert_eq!(
+                got,
+                (remaining, retry.map(|s| s * SECOND), reset * SECOND),
+                "row {index}"
+            );
+            state = next;
+        }
+    }
+
+    #[test]
+    fn the_example_of_the_module() {
+        check(
+            Align::First,
+            &[
+                (10, 1, 2, Some(0), 60),
+                (20, 1, 1, Some(0), 50),
+                (69, 1, 0, Some(0), 1),
+                (69, 1, 0, Some(1), 1),
+                (70, 1, 2, Some(0), 60),
+            ],
+        );
+    }
+
+    #[test]
+    fn aligned_to_the_epoch_the_edge_is_where_the_clock_says() {
+        check(
+            Align::Epoch,
+            &[
+                (59, 3, 0, Some(0), 1),
+                (59, 1, 0, Some(1), 1),
+                (60, 1, 2, Some(0), 60),
+                (119, 3, 2, Some(1), 1),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_refusal_opens_no_window() {
+        check(
+            Align::First,
+            &[
+                (0, 4, 3, None, 0),
+                (30, 1, 2, Some(0), 60),
+                (89, 3, 2, Some(1), 1),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_changed_limit_keeps_start_and_count() {
+        let old = FixedWindow::new("3/60s".parse().unwrap(), Align::First);
+        let state = old.charge(old.new_state(0), Cost::of(3));
+        let state = old.at(state, 20 * SECOND);
+        for (rate, left) in [("5/30s", 10), ("2/60s", 40), ("9/15s", 0)] {
+            let new = FixedWindow::new(rate.parse().unwrap(), Align::First);
+            let adopted = new.adopt(&old, state);
+            assert_eq!(
+                (adopted.count, adopted.left_us),
+                (3, left * SECOND),
+                "{rate}"
+            );
+        }
+    }
+}

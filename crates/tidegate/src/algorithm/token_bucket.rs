@@ -1,0 +1,466 @@
+//! The token bucket, which is also the leaky bucket as a meter, and GCRA: one
+//! algorithm, one implementation.
+//!
+//! A bucket holds `B` tokens, refills with `N` per window `W` continuously, and
+//! starts full. A request of cost `c` takes `c` tokens or is refused. In any
+//! interval `t` at most `B + N*t/W` are admitted.
+//!
+//! # Arithmetic
+//! What is stored is not the tokens left but the *debt*: how long the bucket
+//! needs to be full again. With `N'/W'` = `N/W` in lowest terms, one token is
+//! `W'/N'` microseconds of debt, which a pair of integers holds exactly: whole
+//! microseconds and a number of `1/N'` parts ([`Span`]). Time drains whole
+//! microseconds; costs add pairs; a check compares pairs. Nothing is rounded, so
+//! nothing is forgotten, at one request a year as at four billion a millisecond.
+//!
+//! # Example
+//! 10 a second, burst 3: a token is 100,000 µs, the bucket 300,000 µs.
+//!
+//! | at (µs) | debt before | cost | admitted | debt after | remaining | retry after |
+//! | --- | --- | --- | --- | --- | --- | --- |
+//! | 0 | 0 | 1 | yes | 100,000 | 2 | 0 |
+//! | 0 | 100,000 | 2 | yes | 300,000 | 0 | 0 |
+//! | 0 | 300,000 | 1 | no | 300,000 | 0 | 100,000 |
+//! | 90,000 | 210,000 | 1 | no | 210,000 | 0 | 10,000 |
+//! | 100,000 | 200,000 | 1 | yes | 300,000 | 0 | 0 |
+
+use super::{Outcome, figure};
+use crate::cost::Cost;
+use crate::error::LimitError;
+use crate::rate::Rate;
+
+/// The longest time a bucket may take to refill: 100 years of 365.25 days.
+const MAX_REFILL_US: u64 = 36_525 * 86_400_000_000;
+
+/// A stretch of time: whole microseconds and parts of one, in units of `1/N'`
+/// microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Span {
+    /// Whole microseconds.
+    pub us: u64,
+    /// Parts of a microsecond, fewer than `N'`.
+    pub parts: u32,
+}
+
+impl Span {
+    const ZERO: Self = Self { us: 0, parts: 0 };
+
+    /// Whole microseconds that cover it.
+    const fn ceil_us(self) -> u64 {
+        self.us + (self.parts > 0) as u64
+    }
+}
+
+/// A bucket of `burst` tokens that refills with `requests` per window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TokenBucket {
+    rate: Rate,
+    burst: u32,
+    strict: bool,
+    /// `N'`.
+    parts_per_us: u32,
+    /// `W'`: a token, in parts.
+    token_parts: u64,
+    token: Span,
+    capacity: Span,
+}
+
+/// A key's debt, and when it was last looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenBucketState {
+    /// Time until the bucket is full.
+    pub debt: Span,
+    /// The instant of that debt.
+    pub last_us: u64,
+}
+
+impl TokenBucket {
+    /// A bucket of `burst` tokens (the rate's requests when absent). `strict`
+    /// refills with `requests - burst` a window, so that no window ever sees
+    /// more than `requests`.
+    pub const fn new(rate: Rate, burst: Option<u64>, strict: bool) -> Result<Self, LimitError> {
+        let requests = rate.requests();
+        #[expect(clippy::cast_possible_truncation, reason = "just found to fit")]
+        let burst = match burst {
+            Some(burst) if burst == 0 || burst > u32::MAX as u64 => {
+                return Err(LimitError::Burst(burst));
+            }
+            Some(burst) => burst as u32,
+            None => requests,
+        };
+        if strict && burst >= requests {
+            return Err(LimitError::StrictBurst { burst, requests });
+        }
+        let refill = if strict { requests - burst } else { requests };
+        let window_us = rate.window_us();
+        let max = MAX_REFILL_US as u128 * refill as u128 / window_us as u128;
+        if burst as u128 > max {
+            #[expect(clippy::cast_possible_truncation, reason = "below `burst`")]
+            return Err(LimitError::BurstRefill {
+                burst,
+                max: max as u32,
+            });
+        }
+        let divisor = gcd(refill as u64, window_us);
+        #[expect(clippy::cast_possible_truncation, reason = "a part of a u32")]
+        let parts_per_us = (refill as u64 / divisor) as u32;
+        let token_parts = window_us / divisor;
+        Ok(Self {
+            rate,
+            burst,
+            strict,
+            parts_per_us,
+            token_parts,
+            token: tokens(1, token_parts, parts_per_us),
+            capacity: tokens(burst, token_parts, parts_per_us),
+        })
+    }
+
+    /// The rate it was made of.
+    #[must_use]
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The size of the bucket.
+    #[must_use]
+    pub const fn burst(&self) -> u32 {
+        self.burst
+    }
+
+    /// The burst, where it is not the number of requests.
+    pub(crate) const fn explicit_burst(&self) -> Option<u64> {
+        if self.burst == self.rate.requests() {
+            None
+        } else {
+            Some(self.burst as u64)
+        }
+    }
+
+    /// Whether any window is held to the rate's requests.
+    #[must_use]
+    pub const fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    /// `N'`: how many parts make a microsecond in this limit's [`Span`]s.
+    #[must_use]
+    pub const fn parts_per_us(&self) -> u32 {
+        self.parts_per_us
+    }
+
+    /// The debt of a full bucket.
+    #[must_use]
+    pub const fn capacity(&self) -> Span {
+        self.capacity
+    }
+
+    /// The debt of a cost, or `None` for one the bucket can never hold.
+    #[must_use]
+    pub fn price(&self, cost: Cost) -> Option<Span> {
+        match cost.get() {
+            1 => Some(self.token),
+            cost if cost > self.burst => None,
+            cost => Some(tokens(cost, self.token_parts, self.parts_per_us)),
+        }
+    }
+
+    /// A full bucket.
+    #[must_use]
+    pub const fn new_state(&self, now_us: u64) -> TokenBucketState {
+        TokenBucketState {
+            debt: Span::ZERO,
+            last_us: now_us,
+        }
+    }
+
+    /// The state at a later instant: time has drained the debt.
+    #[must_use]
+    pub fn at(&self, state: TokenBucketState, now_us: u64) -> TokenBucketState {
+        let elapsed = now_us.saturating_sub(state.last_us);
+        let debt = match state.debt.us.checked_sub(elapsed) {
+            Some(us) => Span { us, ..state.debt },
+            None => Span::ZERO,
+        };
+        TokenBucketState {
+            debt,
+            last_us: now_us,
+        }
+    }
+
+    /// Whether there are tokens for this cost.
+    #[must_use]
+    pub fn admits(&self, state: &TokenBucketState, cost: Cost) -> bool {
+        self.price(cost)
+            .is_some_and(|price| self.add(state.debt, price) <= self.capacity)
+    }
+
+    /// The state after taking an admitted cost.
+    #[must_use]
+    pub fn charge(&self, state: TokenBucketState, cost: Cost) -> TokenBucketState {
+        let price = self.price(cost).unwrap_or(self.capacity);
+        TokenBucketState {
+            debt: self.add(state.debt, price),
+            ..state
+        }
+    }
+
+    /// The state after counting a refused cost: at most an empty bucket.
+    #[must_use]
+    pub fn saturate(&self, state: TokenBucketState, cost: Cost) -> TokenBucketState {
+        let debt = self
+            .charge(state, cost)
+            .debt
+            .min(self.capacity.max(state.debt));
+        TokenBucketState { debt, ..state }
+    }
+
+    /// The state after giving back a cost that was charged at `charged_at_us`,
+    /// less what has drained since.
+    #[must_use]
+    pub fn refund(
+        &self,
+        state: TokenBucketState,
+        cost: Cost,
+        charged_at_us: u64,
+    ) -> TokenBucketState {
+        let price = self.price(cost).unwrap_or(Span::ZERO);
+        let since = state.last_us.saturating_sub(charged_at_us);
+        let owed = match price.us.checked_sub(since) {
+            Some(us) => Span { us, ..price },
+            None => Span::ZERO,
+        };
+        TokenBucketState {
+            debt: self.subtract(state.debt, owed),
+            ..state
+        }
+    }
+
+    /// The numbers to report, `cost` being what would be asked for again.
+    #[must_use]
+    pub fn outcome(&self, state: &TokenBucketState, cost: Cost, admitted: bool) -> Outcome {
+        let free = self.subtract(self.capacity, state.debt);
+        let retry_after_us = if admitted {
+            Some(0)
+        } else {
+            self.price(cost).map(|price| {
+                self.subtract(self.add(state.debt, price), self.capacity)
+                    .ceil_us()
+            })
+        };
+        Outcome {
+            limit: self.burst,
+            remaining: self.whole_tokens(free),
+            rate: (figure(state.debt.us) * f64::from(self.parts_per_us)
+                + f64::from(state.debt.parts))
+                / figure(self.token_parts),
+            retry_after_us,
+            reset_after_us: state.debt.ceil_us(),
+        }
+    }
+
+    /// One check of one level: the state to keep and what to report.
+    ///
+    /// ```
+    /// use tidegate::algorithm::TokenBucket;
+    /// use tidegate::{Cost, Rate};
+    ///
+    /// let limit = TokenBucket::new("10r/s".parse::<Rate>()?, Some(3), false)?;
+    /// let (state, first) = limit.step(limit.new_state(0), Cost::ONE, 0);
+    /// assert_eq!((first.remaining, first.retry_after_us), (2, Some(0)));
+    /// let (state, second) = limit.step(state, Cost::of(3), 0);
+    /// assert_eq!((second.remaining, second.retry_after_us), (2, Some(100_000)));
+    /// let (_, third) = limit.step(state, Cost::of(3), 100_000);
+    /// assert_eq!((third.remaining, third.retry_after_us), (0, Some(0)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn step(
+        &self,
+        state: TokenBucketState,
+        cost: Cost,
+        now_us: u64,
+    ) -> (TokenBucketState, Outcome) {
+        let state = self.at(state, now_us);
+        if self.admits(&state, cost) {
+            let state = self.charge(state, cost);
+            (state, self.outcome(&state, cost, true))
+        } else {
+            (state, self.outcome(&state, cost, false))
+        }
+    }
+
+    /// A state that was written under another bucket: used tokens stay used
+    /// tokens, rounded up to a microsecond of debt.
+    #[must_use]
+    pub fn adopt(&self, old: &Self, state: TokenBucketState) -> TokenBucketState {
+        // Below 2^77 by a bucket's bounds, so the product stays below 2^122.
+        let parts =
+            u128::from(state.debt.us) * u128::from(old.parts_per_us) + u128::from(state.debt.parts);
+        let us = (parts * u128::from(self.token_parts))
+            .div_ceil(u128::from(old.token_parts) * u128::from(self.parts_per_us));
+        let us = u64::try_from(us).unwrap_or(u64::MAX).min(MAX_REFILL_US);
+        TokenBucketState {
+            debt: Span { us, parts: 0 },
+            ..state
+        }
+    }
+
+    fn add(&self, a: Span, b: Span) -> Span {
+        let parts = u64::from(a.parts) + u64::from(b.parts);
+        let carry = parts >= u64::from(self.parts_per_us);
+        let parts = if carry {
+            parts - u64::from(self.parts_per_us)
+        } else {
+            parts
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "less than `parts_per_us`")]
+        Span {
+            us: a.us + b.us + u64::from(carry),
+            parts: parts as u32,
+        }
+    }
+
+    /// `a - b`, or zero.
+    fn subtract(&self, a: Span, b: Span) -> Span {
+        if a <= b {
+            return Span::ZERO;
+        }
+        if a.parts >= b.parts {
+            return Span {
+                us: a.us - b.us,
+                parts: a.parts - b.parts,
+            };
+        }
+        let parts = u64::from(self.parts_per_us) + u64::from(a.parts) - u64::from(b.parts);
+        #[expect(clippy::cast_possible_truncation, reason = "less than `parts_per_us`")]
+        Span {
+            us: a.us - b.us - 1,
+            parts: parts as u32,
+        }
+    }
+
+    /// How many tokens fit into a span no longer than the capacity.
+    fn whole_tokens(&self, span: Span) -> u32 {
+        let parts = span.us.checked_mul(u64::from(self.parts_per_us));
+        let tokens = match parts.and_then(|parts| parts.checked_add(u64::from(span.parts))) {
+            Some(parts) => parts / self.token_parts,
+            None => {
+                let parts =
+                    u128::from(span.us) * u128::from(self.parts_per_us) + u128::from(span.parts);
+                u64::try_from(parts / u128::from(self.token_parts)).unwrap_or(u64::MAX)
+            }
+        };
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+}
+
+/// The span of so many tokens of `token_parts` each.
+const fn tokens(count: u32, token_parts: u64, parts_per_us: u32) -> Span {
+    let parts = count as u128 * token_parts as u128;
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "at most 100 years, and fewer than `parts_per_us`"
+    )]
+    Span {
+        us: (parts / parts_per_us as u128) as u64,
+        parts: (parts % parts_per_us as u128) as u32,
+    }
+}
+
+const fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(rate: &str, burst: u64) -> TokenBucket {
+        TokenBucket::new(rate.parse().unwrap(), Some(burst), false).unwrap()
+    }
+
+    /// (at, cost) -> (remaining, retry after)
+    type Row = (u64, u32, u32, Option<u64>);
+
+    fn check(limit: &TokenBucket, rows: &[Row]) {
+        let mut state = limit.new_state(0);
+        for (index, &(at, cost, remaining, retry)) in rows.iter().enumerate() {
+            let (next, outcome) = limit.step(state, Cost::of(cost), at);
+            assert_eq!(
+                (outcome.remaining, outcome.retry_after_us),
+                (remaining, retry),
+                "row {index}"
+            );
+            state = next;
+        }
+    }
+
+    #[test]
+    fn the_example_of_the_module() {
+        check(
+            &bucket("10r/s", 3),
+            &[
+                (0, 1, 2, Some(0)),
+                (0, 2, 0, Some(0)),
+                (0, 1, 0, Some(100_000)),
+                (90_000, 1, 0, Some(10_000)),
+                (100_000, 1, 0, Some(0)),
+            ],
+        );
+    }
+
+    #[test]
+    fn thirds_of_a_microsecond_are_kept() {
+        // 3 per 1 ms and 1 us: a token is 333 + 2/3 us.
+        check(
+            &bucket("3/1001us", 1),
+            &[
+                (0, 1, 0, Some(0)),
+                (333, 1, 0, Some(1)),
+                (334, 1, 0, Some(0)),
+                (667, 1, 0, Some(1)),
+                (668, 1, 0, Some(0)),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_extremes_do_not_overflow() {
+        for (rate, burst) in [
+            ("1/366d", 99),
+            ("4294967295/1ms", 4_294_967_295),
+            ("4294967295/366d", 4_294_967_295),
+        ] {
+            let limit = bucket(rate, burst);
+            let burst = u32::try_from(burst).unwrap();
+            check(
+                &limit,
+                &[
+                    (0, burst, 0, Some(0)),
+                    (limit.capacity().ceil_us(), burst, 0, Some(0)),
+                ],
+            );
+        }
+    }
+
+    #[test]
+    fn a_changed_limit_keeps_what_was_used() {
+        let (old, new) = (bucket("100r/s", 100), bucket("7r/m", 1_000));
+        let state = old.charge(old.new_state(5), Cost::of(60));
+        let adopted = new.adopt(&old, state);
+        let used = new.outcome(&adopted, Cost::ONE, true).rate;
+        assert!((60.0..60.0001).contains(&used), "{used}");
+        // A rolling deploy flips on every check: what is lost to rounding is a
+        // microsecond a flip, not a request.
+        let mut state = state;
+        for _ in 0..1_000 {
+            state = old.adopt(&new, new.adopt(&old, state));
+        }
+        let used = old.outcome(&state, Cost::ONE, true).rate;
+        assert!((60.0..60.2).contains(&used), "{used}");
+    }
+}

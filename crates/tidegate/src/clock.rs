@@ -1,0 +1,112 @@
+//! Where the time comes from.
+//!
+//! Time is a count of microseconds since the Unix epoch. In production it is the
+//! wall clock read once, plus `std::time::Instant` since: an instant never goes
+//! back, which cannot be said of wall clocks and of bare CPU counters. In tests it
+//! is whatever the test says.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::algorithm::MAX_NOW_US;
+
+/// A clock to decide by. The store reads it while it holds the keys of a check,
+/// so a clock that several threads move still gives each key its times in order.
+pub trait Clock: Send + Sync {
+    /// Microseconds since the Unix epoch. May step either way.
+    fn now_us(&self) -> u64;
+
+    /// Waits, for [`Limiter::until_ready`](crate::Limiter::until_ready).
+    fn sleep(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
+}
+
+/// A clock that moves only when told to, for tests. Clones show the same time.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limit, Limiter, ManualClock};
+///
+/// let clock = ManualClock::at_us(0);
+/// let limiter = Limiter::builder(Limit::per_second(1)).clock(clock.clone()).build();
+/// assert!(limiter.check("a").allowed());
+/// assert!(!limiter.check("a").allowed());
+/// clock.advance(Duration::from_secs(1));
+/// assert!(limiter.check("a").allowed());
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// A clock that shows this instant.
+    #[must_use]
+    pub fn at_us(now_us: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(now_us)))
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, by: Duration) {
+        let by_us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.0.fetch_add(by_us, Ordering::Relaxed);
+    }
+
+    /// Sets the clock, forward or back.
+    pub fn set_us(&self, now_us: u64) {
+        self.0.store(now_us, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now_us(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Nobody else will move this clock: sleeping does.
+    fn sleep(&self, duration: Duration) {
+        self.advance(duration);
+    }
+}
+
+/// The clock of a store.
+pub(crate) enum TimeSource {
+    /// The real one.
+    System { wall_us: u64, started: Instant },
+    /// Somebody else's.
+    Injected(Arc<dyn Clock>),
+}
+
+impl TimeSource {
+    pub(crate) fn system() -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self::System {
+            wall_us: micros(wall.unwrap_or_default()),
+            started: Instant::now(),
+        }
+    }
+
+    /// Whether readings never decrease, so that one taken before a lock is
+    /// waited for can be used after it.
+    pub(crate) fn is_monotonic(&self) -> bool {
+        matches!(self, Self::System { .. })
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        match self {
+            Self::System { wall_us, started } => wall_us + micros(started.elapsed()),
+            Self::Injected(clock) => clock.now_us().min(MAX_NOW_US),
+        }
+    }
+
+    pub(crate) fn sleep(&self, duration: Duration) {
+        match self {
+            Self::System { .. } => std::thread::sleep(duration),
+            Self::Injected(clock) => clock.sleep(duration),
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    duration.as_secs() * 1_000_000 + u64::from(duration.subsec_micros())
+}

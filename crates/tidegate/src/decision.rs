@@ -1,0 +1,211 @@
+//! The answer to a check, with all its numbers.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Outcome;
+use crate::cost::Cost;
+
+/// Who answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// The store that keeps the counts: exact.
+    Store,
+}
+
+/// Levels that fit into a decision without allocating.
+pub(crate) const INLINE: usize = 2;
+
+/// May it go on, and the numbers behind the answer.
+///
+/// The numbers at the top are those of one level: the first that refused, or,
+/// when allowed, the one with the least remaining. They are as they stand *after*
+/// the check.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limit, Limiter};
+///
+/// let limiter = Limiter::in_memory(Limit::per_minute(2));
+/// let decision = limiter.check("203.0.113.7");
+/// assert!(decision.allowed());
+/// assert_eq!((decision.limit(), decision.remaining()), (2, 1));
+///
+/// limiter.check("203.0.113.7");
+/// let decision = limiter.check("203.0.113.7");
+/// assert!(!decision.allowed());
+/// let wait = decision.retry_after().expect("waiting helps here");
+/// assert!(wait <= Duration::from_secs(30));
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    pub(crate) decided_at_us: u64,
+    pub(crate) denied_by: Option<usize>,
+    pub(crate) source: Source,
+    pub(crate) charged: bool,
+    pub(crate) levels: SmallVec<[LevelDecision; INLINE]>,
+}
+
+/// What one level says about a check.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LevelDecision {
+    pub(crate) outcome: Outcome,
+    pub(crate) charge: Charged,
+}
+
+/// What a level remembers of a charge, to be able to give it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Charged {
+    pub(crate) cost: Cost,
+    /// The id of the limit it was charged under.
+    pub(crate) limit: u16,
+    /// Which window, or which event, it went to.
+    pub(crate) mark_us: u64,
+}
+
+/// Proof of a charge: what [`Limiter::refund`](crate::Limiter::refund) needs to
+/// give it back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    pub(crate) decided_at_us: u64,
+    pub(crate) levels: SmallVec<[Charged; INLINE]>,
+}
+
+impl Decision {
+    /// Whether the request may go on.
+    #[must_use]
+    pub fn allowed(&self) -> bool {
+        self.denied_by.is_none()
+    }
+
+    /// The requests per window, or the size of a token bucket.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.reported().map_or(u32::MAX, LevelDecision::limit)
+    }
+
+    /// Requests of cost 1 that would still be admitted now; never above
+    /// [`limit`](Self::limit).
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.reported().map_or(u32::MAX, LevelDecision::remaining)
+    }
+
+    /// Usage now: tokens used, requests counted, or the sliding estimate.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.reported().map_or(0.0, LevelDecision::rate)
+    }
+
+    /// How long to wait before the same cost is admitted, if nobody else comes:
+    /// exactly so long, and not a microsecond less. Zero when allowed, `None`
+    /// when waiting will never help.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        if self.allowed() {
+            return Some(Duration::ZERO);
+        }
+        // The longest of those that refuse: each of them only frees with time.
+        self.levels
+            .iter()
+            .try_fold(0, |longest, level| {
+                level.outcome.retry_after_us.map(|wait| wait.max(longest))
+            })
+            .map(Duration::from_micros)
+    }
+
+    /// How long until the key is as good as new.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        self.reported()
+            .map_or(Duration::ZERO, LevelDecision::reset_after)
+    }
+
+    /// The index, in the order of the check, of the first level that refused.
+    #[must_use]
+    pub fn denied_by(&self) -> Option<usize> {
+        self.denied_by
+    }
+
+    /// Who answered.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// When it was decided on the store's clock, in microseconds since the Unix
+    /// epoch.
+    #[must_use]
+    pub fn decided_at_us(&self) -> u64 {
+        self.decided_at_us
+    }
+
+    /// Every level's numbers, in the order of the check.
+    #[must_use]
+    pub fn levels(&self) -> &[LevelDecision] {
+        &self.levels
+    }
+
+    /// What to hand in for a refund: of an allowed check that was charged.
+    #[must_use]
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.charged.then(|| Receipt {
+            decided_at_us: self.decided_at_us,
+            levels: self.levels.iter().map(|level| level.charge).collect(),
+        })
+    }
+
+    fn reported(&self) -> Option<&LevelDecision> {
+        match self.denied_by {
+            Some(index) => self.levels.get(index),
+            None => self
+                .levels
+                .iter()
+                .min_by_key(|level| level.outcome.remaining),
+        }
+    }
+}
+
+impl LevelDecision {
+    /// The requests per window, or the size of a token bucket.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.outcome.limit
+    }
+
+    /// Requests of cost 1 this level would still admit now.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.outcome.remaining
+    }
+
+    /// Usage now: tokens used, requests counted, or the sliding estimate.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.outcome.rate
+    }
+
+    /// How long until this level admits the same cost; `None` is never, zero
+    /// when this level does not refuse.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.outcome.retry_after_us.map(Duration::from_micros)
+    }
+
+    /// How long until this level's key is as good as new.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.outcome.reset_after_us)
+    }
+}
+
+impl Receipt {
+    /// When the charge was decided on the store's clock, in microseconds since
+    /// the Unix epoch.
+    #[must_use]
+    pub fn decided_at_us(&self) -> u64 {
+        self.decided_at_us
+    }
+}

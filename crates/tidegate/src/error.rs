@@ -1,0 +1,141 @@
+//! What can be wrong with a limit: each error names the value and what was
+//! expected.
+
+use std::time::Duration;
+
+use crate::limit::Algorithm;
+
+/// A number that no limit can have. Being limited is a
+/// [`Decision`](crate::Decision), never an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// A number of requests outside 1 to 2^32 - 1.
+    #[error("{0} requests: expected 1 to 4294967295 (to refuse everything, use `block`)")]
+    Requests(u64),
+    /// More requests than this algorithm can count exactly.
+    #[error("{requests} requests with {algorithm}: expected at most {max}")]
+    RequestsOf {
+        /// The number given.
+        requests: u32,
+        /// The algorithm asked for.
+        algorithm: Algorithm,
+        /// The most it can count.
+        max: u32,
+    },
+    /// A window outside 1 ms to 366 days, or not in whole microseconds.
+    #[error("a window of {0:?}: expected 1ms to 366d, in whole microseconds")]
+    Window(Duration),
+    /// A burst outside 1 to 2^32 - 1.
+    #[error("burst {0}: expected 1 to 4294967295")]
+    Burst(u64),
+    /// A bucket that would take more than a hundred years to refill.
+    #[error("burst {burst} takes more than 100 years to refill: expected at most {max}")]
+    BurstRefill {
+        /// The burst given.
+        burst: u32,
+        /// The largest burst that refills within a hundred years.
+        max: u32,
+    },
+    /// A burst for an algorithm that has none.
+    #[error("burst {burst} with {algorithm}: only token_bucket has a burst")]
+    BurstOf {
+        /// The burst given.
+        burst: u64,
+        /// The algorithm asked for.
+        algorithm: Algorithm,
+    },
+    /// `strict` without a burst below the limit.
+    #[error("strict with burst {burst} of {requests} requests: expected a burst below {requests}")]
+    StrictBurst {
+        /// The burst in force.
+        burst: u32,
+        /// The requests per window.
+        requests: u32,
+    },
+    /// `strict` for an algorithm that has no such form.
+    #[error("strict with {0}: only token_bucket can be strict")]
+    StrictOf(Algorithm),
+    /// An alignment for an algorithm that has none.
+    #[error("align = \"epoch\" with {0}: only fixed_window can be aligned")]
+    AlignOf(Algorithm),
+    /// A cost outside 1 to 2^32 - 1.
+    #[error("cost {0}: expected 1 to 4294967295")]
+    Cost(u64),
+}
+
+impl LimitError {
+    /// Panics, also in a `const`, where messages cannot carry numbers.
+    pub(crate) const fn panic(self) -> ! {
+        match self {
+            Self::Requests(_) => panic!("requests out of range: expected 1 to 4294967295"),
+            Self::RequestsOf { .. } => panic!(
+                "too many requests for the algorithm: sliding_window counts to 2^28, sliding_log to 1000000"
+            ),
+            Self::Window(_) => {
+                panic!("window out of range: expected 1ms to 366d, in whole microseconds")
+            }
+            Self::Burst(_) => panic!("burst out of range: expected 1 to 4294967295"),
+            Self::BurstRefill { .. } => {
+                panic!("burst too large: it would take more than 100 years to refill")
+            }
+            Self::BurstOf { .. } => panic!("only token_bucket has a burst"),
+            Self::StrictBurst { .. } => {
+                panic!("strict needs a burst below the number of requests")
+            }
+            Self::StrictOf(_) => panic!("only token_bucket can be strict"),
+            Self::AlignOf(_) => panic!("only fixed_window can be aligned"),
+            Self::Cost(_) => panic!("cost out of range: expected 1 to 4294967295"),
+        }
+    }
+}
+
+/// A text that is not a limit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?}: {problem}")]
+pub struct ParseError {
+    text: String,
+    problem: Problem,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Problem {
+    #[error(
+        "expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, or a count per window such as 5/10s or 3/500ms"
+    )]
+    Rate,
+    #[error(
+        "expected a rate, then any of token_bucket, fixed_window, sliding_window, sliding_log, burst=N, strict, align=epoch, each once"
+    )]
+    Option,
+    #[error("{0}")]
+    Value(LimitError),
+}
+
+impl ParseError {
+    /// The longest part of a wrong text that is repeated in its error.
+    const SHOWN: usize = 64;
+
+    fn new(text: &str, problem: Problem) -> Self {
+        let mut shown: String = text.chars().take(Self::SHOWN).collect();
+        if shown.len() < text.len() {
+            shown.push('…');
+        }
+        Self {
+            text: shown,
+            problem,
+        }
+    }
+
+    pub(crate) fn syntax(text: &str) -> Self {
+        Self::new(text, Problem::Rate)
+    }
+
+    pub(crate) fn option(text: &str) -> Self {
+        Self::new(text, Problem::Option)
+    }
+
+    pub(crate) fn value(text: &str, error: LimitError) -> Self {
+        Self::new(text, Problem::Value(error))
+    }
+}

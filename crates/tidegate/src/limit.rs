@@ -1,0 +1,445 @@
+//! A limit: an algorithm with its numbers.
+//!
+//! [`Limit`] is small, `Copy` and always valid. The numbers each algorithm needs
+//! on the hot path are worked out here, once.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
+use crate::error::{LimitError, ParseError};
+use crate::rate::{Rate, number};
+
+/// What counts the requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// A bucket that refills continuously ([`TokenBucket`]).
+    #[default]
+    TokenBucket,
+    /// A counter a window ([`FixedWindow`]).
+    FixedWindow,
+    /// Two counters, the older one fading out ([`SlidingWindow`]).
+    SlidingWindow,
+    /// Every admitted event of the last window ([`SlidingLog`]).
+    SlidingLog,
+    /// Nothing is counted: everything is refused.
+    Block,
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TokenBucket => "token_bucket",
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingWindow => "sliding_window",
+            Self::SlidingLog => "sliding_log",
+            Self::Block => "block",
+        })
+    }
+}
+
+/// Where a fixed window begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Align {
+    /// With the key's first admitted request.
+    #[default]
+    First,
+    /// At whole multiples of the window since the Unix epoch.
+    Epoch,
+}
+
+/// An algorithm with its numbers: what a key may do.
+///
+/// Limits in the source are written with `const fn`s that need no `unwrap`:
+/// nonsense does not compile in a `const`, and panics elsewhere.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Align, Limit};
+///
+/// const LOGIN: Limit = Limit::per_second(100).burst(20);
+///
+/// let smooth = Limit::per_minute(15).burst(3).strict();
+/// let window = Limit::per_minute(3).fixed_window().align(Align::Epoch);
+/// let exact = Limit::per(5, Duration::from_secs(10)).sliding_log();
+/// assert_eq!(exact.to_string(), "5/10s sliding_log");
+/// ```
+///
+/// Numbers and text from outside get a [`Result`]:
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limit, LimitSpec, Rate};
+///
+/// assert_eq!(Limit::parse("100r/s burst=20")?, Limit::per_second(100).burst(20));
+/// assert!(Limit::parse("100").is_err());
+///
+/// let limit = LimitSpec {
+///     burst: Some(20),
+///     ..LimitSpec::new(Rate::new(100, Duration::from_secs(1))?)
+/// }
+/// .build()?;
+/// assert_eq!(limit, Limit::per_second(100).burst(20));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Limit(Kind);
+
+/// A limit, taken apart by its algorithm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// See [`TokenBucket`].
+    TokenBucket(TokenBucket),
+    /// See [`FixedWindow`].
+    FixedWindow(FixedWindow),
+    /// See [`SlidingWindow`].
+    SlidingWindow(SlidingWindow),
+    /// See [`SlidingLog`].
+    SlidingLog(SlidingLog),
+    /// Refuses everything.
+    Block,
+}
+
+/// The numbers of a limit before they are checked, as a config file has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitSpec {
+    /// Requests per window.
+    pub rate: Rate,
+    /// What counts them.
+    pub algorithm: Algorithm,
+    /// The bucket's size; [`Algorithm::TokenBucket`] only, the number of
+    /// requests when absent.
+    pub burst: Option<u64>,
+    /// Never more than the rate in any window; [`Algorithm::TokenBucket`] only.
+    pub strict: bool,
+    /// Where windows begin; [`Algorithm::FixedWindow`] only.
+    pub align: Align,
+}
+
+impl LimitSpec {
+    /// A token bucket of this rate.
+    #[must_use]
+    pub const fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            algorithm: Algorithm::TokenBucket,
+            burst: None,
+            strict: false,
+            align: Align::First,
+        }
+    }
+
+    /// The limit, or what is wrong with it.
+    pub const fn build(self) -> Result<Limit, LimitError> {
+        let Self {
+            rate,
+            algorithm,
+            burst,
+            strict,
+            align,
+        } = self;
+        if !matches!(algorithm, Algorithm::TokenBucket) {
+            if let Some(burst) = burst {
+                return Err(LimitError::BurstOf { burst, algorithm });
+            }
+            if strict {
+                return Err(LimitError::StrictOf(algorithm));
+            }
+        }
+        if !matches!(algorithm, Algorithm::FixedWindow) && matches!(align, Align::Epoch) {
+            return Err(LimitError::AlignOf(algorithm));
+        }
+        Ok(Limit(match algorithm {
+            Algorithm::TokenBucket => match TokenBucket::new(rate, burst, strict) {
+                Ok(limit) => Kind::TokenBucket(limit),
+                Err(error) => return Err(error),
+            },
+            Algorithm::FixedWindow => Kind::FixedWindow(FixedWindow::new(rate, align)),
+            Algorithm::SlidingWindow => match SlidingWindow::new(rate) {
+                Ok(limit) => Kind::SlidingWindow(limit),
+                Err(error) => return Err(error),
+            },
+            Algorithm::SlidingLog => match SlidingLog::new(rate) {
+                Ok(limit) => Kind::SlidingLog(limit),
+                Err(error) => return Err(error),
+            },
+            Algorithm::Block => Kind::Block,
+        }))
+    }
+
+    const fn expect(self) -> Limit {
+        match self.build() {
+            Ok(limit) => limit,
+            Err(error) => error.panic(),
+        }
+    }
+}
+
+impl Limit {
+    /// `requests` each second, as a token bucket of that size.
+    ///
+    /// # Panics
+    /// When `requests` is 0. So do the other constructors for numbers in the
+    /// source; [`Rate::new`] and [`LimitSpec::build`] return an error instead.
+    #[must_use]
+    pub const fn per_second(requests: u32) -> Self {
+        Self::per(requests, Duration::from_secs(1))
+    }
+
+    /// `requests` each minute.
+    ///
+    /// # Panics
+    /// When `requests` is 0.
+    #[must_use]
+    pub const fn per_minute(requests: u32) -> Self {
+        Self::per(requests, Duration::from_secs(60))
+    }
+
+    /// `requests` each hour.
+    ///
+    /// # Panics
+    /// When `requests` is 0.
+    #[must_use]
+    pub const fn per_hour(requests: u32) -> Self {
+        Self::per(requests, Duration::from_secs(3_600))
+    }
+
+    /// `requests` each day.
+    ///
+    /// # Panics
+    /// When `requests` is 0.
+    #[must_use]
+    pub const fn per_day(requests: u32) -> Self {
+        Self::per(requests, Duration::from_secs(86_400))
+    }
+
+    /// `requests` each `window`.
+    ///
+    /// # Panics
+    /// When `requests` is 0, or `window` is not 1 ms to 366 days in whole
+    /// microseconds.
+    #[must_use]
+    pub const fn per(requests: u32, window: Duration) -> Self {
+        match Rate::new(requests as u64, window) {
+            Ok(rate) => LimitSpec::new(rate).expect(),
+            Err(error) => error.panic(),
+        }
+    }
+
+    /// Refuses everything, for a key that must not pass at all.
+    #[must_use]
+    pub const fn block() -> Self {
+        Self(Kind::Block)
+    }
+
+    /// The bucket's size: how many may pass at once after a pause.
+    ///
+    /// # Panics
+    /// When `burst` is 0, when this is not a token bucket, or when it would
+    /// take more than a hundred years to refill.
+    #[must_use]
+    pub const fn burst(self, burst: u32) -> Self {
+        let mut spec = self.spec_or_panic();
+        spec.burst = Some(burst as u64);
+        spec.expect()
+    }
+
+    /// Never more than the rate's requests in *any* window: the bucket of size
+    /// `B` refills with `N - B` requests a window.
+    ///
+    /// # Panics
+    /// When this is not a token bucket with a burst below its requests.
+    #[must_use]
+    pub const fn strict(self) -> Self {
+        let mut spec = self.spec_or_panic();
+        spec.strict = true;
+        spec.expect()
+    }
+
+    /// Counts with a [`FixedWindow`].
+    ///
+    /// # Panics
+    /// When a burst was set: only token buckets have one.
+    #[must_use]
+    pub const fn fixed_window(self) -> Self {
+        self.counted_by(Algorithm::FixedWindow)
+    }
+
+    /// Counts with a [`SlidingWindow`].
+    ///
+    /// # Panics
+    /// When a burst was set, or there are more than 2^28 requests.
+    #[must_use]
+    pub const fn sliding_window(self) -> Self {
+        self.counted_by(Algorithm::SlidingWindow)
+    }
+
+    /// Counts with a [`SlidingLog`].
+    ///
+    /// # Panics
+    /// When a burst was set, or there are more than 1,000,000 requests.
+    #[must_use]
+    pub const fn sliding_log(self) -> Self {
+        self.counted_by(Algorithm::SlidingLog)
+    }
+
+    const fn counted_by(self, algorithm: Algorithm) -> Self {
+        let mut spec = self.spec_or_panic();
+        spec.algorithm = algorithm;
+        spec.expect()
+    }
+
+    /// Where a fixed window begins.
+    ///
+    /// # Panics
+    /// When this is not a fixed window and `align` is [`Align::Epoch`].
+    #[must_use]
+    pub const fn align(self, align: Align) -> Self {
+        let mut spec = self.spec_or_panic();
+        spec.align = align;
+        spec.expect()
+    }
+
+    /// Reads what [`Display`](fmt::Display) prints: a rate, then any of
+    /// `fixed_window`, `sliding_window`, `sliding_log`, `burst=20`, `strict`,
+    /// `align=epoch`; or `block`.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut words = text.split(' ');
+        let rate = words.next().unwrap_or_default();
+        if text == "block" {
+            return Ok(Self::block());
+        }
+        let rate = rate.parse().map_err(|error: ParseError| {
+            if rate == text {
+                error
+            } else {
+                ParseError::syntax(text)
+            }
+        })?;
+        let mut spec = LimitSpec::new(rate);
+        let mut seen = [false; 4];
+        for word in words {
+            let option = match word {
+                "token_bucket" => 0,
+                "fixed_window" => {
+                    spec.algorithm = Algorithm::FixedWindow;
+                    0
+                }
+                "sliding_window" => {
+                    spec.algorithm = Algorithm::SlidingWindow;
+                    0
+                }
+                "sliding_log" => {
+                    spec.algorithm = Algorithm::SlidingLog;
+                    0
+                }
+                "strict" => {
+                    spec.strict = true;
+                    1
+                }
+                "align=epoch" => {
+                    spec.align = Align::Epoch;
+                    2
+                }
+                _ => {
+                    let burst = word.strip_prefix("burst=").and_then(number);
+                    spec.burst = Some(burst.ok_or_else(|| ParseError::option(text))?);
+                    3
+                }
+            };
+            if std::mem::replace(&mut seen[option], true) {
+                return Err(ParseError::option(text));
+            }
+        }
+        spec.build().map_err(|error| ParseError::value(text, error))
+    }
+
+    /// What counts the requests.
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        match self.0 {
+            Kind::TokenBucket(_) => Algorithm::TokenBucket,
+            Kind::FixedWindow(_) => Algorithm::FixedWindow,
+            Kind::SlidingWindow(_) => Algorithm::SlidingWindow,
+            Kind::SlidingLog(_) => Algorithm::SlidingLog,
+            Kind::Block => Algorithm::Block,
+        }
+    }
+
+    /// The limit taken apart, for those who evaluate it.
+    #[must_use]
+    pub const fn kind(&self) -> &Kind {
+        &self.0
+    }
+
+    /// The numbers it was made of; `None` for [`Limit::block`].
+    #[must_use]
+    pub const fn spec(&self) -> Option<LimitSpec> {
+        Some(match &self.0 {
+            Kind::TokenBucket(limit) => LimitSpec {
+                burst: limit.explicit_burst(),
+                strict: limit.is_strict(),
+                ..LimitSpec::new(limit.rate())
+            },
+            Kind::FixedWindow(limit) => LimitSpec {
+                algorithm: Algorithm::FixedWindow,
+                align: limit.align(),
+                ..LimitSpec::new(limit.rate())
+            },
+            Kind::SlidingWindow(limit) => LimitSpec {
+                algorithm: Algorithm::SlidingWindow,
+                ..LimitSpec::new(limit.rate())
+            },
+            Kind::SlidingLog(limit) => LimitSpec {
+                algorithm: Algorithm::SlidingLog,
+                ..LimitSpec::new(limit.rate())
+            },
+            Kind::Block => return None,
+        })
+    }
+
+    const fn spec_or_panic(&self) -> LimitSpec {
+        match self.spec() {
+            Some(spec) => spec,
+            None => panic!("a blocked limit has no numbers to change"),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(spec) = self.spec() else {
+            return f.write_str("block");
+        };
+        write!(f, "{}", spec.rate)?;
+        if spec.algorithm != Algorithm::TokenBucket {
+            write!(f, " {}", spec.algorithm)?;
+        }
+        if let Some(burst) = spec.burst {
+            write!(f, " burst={burst}")?;
+        }
+        if spec.strict {
+            f.write_str(" strict")?;
+        }
+        if spec.align == Align::Epoch {
+            f.write_str(" align=epoch")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Limit {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        Self::parse(text)
+    }
+}
+
+impl From<Rate> for Limit {
+    fn from(rate: Rate) -> Self {
+        LimitSpec::new(rate).expect()
+    }
+}

@@ -1,0 +1,180 @@
+//! Four entries side by side, as plain integers.
+//!
+//! An entry is 32 bytes: 83 bits of fingerprint, 16 of limit id, 157 of state. A
+//! bucket keeps the four fingerprints and ids in its first cache line and the four
+//! states in its second, so looking for a key in the wrong bucket costs one line.
+//!
+//! | word | bits |
+//! | --- | --- |
+//! | `low` | fingerprint, low 64 |
+//! | `high` | fingerprint, high 19; limit id, 16; `extra`, low 29 |
+//! | `time` | `extra`, high 11; `fresh_at_us`, 53 |
+//! | `data` | `data`, 64 |
+
+use super::fingerprint::{Fingerprint, HIGH_BITS};
+
+/// Entries in a bucket.
+pub(super) const SLOTS: usize = 4;
+
+const ID_BITS: u32 = 16;
+const EXTRA_LOW_BITS: u32 = u64::BITS - HIGH_BITS - ID_BITS;
+const TIME_BITS: u32 = 53;
+
+/// The limit a state was written under. 0 marks an empty slot; ids with the top
+/// bit set are of limits whose state owns a log.
+pub(super) type LimitId = u16;
+
+/// The bit of ids whose states own a log.
+pub(super) const LOG_BIT: LimitId = 1 << 15;
+
+/// A key's state as the table keeps it. What `data` and `extra` mean is the
+/// algorithm's business; `fresh_at_us` is the table's, too: from then on the key
+/// is as good as new, and may be dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Packed {
+    pub(super) fresh_at_us: u64,
+    pub(super) data: u64,
+    /// At most 40 bits.
+    pub(super) extra: u64,
+}
+
+/// Four entries.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(128))]
+pub(crate) struct Bucket {
+    low: [u64; SLOTS],
+    high: [u64; SLOTS],
+    time: [u64; SLOTS],
+    data: [u64; SLOTS],
+}
+
+impl Bucket {
+    pub(super) const EMPTY: Self = Self {
+        low: [0; SLOTS],
+        high: [0; SLOTS],
+        time: [0; SLOTS],
+        data: [0; SLOTS],
+    };
+
+    #[inline]
+    pub(super) fn find(&self, print: Fingerprint) -> Option<usize> {
+        (0..SLOTS).find(|&slot| {
+            self.low[slot] == print.low
+                && self.high[slot] >> (ID_BITS + EXTRA_LOW_BITS) == u64::from(print.high)
+        })
+    }
+
+    pub(super) fn find_empty(&self) -> Option<usize> {
+        self.low.iter().position(|&low| low == 0)
+    }
+
+    pub(super) fn is_empty(&self, slot: usize) -> bool {
+        self.low[slot] == 0
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "shifted down to 19 bits")]
+    pub(super) fn fingerprint(&self, slot: usize) -> Fingerprint {
+        let high = self.high[slot] >> (ID_BITS + EXTRA_LOW_BITS);
+        Fingerprint {
+            low: self.low[slot],
+            high: high as u32,
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 16 bits")]
+    pub(super) fn limit(&self, slot: usize) -> LimitId {
+        (self.high[slot] >> EXTRA_LOW_BITS) as u16
+    }
+
+    pub(super) fn fresh_at_us(&self, slot: usize) -> u64 {
+        self.time[slot] & mask(TIME_BITS)
+    }
+
+    #[inline]
+    pub(super) fn read(&self, slot: usize) -> Packed {
+        let extra_low = self.high[slot] & mask(EXTRA_LOW_BITS);
+        let extra_high = self.time[slot] >> TIME_BITS;
+        Packed {
+            fresh_at_us: self.fresh_at_us(slot),
+            data: self.data[slot],
+            extra: extra_high << EXTRA_LOW_BITS | extra_low,
+        }
+    }
+
+    #[inline]
+    pub(super) fn write(&mut self, slot: usize, print: Fingerprint, limit: LimitId, state: Packed) {
+        debug_assert!(state.fresh_at_us <= mask(TIME_BITS), "{state:?}");
+        debug_assert!(state.extra >> 40 == 0, "{state:?}");
+        self.low[slot] = print.low;
+        self.high[slot] = u64::from(print.high) << (ID_BITS + EXTRA_LOW_BITS)
+            | u64::from(limit) << EXTRA_LOW_BITS
+            | state.extra & mask(EXTRA_LOW_BITS);
+        self.time[slot] = state.extra >> EXTRA_LOW_BITS << TIME_BITS | state.fresh_at_us;
+        self.data[slot] = state.data;
+    }
+
+    pub(super) fn clear(&mut self, slot: usize) {
+        self.low[slot] = 0;
+        self.high[slot] = 0;
+    }
+}
+
+const fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
+/// Copies the entry in one place to an empty slot of another and clears the first.
+pub(super) fn relocate(buckets: &mut [Bucket], from: (usize, usize), to: (usize, usize)) {
+    let source = buckets[from.0];
+    let target = &mut buckets[to.0];
+    target.low[to.1] = source.low[from.1];
+    target.high[to.1] = source.high[from.1];
+    target.time[to.1] = source.time[from.1];
+    target.data[to.1] = source.data[from.1];
+    buckets[from.0].clear(from.1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut bucket = Bucket::EMPTY;
+        let all_ones = Packed {
+            fresh_at_us: mask(53),
+            data: u64::MAX,
+            extra: mask(40),
+        };
+        let few = Packed {
+            fresh_at_us: 7,
+            data: 0,
+            extra: 1 << 29,
+        };
+        let prints = [
+            Fingerprint { low: 1, high: 0 },
+            Fingerprint {
+                low: u64::MAX,
+                high: (1 << HIGH_BITS) - 1,
+            },
+        ];
+        bucket.write(0, prints[0], 1, all_ones);
+        bucket.write(3, prints[1], u16::MAX, few);
+        assert_eq!(
+            (bucket.find(prints[0]), bucket.find(prints[1])),
+            (Some(0), Some(3))
+        );
+        assert_eq!((bucket.read(0), bucket.read(3)), (all_ones, few));
+        assert_eq!((bucket.limit(0), bucket.limit(3)), (1, u16::MAX));
+        assert_eq!(
+            (bucket.fingerprint(0), bucket.fingerprint(3)),
+            (prints[0], prints[1])
+        );
+        assert_eq!(bucket.find(Fingerprint { low: 1, high: 1 }), None);
+        bucket.clear(0);
+        assert_eq!(
+            (bucket.find(prints[0]), bucket.find_empty()),
+            (None, Some(0))
+        );
+    }
+}

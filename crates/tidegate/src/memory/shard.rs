@@ -1,0 +1,397 @@
+//! One shard: buckets of entries, and the logs some of them own.
+//!
+//! A key has two candidate buckets. It goes to the first with a free slot; when
+//! both are full, entries move to their own other bucket to make room (a cuckoo
+//! hash), and when that fails the shard is rebuilt a little larger, leaving out
+//! the keys that are as good as new. So entries lie packed to nine tenths or more,
+//! and since a shard holds about a thousand keys, a rebuild takes microseconds.
+//!
+//! When the store's bound on keys is reached, a new key first sweeps a few buckets
+//! for keys as good as new, and then takes the place of the one nearest to that,
+//! or is refused. Nothing ever looks at all keys.
+
+use std::mem;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::bounds::{Bounds, Full, WhenFull};
+use super::bucket::{Bucket, LOG_BIT, LimitId, Packed, SLOTS, relocate};
+use super::fingerprint::Fingerprint;
+use super::region::{LogId, Region};
+use crate::algorithm::{LogHeader, LogRecord};
+
+/// Buckets that an insertion at the bound sweeps for keys as good as new.
+const SWEEP: usize = 16;
+
+/// The smallest ring of a log, and the size from which rings shrink again.
+const MIN_RING: u32 = 4;
+const SHRINK_FROM: u32 = 64;
+
+/// Where an entry lies: bucket and slot.
+pub(super) type Place = (usize, usize);
+
+/// A part of the table, behind one lock.
+#[derive(Default)]
+pub(crate) struct Shard<M> {
+    pub(super) region: M,
+    /// The latest time the shard was read at, on a clock that never goes back.
+    pub(super) latest_us: u64,
+    /// Entries held.
+    len: u32,
+    /// Logs held.
+    logs: u32,
+    /// The next bucket to sweep.
+    hand: u32,
+}
+
+impl<M: Region> Shard<M> {
+    #[inline]
+    pub(super) fn find(&self, print: Fingerprint) -> Option<Place> {
+        let buckets = self.region.buckets();
+        let [first, second] = candidates(print, buckets.len());
+        if let Some(slot) = buckets.get(first)?.find(print) {
+            return Some((first, slot));
+        }
+        Some((second, buckets[second].find(print)?))
+    }
+
+    #[inline]
+    pub(super) fn read(&self, (bucket, slot): Place) -> (LimitId, Packed) {
+        let bucket = &self.region.buckets()[bucket];
+        (bucket.limit(slot), bucket.read(slot))
+    }
+
+    /// Overwrites an entry. A log the new state does not own is closed by the
+    /// caller.
+    #[inline]
+    pub(super) fn write(
+        &mut self,
+        (bucket, slot): Place,
+        print: Fingerprint,
+        limit: LimitId,
+        state: Packed,
+    ) {
+        self.region.buckets_mut()[bucket].write(slot, print, limit, state);
+    }
+
+    /// Adds a key that is not there. Keys in `pinned` are not evicted for it.
+    pub(super) fn insert(
+        &mut self,
+        print: Fingerprint,
+        limit: LimitId,
+        state: Packed,
+        now_us: u64,
+        bounds: &Bounds,
+        pinned: &[Fingerprint],
+    ) -> Result<(), Full> {
+        if !bounds.take_key() {
+            self.make_room(print, now_us, bounds, pinned)?;
+        }
+        while !place(self.region.buckets_mut(), print, limit, state) {
+            if M::GROWS {
+                self.rebuild(now_us, bounds, pinned);
+                continue;
+            }
+            // The evicted key's quota, or the new one's: either way one too many.
+            let made = self.evict(print, now_us, bounds, pinned);
+            bounds.keys.give_back(1);
+            made?;
+        }
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Removes an entry and the log it owns.
+    pub(super) fn remove(&mut self, place: Place, bounds: &Bounds) {
+        self.clear(place, bounds);
+        bounds.keys.give_back(1);
+    }
+
+    /// Removes an entry, whose quota passes to the caller.
+    fn clear(&mut self, (bucket, slot): Place, bounds: &Bounds) {
+        let (limit, state) = self.read((bucket, slot));
+        if let Some(log) = owned_log(limit, state) {
+            self.close_log(log, bounds);
+        }
+        self.region.buckets_mut()[bucket].clear(slot);
+        self.len -= 1;
+    }
+
+    /// Comes by the quota for a new key when there is none left: from keys as
+    /// good as new, or by [`evict`](Self::evict).
+    #[cold]
+    fn make_room(
+        &mut self,
+        print: Fingerprint,
+        now_us: u64,
+        bounds: &Bounds,
+        pinned: &[Fingerprint],
+    ) -> Result<(), Full> {
+        let count = self.region.buckets().len();
+        if count > 0 {
+            for bucket in candidates(print, count) {
+                self.sweep(bucket, now_us, bounds, pinned);
+            }
+            for _ in 0..SWEEP.min(count) {
+                self.sweep(self.hand as usize % count, now_us, bounds, pinned);
+                self.hand = self.hand.wrapping_add(1);
+            }
+            if bounds.take_key() {
+                return Ok(());
+            }
+        }
+        self.evict(print, now_us, bounds, pinned)
+    }
+
+    /// Removes, where that is allowed, the entry nearest to being as good as new
+    /// from the buckets of a new key, which gets its quota.
+    fn evict(
+        &mut self,
+        print: Fingerprint,
+        now_us: u64,
+        bounds: &Bounds,
+        pinned: &[Fingerprint],
+    ) -> Result<(), Full> {
+        let buckets = self.region.buckets();
+        let nearest = candidates(print, buckets.len())
+            .into_iter()
+            .flat_map(|bucket| (0..SLOTS).map(move |slot| (bucket, slot)))
+            .filter_map(|place| {
+                let entry = buckets.get(place.0)?;
+                let free =
+                    !entry.is_empty(place.1) && !pinned.contains(&entry.fingerprint(place.1));
+                free.then(|| (entry.fresh_at_us(place.1), place))
+            })
+            .min();
+        match nearest {
+            Some((fresh_at_us, nearest)) if bounds.when_full == WhenFull::Evict => {
+                bounds
+                    .evicted
+                    .fetch_add(u64::from(fresh_at_us > now_us), Relaxed);
+                self.clear(nearest, bounds);
+                Ok(())
+            }
+            nearest => {
+                let fresh_at_us = nearest.map_or(now_us, |(fresh_at_us, _)| fresh_at_us);
+                Err(Full {
+                    retry_after_us: fresh_at_us.saturating_sub(now_us).max(1),
+                })
+            }
+        }
+    }
+
+    /// Drops the keys of a bucket that are as good as new.
+    fn sweep(&mut self, bucket: usize, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
+        for slot in 0..SLOTS {
+            let entry = &self.region.buckets()[bucket];
+            if !entry.is_empty(slot)
+                && entry.fresh_at_us(slot) <= now_us
+                && !pinned.contains(&entry.fingerprint(slot))
+            {
+                self.remove((bucket, slot), bounds);
+            }
+        }
+    }
+
+    /// Moves the keys still in use to new buckets with a little room to spare.
+    #[cold]
+    fn rebuild(&mut self, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
+        for bucket in 0..self.region.buckets().len() {
+            self.sweep(bucket, now_us, bounds, pinned);
+        }
+        let mut slots = self.len as usize + 1;
+        loop {
+            slots += slots.div_ceil(9);
+            let mut buckets = vec![Bucket::EMPTY; slots.div_ceil(SLOTS)].into_boxed_slice();
+            let old = self.region.buckets().iter();
+            let mut entries = old.flat_map(|bucket| (0..SLOTS).map(move |slot| (bucket, slot)));
+            if entries.all(|(bucket, slot)| {
+                bucket.is_empty(slot)
+                    || place(
+                        &mut buckets,
+                        bucket.fingerprint(slot),
+                        bucket.limit(slot),
+                        bucket.read(slot),
+                    )
+            }) {
+                self.region.replace(buckets);
+                return;
+            }
+        }
+    }
+
+    pub(super) fn log(&self, id: LogId) -> (&LogHeader, &[LogRecord]) {
+        self.region.log(id)
+    }
+
+    pub(super) fn log_mut(&mut self, id: LogId) -> (&mut LogHeader, &mut [LogRecord]) {
+        self.region.log_mut(id)
+    }
+
+    /// A log like `log` (or a new one) with room for `needed` records, of at
+    /// most `max`: the same one if it fits. `None` when the bound on bytes does
+    /// not allow it.
+    pub(super) fn fit_log(
+        &mut self,
+        log: Option<LogId>,
+        needed: u32,
+        max: u32,
+        bounds: &Bounds,
+    ) -> Option<LogId> {
+        let (held, len) = log.map_or((0, 0), |log| {
+            let (header, records) = self.log(log);
+            (ring_len(records), header.len)
+        });
+        let wanted = if needed > held {
+            held.saturating_mul(2).max(MIN_RING).min(max).max(needed)
+        } else if held > SHRINK_FROM && needed <= held / 4 && len <= held / 2 {
+            held / 2
+        } else {
+            return log;
+        };
+        if !bounds.take_log_bytes(ring_bytes(wanted)) {
+            // A ring that is too large is no reason to refuse.
+            return log.filter(|_| needed <= held);
+        }
+        let Some(new) = self.region.open_log(wanted) else {
+            bounds.log_bytes.give_back(ring_bytes(wanted));
+            return log.filter(|_| needed <= held);
+        };
+        self.logs += 1;
+        if let Some(log) = log {
+            self.copy_log(log, new);
+            self.close_log(log, bounds);
+        }
+        Some(new)
+    }
+
+    fn copy_log(&mut self, from: LogId, to: LogId) {
+        let (header, records) = self.log(from);
+        let mut header = *header;
+        let head = header.head as usize;
+        let live: Vec<LogRecord> = records[head..]
+            .iter()
+            .chain(&records[..head])
+            .take(header.len as usize)
+            .copied()
+            .collect();
+        header.head = 0;
+        let (new_header, new_records) = self.log_mut(to);
+        new_records[..live.len()].copy_from_slice(&live);
+        *new_header = header;
+    }
+
+    pub(super) fn close_log(&mut self, log: LogId, bounds: &Bounds) {
+        bounds
+            .log_bytes
+            .give_back(ring_bytes(ring_len(self.log(log).1)));
+        self.region.close_log(log);
+        self.logs -= 1;
+    }
+
+    /// Drops keys that own logs until `bytes` are freed: those as good as new,
+    /// and, where that is allowed, those nearest to it. Returns the bytes freed.
+    #[cold]
+    pub(super) fn reclaim_logs(
+        &mut self,
+        bytes: usize,
+        now_us: u64,
+        bounds: &Bounds,
+        pinned: &[Fingerprint],
+    ) -> usize {
+        if self.logs == 0 {
+            return 0;
+        }
+        let buckets = self.region.buckets();
+        let mut owners: Vec<(u64, Place, usize)> = (0..buckets.len())
+            .flat_map(|bucket| (0..SLOTS).map(move |slot| (bucket, slot)))
+            .filter_map(|(bucket, slot)| {
+                let entry = &buckets[bucket];
+                let log = owned_log(entry.limit(slot), entry.read(slot))?;
+                let free = !entry.is_empty(slot) && !pinned.contains(&entry.fingerprint(slot));
+                free.then(|| {
+                    (
+                        entry.fresh_at_us(slot),
+                        (bucket, slot),
+                        ring_bytes(ring_len(self.log(log).1)),
+                    )
+                })
+            })
+            .collect();
+        owners.sort_unstable();
+        let mut freed = 0;
+        for (fresh_at_us, owner, ring) in owners {
+            let in_use = fresh_at_us > now_us;
+            if freed >= bytes || (in_use && bounds.when_full == WhenFull::Deny) {
+                break;
+            }
+            bounds.evicted.fetch_add(u64::from(in_use), Relaxed);
+            self.remove(owner, bounds);
+            freed += ring;
+        }
+        freed
+    }
+}
+
+/// The log a state owns, if its limit keeps one.
+pub(super) fn owned_log(limit: LimitId, state: Packed) -> Option<LogId> {
+    if limit & LOG_BIT == 0 {
+        return None;
+    }
+    LogId::try_from(state.extra).ok()
+}
+
+/// What a ring costs of the bound on bytes.
+pub(super) fn ring_bytes(records: u32) -> usize {
+    records as usize * mem::size_of::<LogRecord>() + mem::size_of::<(LogHeader, Box<[LogRecord]>)>()
+}
+
+fn ring_len(records: &[LogRecord]) -> u32 {
+    u32::try_from(records.len()).unwrap_or(u32::MAX)
+}
+
+/// The two buckets a key may lie in.
+#[inline]
+fn candidates(print: Fingerprint, buckets: usize) -> [usize; 2] {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "below the number of buckets"
+    )]
+    let pick = |hash: u64| ((hash * buckets as u64) >> 32) as usize;
+    [pick(print.low & 0xffff_ffff), pick(print.low >> 32)]
+}
+
+/// Writes an entry into one of its buckets, moving others aside where needed.
+fn place(buckets: &mut [Bucket], print: Fingerprint, limit: LimitId, state: Packed) -> bool {
+    if buckets.is_empty() {
+        return false;
+    }
+    let both = candidates(print, buckets.len());
+    let free = both
+        .into_iter()
+        .find_map(|bucket| Some((bucket, buckets[bucket].find_empty()?)))
+        .or_else(|| {
+            (1..=2).find_map(|moves| {
+                both.into_iter()
+                    .find_map(|bucket| Some((bucket, move_aside(buckets, bucket, moves)?)))
+            })
+        });
+    let Some((bucket, slot)) = free else {
+        return false;
+    };
+    buckets[bucket].write(slot, print, limit, state);
+    true
+}
+
+/// Frees a slot of a full bucket with at most so many moves, of one or two.
+fn move_aside(buckets: &mut [Bucket], bucket: usize, moves: usize) -> Option<usize> {
+    (0..SLOTS).find(|&slot| {
+        let [first, second] = candidates(buckets[bucket].fingerprint(slot), buckets.len());
+        let other = if first == bucket { second } else { first };
+        let free = match buckets[other].find_empty() {
+            None if moves > 1 && other != bucket => move_aside(buckets, other, moves - 1),
+            free => free,
+        };
+        free.inspect(|&free| relocate(buckets, (bucket, slot), (other, free)))
+            .is_some()
+    })
+}

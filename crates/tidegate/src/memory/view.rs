@@ -1,0 +1,255 @@
+//! A level's state as the algorithms see it: taken out of the table, brought to
+//! an instant, and packed again.
+
+use super::bucket::Packed;
+use super::region::LogId;
+use crate::algorithm::{
+    FixedWindow, FixedWindowState, LogHeader, LogRecord, LogView, Outcome, SlidingLog,
+    SlidingWindow, SlidingWindowState, TokenBucket, TokenBucketState,
+};
+use crate::cost::Cost;
+use crate::limit::{Kind, Limit};
+
+/// A limit with a key's state at the instant of a check.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum View<'l> {
+    TokenBucket(&'l TokenBucket, TokenBucketState),
+    FixedWindow(&'l FixedWindow, FixedWindowState),
+    SlidingWindow(&'l SlidingWindow, SlidingWindowState),
+    SlidingLog(&'l SlidingLog, LogView, Option<LogId>),
+    Block,
+}
+
+/// The records of a level's log; nothing for a level without one.
+pub(super) type LogRef<'a> = Option<(&'a LogHeader, &'a [LogRecord])>;
+
+const NO_LOG: (&LogHeader, &[LogRecord]) = (
+    &LogHeader {
+        head: 0,
+        len: 0,
+        before: 0,
+        shift_us: 0,
+        last_us: 0,
+    },
+    &[],
+);
+
+impl<'l> View<'l> {
+    /// A key that is not in the table, or is as good as new. A log it still owns
+    /// is used again.
+    pub(super) fn new(
+        limit: &'l Limit,
+        log: LogRef<'_>,
+        log_id: Option<LogId>,
+        now_us: u64,
+    ) -> Self {
+        match limit.kind() {
+            Kind::TokenBucket(limit) => Self::TokenBucket(limit, limit.new_state(now_us)),
+            Kind::FixedWindow(limit) => Self::FixedWindow(limit, limit.new_state(now_us)),
+            Kind::SlidingWindow(limit) => Self::SlidingWindow(limit, limit.new_state(now_us)),
+            Kind::SlidingLog(limit) => {
+                let view = limit.new_view(log.unwrap_or(NO_LOG).0, now_us);
+                Self::SlidingLog(limit, view, log_id)
+            }
+            Kind::Block => Self::Block,
+        }
+    }
+
+    /// A key's stored state, written under `old`, brought to this instant under
+    /// `limit`. The second value tells whether the clock has stepped back since.
+    #[inline]
+    pub(super) fn load(
+        limit: &'l Limit,
+        old: &Limit,
+        stored: Packed,
+        log: LogRef<'_>,
+        log_id: Option<LogId>,
+        now_us: u64,
+    ) -> (Self, bool) {
+        match (limit.kind(), old.kind()) {
+            (Kind::TokenBucket(limit), Kind::TokenBucket(old)) => {
+                let state = unpack_token_bucket(stored);
+                let adopted = if limit == old {
+                    state
+                } else {
+                    limit.adopt(old, state)
+                };
+                (
+                    Self::TokenBucket(limit, limit.at(adopted, now_us)),
+                    now_us < state.last_us,
+                )
+            }
+            (Kind::FixedWindow(limit), Kind::FixedWindow(old)) => {
+                let state = unpack_fixed_window(stored);
+                let adopted = limit.adopt(old, state);
+                (
+                    Self::FixedWindow(limit, limit.at(adopted, now_us)),
+                    now_us < state.last_us,
+                )
+            }
+            (Kind::SlidingWindow(limit), Kind::SlidingWindow(old)) => {
+                let state = unpack_sliding_window(old, stored);
+                let adopted = limit.adopt(old, state, now_us);
+                (
+                    Self::SlidingWindow(limit, limit.at(adopted, now_us)),
+                    now_us < state.last_us,
+                )
+            }
+            (Kind::SlidingLog(limit), Kind::SlidingLog(_)) => {
+                let (header, records) = log.unwrap_or(NO_LOG);
+                let view = limit.at(header, records, now_us);
+                (
+                    Self::SlidingLog(limit, view, log_id),
+                    now_us < header.last_us,
+                )
+            }
+            _ => (Self::new(limit, None, None, now_us), false),
+        }
+    }
+
+    pub(super) fn admits(&self, cost: Cost) -> bool {
+        match self {
+            Self::TokenBucket(limit, state) => limit.admits(state, cost),
+            Self::FixedWindow(limit, state) => limit.admits(state, cost),
+            Self::SlidingWindow(limit, state) => limit.admits(state, cost),
+            Self::SlidingLog(limit, view, _) => limit.admits(view, cost),
+            Self::Block => false,
+        }
+    }
+
+    pub(super) fn charge(self, cost: Cost) -> Self {
+        match self {
+            Self::TokenBucket(limit, state) => Self::TokenBucket(limit, limit.charge(state, cost)),
+            Self::FixedWindow(limit, state) => Self::FixedWindow(limit, limit.charge(state, cost)),
+            Self::SlidingWindow(limit, state) => {
+                Self::SlidingWindow(limit, limit.charge(state, cost))
+            }
+            Self::SlidingLog(limit, view, log) => {
+                Self::SlidingLog(limit, limit.charge(view, cost.get()), log)
+            }
+            Self::Block => Self::Block,
+        }
+    }
+
+    /// Like [`charge`](Self::charge) for a cost that is refused and counted all
+    /// the same.
+    pub(super) fn saturate(self, cost: Cost) -> Self {
+        match self {
+            Self::TokenBucket(limit, state) => {
+                Self::TokenBucket(limit, limit.saturate(state, cost))
+            }
+            Self::FixedWindow(limit, state) => {
+                Self::FixedWindow(limit, limit.saturate(state, cost))
+            }
+            Self::SlidingWindow(limit, state) => {
+                Self::SlidingWindow(limit, limit.saturate(state, cost))
+            }
+            Self::SlidingLog(limit, view, log) => match limit.saturated_cost(&view, cost) {
+                0 => self,
+                cost => Self::SlidingLog(limit, limit.charge(view, cost), log),
+            },
+            Self::Block => Self::Block,
+        }
+    }
+
+    pub(super) fn outcome(&self, log: LogRef<'_>, cost: Cost, admitted: bool) -> Outcome {
+        match self {
+            Self::TokenBucket(limit, state) => limit.outcome(state, cost, admitted),
+            Self::FixedWindow(limit, state) => limit.outcome(state, cost, admitted),
+            Self::SlidingWindow(limit, state) => limit.outcome(state, cost, admitted),
+            Self::SlidingLog(limit, view, _) => {
+                let (header, records) = log.unwrap_or(NO_LOG);
+                limit.outcome(header, records, view, cost, admitted)
+            }
+            Self::Block => Outcome::BLOCKED,
+        }
+    }
+
+    /// What a refund will remember a charge by: the end of the window, or the
+    /// time of the event.
+    pub(super) fn mark_us(&self) -> u64 {
+        match self {
+            Self::TokenBucket(_, state) => state.last_us,
+            Self::FixedWindow(_, state) => state.last_us + state.left_us,
+            Self::SlidingWindow(limit, state) => limit.window_end_us(state),
+            Self::SlidingLog(_, view, _) => view.raw_us(),
+            Self::Block => 0,
+        }
+    }
+
+    /// The state as the table keeps it; `None` for a level that has none.
+    #[inline]
+    pub(super) fn pack(&self) -> Option<Packed> {
+        Some(match self {
+            Self::TokenBucket(_, state) => {
+                let reset_us = state.debt.us + u64::from(state.debt.parts > 0);
+                Packed {
+                    fresh_at_us: state.last_us + reset_us,
+                    data: reset_us,
+                    extra: u64::from(state.debt.parts),
+                }
+            }
+            Self::FixedWindow(_, state) => Packed {
+                fresh_at_us: state.last_us + state.left_us,
+                data: state.left_us,
+                extra: u64::from(state.count),
+            },
+            Self::SlidingWindow(limit, state) => {
+                let reset_us = limit.reset_after_us(state);
+                Packed {
+                    fresh_at_us: state.last_us + reset_us,
+                    data: reset_us << COUNT_BITS << COUNT_BITS
+                        | u64::from(state.cur) << COUNT_BITS
+                        | u64::from(state.prev),
+                    extra: reset_us >> (u64::BITS - 2 * COUNT_BITS),
+                }
+            }
+            Self::SlidingLog(limit, view, log) => Packed {
+                fresh_at_us: view.now_us() + limit.reset_after_us(view),
+                data: 0,
+                extra: u64::from((*log)?),
+            },
+            Self::Block => return None,
+        })
+    }
+}
+
+/// Bits of a counter of a sliding window, which counts to 2^28 inclusive.
+const COUNT_BITS: u32 = 29;
+
+fn unpack_token_bucket(stored: Packed) -> TokenBucketState {
+    #[expect(clippy::cast_possible_truncation, reason = "packed from a u32")]
+    let parts = stored.extra as u32;
+    TokenBucketState {
+        debt: crate::algorithm::Span {
+            us: stored.data - u64::from(parts > 0),
+            parts,
+        },
+        last_us: stored.fresh_at_us - stored.data,
+    }
+}
+
+fn unpack_fixed_window(stored: Packed) -> FixedWindowState {
+    FixedWindowState {
+        #[expect(clippy::cast_possible_truncation, reason = "packed from a u32")]
+        count: stored.extra as u32,
+        left_us: stored.data,
+        last_us: stored.fresh_at_us - stored.data,
+    }
+}
+
+fn unpack_sliding_window(limit: &SlidingWindow, stored: Packed) -> SlidingWindowState {
+    let mask = (1 << COUNT_BITS) - 1;
+    let reset_us = stored.extra << (u64::BITS - 2 * COUNT_BITS) | stored.data >> (2 * COUNT_BITS);
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 29 bits")]
+    let (prev, cur) = (
+        (stored.data & mask) as u32,
+        (stored.data >> COUNT_BITS & mask) as u32,
+    );
+    SlidingWindowState {
+        prev,
+        cur,
+        elapsed_us: limit.elapsed_us(cur, reset_us),
+        last_us: stored.fresh_at_us - reset_us,
+    }
+}

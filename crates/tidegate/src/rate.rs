@@ -1,0 +1,171 @@
+//! How many requests per how long: the part of a limit that people write as
+//! `100r/s` or `5/10s`.
+//!
+//! A [`Rate`] is checked when it is made and cannot be wrong afterwards. What is
+//! done with it (bucket, window, log) is the business of [`Limit`](crate::Limit).
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::{LimitError, ParseError};
+
+/// The longest window a limit may have: 366 days.
+pub const MAX_WINDOW: Duration = Duration::from_secs(366 * 86_400);
+
+/// The shortest window a limit may have: one millisecond.
+pub const MIN_WINDOW: Duration = Duration::from_millis(1);
+
+/// So many requests per window.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::Rate;
+///
+/// let rate: Rate = "5/10s".parse()?;
+/// assert_eq!(rate.requests(), 5);
+/// assert_eq!(rate.window(), Duration::from_secs(10));
+/// assert_eq!(rate, Rate::new(5, Duration::from_secs(10))?);
+/// assert_eq!("60/1m".parse::<Rate>()?.to_string(), "60r/m");
+///
+/// let error = "10r/fortnight".parse::<Rate>().unwrap_err();
+/// assert!(error.to_string().contains("\"10r/fortnight\""));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rate {
+    requests: u32,
+    window_us: u64,
+}
+
+impl Rate {
+    /// `requests` per `window`, or what is wrong with that.
+    pub const fn new(requests: u64, window: Duration) -> Result<Self, LimitError> {
+        let micros = window.as_micros();
+        if micros < MIN_WINDOW.as_micros()
+            || micros > MAX_WINDOW.as_micros()
+            || !window.subsec_nanos().is_multiple_of(1_000)
+        {
+            return Err(LimitError::Window(window));
+        }
+        if requests == 0 || requests > u32::MAX as u64 {
+            return Err(LimitError::Requests(requests));
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "both were just found to be in range"
+        )]
+        Ok(Self {
+            requests: requests as u32,
+            window_us: micros as u64,
+        })
+    }
+
+    /// The number of requests, 1 to 4,294,967,295.
+    #[must_use]
+    pub const fn requests(self) -> u32 {
+        self.requests
+    }
+
+    /// The window they are counted over.
+    #[must_use]
+    pub const fn window(self) -> Duration {
+        Duration::from_micros(self.window_us)
+    }
+
+    /// The window in microseconds.
+    #[must_use]
+    pub const fn window_us(self) -> u64 {
+        self.window_us
+    }
+}
+
+/// The units a window can be written in, the longest first, with their
+/// microseconds.
+const UNITS: [(&str, u64); 6] = [
+    ("d", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("m", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+    ("us", 1),
+];
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, unit_us) = UNITS
+            .into_iter()
+            .find(|(_, unit_us)| self.window_us.is_multiple_of(*unit_us))
+            .expect("every whole number is a multiple of one microsecond");
+        match self.window_us / unit_us {
+            1 if unit_us >= 1_000_000 => write!(f, "{}r/{unit}", self.requests),
+            count => write!(f, "{}/{count}{unit}", self.requests),
+        }
+    }
+}
+
+impl FromStr for Rate {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let (requests, window_us) = split(text).ok_or_else(|| ParseError::syntax(text))?;
+        Self::new(requests, Duration::from_micros(window_us))
+            .map_err(|error| ParseError::value(text, error))
+    }
+}
+
+/// The two numbers of `100r/s` or `5/10s`. Numbers too large for a `u64` stay
+/// too large for a limit.
+fn split(text: &str) -> Option<(u64, u64)> {
+    let (requests, window) = text.split_once('/')?;
+    if let Some(requests) = requests.strip_suffix('r') {
+        let (_, unit_us) = UNITS[..4].iter().find(|(unit, _)| *unit == window)?;
+        return Some((number(requests)?, *unit_us));
+    }
+    let digits = window.len()
+        - window
+            .trim_start_matches(|c: char| c.is_ascii_digit())
+            .len();
+    let (count, unit) = window.split_at(digits);
+    let (_, unit_us) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    Some((number(requests)?, number(count)?.saturating_mul(*unit_us)))
+}
+
+/// A number written in ASCII digits and nothing else.
+pub(crate) fn number(digits: &str) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| digits.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_numbers_agree() {
+        let table = [
+            ("100r/s", 100, 1_000_000, "100r/s"),
+            ("10r/m", 10, 60_000_000, "10r/m"),
+            ("10r/h", 10, 3_600_000_000, "10r/h"),
+            ("1r/d", 1, 86_400_000_000, "1r/d"),
+            ("5/10s", 5, 10_000_000, "5/10s"),
+            ("1000/1h", 1000, 3_600_000_000, "1000r/h"),
+            ("3/500ms", 3, 500_000, "3/500ms"),
+            ("3/1ms", 3, 1_000, "3/1ms"),
+            ("7/1500us", 7, 1_500, "7/1500us"),
+            ("15/60s", 15, 60_000_000, "15r/m"),
+            ("2/366d", 2, 366 * 86_400_000_000, "2/366d"),
+            ("4294967295r/s", u32::MAX, 1_000_000, "4294967295r/s"),
+        ];
+        for (text, requests, window_us, printed) in table {
+            let rate: Rate = text.parse().expect(text);
+            assert_eq!(
+                (rate.requests, rate.window_us),
+                (requests, window_us),
+                "{text}"
+            );
+            assert_eq!(rate.to_string(), printed);
+            assert_eq!(printed.parse(), Ok(rate));
+        }
+    }
+}
