@@ -157,6 +157,7 @@ impl TokenBucket {
 
     /// The debt of a cost, or `None` for one the bucket can never hold.
     #[must_use]
+    #[inline]
     pub fn price(&self, cost: Cost) -> Option<Span> {
         match cost.get() {
             1 => Some(self.token),
@@ -176,6 +177,7 @@ impl TokenBucket {
 
     /// The state at a later instant: time has drained the debt.
     #[must_use]
+    #[inline]
     pub fn at(&self, state: TokenBucketState, now_us: u64) -> TokenBucketState {
         let elapsed = now_us.saturating_sub(state.last_us);
         let debt = match state.debt.us.checked_sub(elapsed) {
@@ -190,6 +192,7 @@ impl TokenBucket {
 
     /// Whether there are tokens for this cost.
     #[must_use]
+    #[inline]
     pub fn admits(&self, state: &TokenBucketState, cost: Cost) -> bool {
         self.price(cost)
             .is_some_and(|price| self.add(state.debt, price) <= self.capacity)
@@ -197,6 +200,7 @@ impl TokenBucket {
 
     /// The state after taking an admitted cost.
     #[must_use]
+    #[inline]
     pub fn charge(&self, state: TokenBucketState, cost: Cost) -> TokenBucketState {
         let price = self.price(cost).unwrap_or(self.capacity);
         TokenBucketState {
@@ -238,6 +242,7 @@ impl TokenBucket {
 
     /// The numbers to report, `cost` being what would be asked for again.
     #[must_use]
+    #[inline]
     pub fn outcome(&self, state: &TokenBucketState, cost: Cost, admitted: bool) -> Outcome {
         let free = self.subtract(self.capacity, state.debt);
         let retry_after_us = if admitted {
@@ -306,6 +311,7 @@ impl TokenBucket {
         }
     }
 
+    #[inline]
     fn add(&self, a: Span, b: Span) -> Span {
         let parts = u64::from(a.parts) + u64::from(b.parts);
         let carry = parts >= u64::from(self.parts_per_us);
@@ -322,6 +328,7 @@ impl TokenBucket {
     }
 
     /// `a - b`, or zero.
+    #[inline]
     fn subtract(&self, a: Span, b: Span) -> Span {
         if a <= b {
             return Span::ZERO;
@@ -341,6 +348,7 @@ impl TokenBucket {
     }
 
     /// How many tokens fit into a span no longer than the capacity.
+    #[inline]
     fn whole_tokens(&self, span: Span) -> u32 {
         let parts = span.us.checked_mul(u64::from(self.parts_per_us));
         let tokens = match parts.and_then(|parts| parts.checked_add(u64::from(span.parts))) {

@@ -38,6 +38,9 @@ pub(super) struct Packed {
     pub(super) extra: u64,
 }
 
+/// A key with its state and the limit that was written under.
+pub(super) type Entry = (Fingerprint, LimitId, Packed);
+
 /// Four entries.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(128))]
@@ -99,6 +102,12 @@ impl Bucket {
             data: self.data[slot],
             extra: extra_high << EXTRA_LOW_BITS | extra_low,
         }
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+        (0..SLOTS)
+            .filter(|&slot| !self.is_empty(slot))
+            .map(|slot| (self.fingerprint(slot), self.limit(slot), self.read(slot)))
     }
 
     #[inline]

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod bucket;
+mod counter;
 mod fingerprint;
 mod limits;
 mod region;
@@ -12,7 +13,10 @@ mod view;
 use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::RawMutex;
+use spin::mutex::SpinMutex;
+use spin::relax::Yield;
+
+type RawMutex = SpinMutex<(), Yield>;
 
 pub use bounds::{Stats, WhenFull};
 pub use limits::TooManyLimits;

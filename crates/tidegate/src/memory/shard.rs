@@ -14,7 +14,7 @@ use std::mem;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::bounds::{Bounds, Full, WhenFull};
-use super::bucket::{Bucket, LOG_BIT, LimitId, Packed, SLOTS, relocate};
+use super::bucket::{Bucket, Entry, LOG_BIT, LimitId, Packed, SLOTS, relocate};
 use super::fingerprint::Fingerprint;
 use super::region::{LogId, Region};
 use crate::algorithm::{LogHeader, LogRecord};
@@ -87,9 +87,17 @@ impl<M: Region> Shard<M> {
             self.make_room(print, now_us, bounds, pinned)?;
         }
         while !place(self.region.buckets_mut(), print, limit, state) {
-            if M::GROWS {
-                self.rebuild(now_us, bounds, pinned);
+            // Dead wood first: entries in the way that are as good as new.
+            let held = self.len;
+            for bucket in candidates(print, self.region.buckets().len()) {
+                self.sweep(bucket, now_us, bounds, pinned);
+            }
+            if self.len < held {
                 continue;
+            }
+            if M::GROWS {
+                self.rebuild((print, limit, state), now_us, bounds, pinned);
+                break;
             }
             // The evicted key's quota, or the new one's: either way one too many.
             let made = self.evict(print, now_us, bounds, pinned);
@@ -182,7 +190,9 @@ impl<M: Region> Shard<M> {
     /// Drops the keys of a bucket that are as good as new.
     fn sweep(&mut self, bucket: usize, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
         for slot in 0..SLOTS {
-            let entry = &self.region.buckets()[bucket];
+            let Some(entry) = self.region.buckets().get(bucket) else {
+                return;
+            };
             if !entry.is_empty(slot)
                 && entry.fresh_at_us(slot) <= now_us
                 && !pinned.contains(&entry.fingerprint(slot))
@@ -192,9 +202,10 @@ impl<M: Region> Shard<M> {
         }
     }
 
-    /// Moves the keys still in use to new buckets with a little room to spare.
+    /// Moves the keys still in use, and a new one, to new buckets with a little
+    /// room to spare.
     #[cold]
-    fn rebuild(&mut self, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
+    fn rebuild(&mut self, new: Entry, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
         for bucket in 0..self.region.buckets().len() {
             self.sweep(bucket, now_us, bounds, pinned);
         }
@@ -202,17 +213,11 @@ impl<M: Region> Shard<M> {
         loop {
             slots += slots.div_ceil(9);
             let mut buckets = vec![Bucket::EMPTY; slots.div_ceil(SLOTS)].into_boxed_slice();
-            let old = self.region.buckets().iter();
-            let mut entries = old.flat_map(|bucket| (0..SLOTS).map(move |slot| (bucket, slot)));
-            if entries.all(|(bucket, slot)| {
-                bucket.is_empty(slot)
-                    || place(
-                        &mut buckets,
-                        bucket.fingerprint(slot),
-                        bucket.limit(slot),
-                        bucket.read(slot),
-                    )
-            }) {
+            let old = self.region.buckets().iter().flat_map(Bucket::entries);
+            if old
+                .chain([new])
+                .all(|(print, limit, state)| place(&mut buckets, print, limit, state))
+            {
                 self.region.replace(buckets);
                 return;
             }

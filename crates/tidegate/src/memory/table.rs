@@ -5,14 +5,16 @@
 //! when nothing can fail any more, is every level charged. A check of one level
 //! takes the same steps without the bookkeeping.
 
+use std::slice;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use parking_lot::lock_api::{Mutex, MutexGuard, RawMutex};
+use lock_api::{Mutex, MutexGuard, RawMutex};
 use smallvec::SmallVec;
 
 use super::bounds::{Bounds, Full};
 use super::bucket::{LimitId, Packed};
+use super::counter::Counter;
 use super::fingerprint::{Fingerprint, HIGH_BITS, Seeds};
 use super::limits::Limits;
 use super::region::Region;
@@ -23,6 +25,7 @@ use crate::algorithm::Outcome;
 use crate::clock::TimeSource;
 use crate::cost::Cost;
 use crate::decision::{Charged, Decision, INLINE, LevelDecision, Receipt, Source};
+use crate::limit::Kind;
 
 /// Keys a shard holds on average when the store is full.
 const KEYS_PER_SHARD: usize = 1024;
@@ -89,40 +92,66 @@ impl<R: RawMutex, M: Region + Default> Table<R, M> {
 }
 
 impl<R: RawMutex, M: Region> Table<R, M> {
+    #[inline]
     pub(super) fn decide(&self, checks: &[Check<'_>], charge: Charge) -> Decision {
-        match checks {
-            [check] => self.decide_one(check, charge),
-            _ => self.decide_all(checks, charge),
+        if let [check] = checks {
+            match check.level.limit.kind() {
+                Kind::TokenBucket(limit) => return self.decide_counter(limit, check, charge),
+                Kind::FixedWindow(limit) => return self.decide_counter(limit, check, charge),
+                Kind::SlidingWindow(limit) => return self.decide_counter(limit, check, charge),
+                Kind::SlidingLog(_) | Kind::Block => {}
+            }
         }
+        self.decide_all(checks, charge)
     }
 
-    fn decide_one(&self, check: &Check<'_>, charge: Charge) -> Decision {
+    /// The everyday case, in a straight line: one level that counts, whose key is
+    /// there under this same limit. Everything else goes, untouched, to
+    /// [`decide_all`](Self::decide_all).
+    fn decide_counter<C: Counter>(&self, limit: &C, check: &Check<'_>, charge: Charge) -> Decision {
         let &Check { level, key, cost } = check;
         let print = self.seeds.fingerprint(level.scope, key);
         let before_us = self.clock_before_locks();
         let mut shard = self.shard(print).lock();
-        let now_us = self.clock_under_locks(before_us, [&mut *shard]);
-
-        let seen = self.see(&shard, print, level, now_us);
-        let admitted = seen.view.admits(cost);
-        let mut full = None;
-        let mut view = seen.view;
-        if let Some((after, event)) = after(&seen, cost, admitted, charge) {
-            match self.provide(&mut shard, print, level, &seen, &after, now_us, &[print]) {
-                Ok(after) => {
-                    commit(&mut shard, print, level, &seen, &after, event, &self.bounds);
-                    view = after;
-                }
-                Err(error) => full = Some(error),
+        let now_us = match before_us {
+            Some(before_us) => before_us.max(shard.latest_us),
+            None => self.clock.now_us(),
+        };
+        let Some((place, state)) = known(&shard, print, level, limit, now_us) else {
+            drop(shard);
+            return self.decide_all(slice::from_ref(check), charge);
+        };
+        let admitted = limit.admits(&state, cost);
+        let state = match (charge, admitted) {
+            (Charge::Always, false) => {
+                drop(shard);
+                return self.decide_all(slice::from_ref(check), charge);
             }
-        }
-        let admitted = admitted && full.is_none();
-        let outcome = outcome(&shard, &view, cost, admitted, full);
+            (Charge::Nothing, _) | (Charge::Admitted, false) => state,
+            (Charge::Admitted | Charge::Always, true) => {
+                let state = limit.charge(state, cost);
+                shard.write(place, print, level.id, limit.pack(&state));
+                state
+            }
+        };
+        shard.latest_us = now_us;
         drop(shard);
-
-        let mut levels = SmallVec::new();
-        levels.push(report(level, &view, cost, outcome));
-        self.decision(now_us, levels, (!admitted).then_some(0), charge)
+        let charged = Charged {
+            cost,
+            limit: level.id,
+            mark_us: limit.mark_us(&state),
+        };
+        let level = LevelDecision {
+            outcome: limit.outcome(&state, cost, admitted),
+            charge: charged,
+        };
+        Decision {
+            decided_at_us: now_us,
+            denied_by: (!admitted).then_some(0),
+            source: Source::Store,
+            charged: admitted && charge != Charge::Nothing,
+            levels: smallvec::smallvec![level],
+        }
     }
 
     fn decide_all(&self, checks: &[Check<'_>], charge: Charge) -> Decision {
@@ -505,6 +534,28 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         }
         now_us
     }
+}
+
+/// The state at this instant of a key that is there under this same limit, on a
+/// clock that has not stepped back.
+#[inline]
+fn known<C: Counter, M: Region>(
+    shard: &Shard<M>,
+    print: Fingerprint,
+    level: &Level,
+    limit: &C,
+    now_us: u64,
+) -> Option<(Place, C::State)> {
+    let place = shard.find(print)?;
+    let (id, stored) = shard.read(place);
+    if id != level.id {
+        return None;
+    }
+    if stored.fresh_at_us <= now_us {
+        return Some((place, limit.new_state(now_us)));
+    }
+    let state = limit.unpack(stored);
+    (C::last_us(&state) <= now_us).then(|| (place, limit.at(state, now_us)))
 }
 
 /// The state a check leaves a level in, and the cost of the event to log: `None`

@@ -2,6 +2,7 @@
 //! an instant, and packed again.
 
 use super::bucket::Packed;
+use super::counter::Counter;
 use super::region::LogId;
 use crate::algorithm::{
     FixedWindow, FixedWindowState, LogHeader, LogRecord, LogView, Outcome, SlidingLog,
@@ -57,7 +58,6 @@ impl<'l> View<'l> {
 
     /// A key's stored state, written under `old`, brought to this instant under
     /// `limit`. The second value tells whether the clock has stepped back since.
-    #[inline]
     pub(super) fn load(
         limit: &'l Limit,
         old: &Limit,
@@ -68,7 +68,7 @@ impl<'l> View<'l> {
     ) -> (Self, bool) {
         match (limit.kind(), old.kind()) {
             (Kind::TokenBucket(limit), Kind::TokenBucket(old)) => {
-                let state = unpack_token_bucket(stored);
+                let state = old.unpack(stored);
                 let adopted = if limit == old {
                     state
                 } else {
@@ -80,7 +80,7 @@ impl<'l> View<'l> {
                 )
             }
             (Kind::FixedWindow(limit), Kind::FixedWindow(old)) => {
-                let state = unpack_fixed_window(stored);
+                let state = old.unpack(stored);
                 let adopted = limit.adopt(old, state);
                 (
                     Self::FixedWindow(limit, limit.at(adopted, now_us)),
@@ -88,7 +88,7 @@ impl<'l> View<'l> {
                 )
             }
             (Kind::SlidingWindow(limit), Kind::SlidingWindow(old)) => {
-                let state = unpack_sliding_window(old, stored);
+                let state = old.unpack(stored);
                 let adopted = limit.adopt(old, state, now_us);
                 (
                     Self::SlidingWindow(limit, limit.at(adopted, now_us)),
@@ -169,41 +169,20 @@ impl<'l> View<'l> {
     /// time of the event.
     pub(super) fn mark_us(&self) -> u64 {
         match self {
-            Self::TokenBucket(_, state) => state.last_us,
-            Self::FixedWindow(_, state) => state.last_us + state.left_us,
-            Self::SlidingWindow(limit, state) => limit.window_end_us(state),
+            Self::TokenBucket(limit, state) => limit.mark_us(state),
+            Self::FixedWindow(limit, state) => limit.mark_us(state),
+            Self::SlidingWindow(limit, state) => limit.mark_us(state),
             Self::SlidingLog(_, view, _) => view.raw_us(),
             Self::Block => 0,
         }
     }
 
     /// The state as the table keeps it; `None` for a level that has none.
-    #[inline]
     pub(super) fn pack(&self) -> Option<Packed> {
         Some(match self {
-            Self::TokenBucket(_, state) => {
-                let reset_us = state.debt.us + u64::from(state.debt.parts > 0);
-                Packed {
-                    fresh_at_us: state.last_us + reset_us,
-                    data: reset_us,
-                    extra: u64::from(state.debt.parts),
-                }
-            }
-            Self::FixedWindow(_, state) => Packed {
-                fresh_at_us: state.last_us + state.left_us,
-                data: state.left_us,
-                extra: u64::from(state.count),
-            },
-            Self::SlidingWindow(limit, state) => {
-                let reset_us = limit.reset_after_us(state);
-                Packed {
-                    fresh_at_us: state.last_us + reset_us,
-                    data: reset_us << COUNT_BITS << COUNT_BITS
-                        | u64::from(state.cur) << COUNT_BITS
-                        | u64::from(state.prev),
-                    extra: reset_us >> (u64::BITS - 2 * COUNT_BITS),
-                }
-            }
+            Self::TokenBucket(limit, state) => limit.pack(state),
+            Self::FixedWindow(limit, state) => limit.pack(state),
+            Self::SlidingWindow(limit, state) => limit.pack(state),
             Self::SlidingLog(limit, view, log) => Packed {
                 fresh_at_us: view.now_us() + limit.reset_after_us(view),
                 data: 0,
@@ -211,45 +190,5 @@ impl<'l> View<'l> {
             },
             Self::Block => return None,
         })
-    }
-}
-
-/// Bits of a counter of a sliding window, which counts to 2^28 inclusive.
-const COUNT_BITS: u32 = 29;
-
-fn unpack_token_bucket(stored: Packed) -> TokenBucketState {
-    #[expect(clippy::cast_possible_truncation, reason = "packed from a u32")]
-    let parts = stored.extra as u32;
-    TokenBucketState {
-        debt: crate::algorithm::Span {
-            us: stored.data - u64::from(parts > 0),
-            parts,
-        },
-        last_us: stored.fresh_at_us - stored.data,
-    }
-}
-
-fn unpack_fixed_window(stored: Packed) -> FixedWindowState {
-    FixedWindowState {
-        #[expect(clippy::cast_possible_truncation, reason = "packed from a u32")]
-        count: stored.extra as u32,
-        left_us: stored.data,
-        last_us: stored.fresh_at_us - stored.data,
-    }
-}
-
-fn unpack_sliding_window(limit: &SlidingWindow, stored: Packed) -> SlidingWindowState {
-    let mask = (1 << COUNT_BITS) - 1;
-    let reset_us = stored.extra << (u64::BITS - 2 * COUNT_BITS) | stored.data >> (2 * COUNT_BITS);
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 29 bits")]
-    let (prev, cur) = (
-        (stored.data & mask) as u32,
-        (stored.data >> COUNT_BITS & mask) as u32,
-    );
-    SlidingWindowState {
-        prev,
-        cur,
-        elapsed_us: limit.elapsed_us(cur, reset_us),
-        last_us: stored.fresh_at_us - reset_us,
     }
 }
