@@ -15,9 +15,6 @@ pub enum Source {
     Store,
 }
 
-/// Levels that fit into a decision without allocating.
-pub(crate) const INLINE: usize = 2;
-
 /// May it go on, and the numbers behind the answer.
 ///
 /// The numbers at the top are those of one level: the first that refused, or,
@@ -41,11 +38,11 @@ pub(crate) const INLINE: usize = 2;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
+    pub(crate) levels: Levels,
     pub(crate) decided_at_us: u64,
-    pub(crate) denied_by: Option<usize>,
+    pub(crate) denied_by: Option<u32>,
     pub(crate) source: Source,
     pub(crate) charged: bool,
-    pub(crate) levels: SmallVec<[LevelDecision; INLINE]>,
 }
 
 /// What one level says about a check.
@@ -53,6 +50,46 @@ pub struct Decision {
 pub struct LevelDecision {
     pub(crate) outcome: Outcome,
     pub(crate) charge: Charged,
+}
+
+/// The levels of a decision, in the order of the check: one or two without
+/// allocating.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Levels {
+    One([LevelDecision; 1]),
+    Two([LevelDecision; 2]),
+    Any(Box<[LevelDecision]>),
+}
+
+impl Levels {
+    pub(crate) fn as_slice(&self) -> &[LevelDecision] {
+        match self {
+            Self::One(levels) => levels,
+            Self::Two(levels) => levels,
+            Self::Any(levels) => levels,
+        }
+    }
+}
+
+impl<I: Iterator<Item = LevelDecision>> From<I> for Levels {
+    fn from(mut levels: I) -> Self {
+        let Some(first) = levels.next() else {
+            return Self::Any(Box::default());
+        };
+        let Some(second) = levels.next() else {
+            return Self::One([first]);
+        };
+        match levels.next() {
+            None => Self::Two([first, second]),
+            third => Self::Any(
+                [first, second]
+                    .into_iter()
+                    .chain(third)
+                    .chain(levels)
+                    .collect(),
+            ),
+        }
+    }
 }
 
 /// What a level remembers of a charge, to be able to give it back.
@@ -70,7 +107,7 @@ pub(crate) struct Charged {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     pub(crate) decided_at_us: u64,
-    pub(crate) levels: SmallVec<[Charged; INLINE]>,
+    pub(crate) levels: SmallVec<[Charged; 2]>,
 }
 
 impl Decision {
@@ -108,7 +145,7 @@ impl Decision {
             return Some(Duration::ZERO);
         }
         // The longest of those that refuse: each of them only frees with time.
-        self.levels
+        self.levels()
             .iter()
             .try_fold(0, |longest, level| {
                 level.outcome.retry_after_us.map(|wait| wait.max(longest))
@@ -126,7 +163,7 @@ impl Decision {
     /// The index, in the order of the check, of the first level that refused.
     #[must_use]
     pub fn denied_by(&self) -> Option<usize> {
-        self.denied_by
+        self.denied_by.map(|index| index as usize)
     }
 
     /// Who answered.
@@ -145,7 +182,7 @@ impl Decision {
     /// Every level's numbers, in the order of the check.
     #[must_use]
     pub fn levels(&self) -> &[LevelDecision] {
-        &self.levels
+        self.levels.as_slice()
     }
 
     /// What to hand in for a refund: of an allowed check that was charged.
@@ -153,17 +190,15 @@ impl Decision {
     pub fn receipt(&self) -> Option<Receipt> {
         self.charged.then(|| Receipt {
             decided_at_us: self.decided_at_us,
-            levels: self.levels.iter().map(|level| level.charge).collect(),
+            levels: self.levels().iter().map(|level| level.charge).collect(),
         })
     }
 
     fn reported(&self) -> Option<&LevelDecision> {
-        match self.denied_by {
-            Some(index) => self.levels.get(index),
-            None => self
-                .levels
-                .iter()
-                .min_by_key(|level| level.outcome.remaining),
+        let levels = self.levels();
+        match self.denied_by() {
+            Some(index) => levels.get(index),
+            None => levels.iter().min_by_key(|level| level.outcome.remaining()),
         }
     }
 }
@@ -178,13 +213,13 @@ impl LevelDecision {
     /// Requests of cost 1 this level would still admit now.
     #[must_use]
     pub fn remaining(&self) -> u32 {
-        self.outcome.remaining
+        self.outcome.remaining()
     }
 
     /// Usage now: tokens used, requests counted, or the sliding estimate.
     #[must_use]
     pub fn rate(&self) -> f64 {
-        self.outcome.rate
+        self.outcome.rate()
     }
 
     /// How long until this level admits the same cost; `None` is never, zero

@@ -18,7 +18,7 @@
 //! | 69 | no | 3 | 0 | 1 | 1 |
 //! | 70 | yes | 1 | 2 | 0 | 60 |
 
-use super::Outcome;
+use super::{Outcome, Used};
 use crate::cost::Cost;
 use crate::limit::Align;
 use crate::rate::Rate;
@@ -150,8 +150,7 @@ impl FixedWindow {
     pub fn outcome(&self, state: &FixedWindowState, cost: Cost, admitted: bool) -> Outcome {
         Outcome {
             limit: self.rate.requests(),
-            remaining: self.remaining(state),
-            rate: f64::from(state.count),
+            used: Used::requests(state.count),
             retry_after_us: if admitted {
                 Some(0)
             } else if cost.get() > self.rate.requests() {
@@ -171,7 +170,7 @@ impl FixedWindow {
     ///
     /// let limit = FixedWindow::new("3/60s".parse::<Rate>()?, Align::First);
     /// let (state, outcome) = limit.step(limit.new_state(0), Cost::of(3), 10_000_000);
-    /// assert_eq!(outcome.remaining, 0);
+    /// assert_eq!(outcome.remaining(), 0);
     /// let (_, outcome) = limit.step(state, Cost::ONE, 69_000_000);
     /// assert_eq!(outcome.retry_after_us, Some(1_000_000));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -222,7 +221,7 @@ mod tests {
         for (index, &(at, cost, remaining, retry, reset)) in rows.iter().enumerate() {
             let (next, outcome) = limit.step(state, Cost::of(cost), at * SECOND);
             let got = (
-                outcome.remaining,
+                outcome.remaining(),
                 outcome.retry_after_us,
                 outcome.reset_after_us,
             );

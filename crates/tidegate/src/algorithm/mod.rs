@@ -37,14 +37,12 @@ pub use token_bucket::{Span, TokenBucket, TokenBucketState};
 pub const MAX_NOW_US: u64 = (1 << 52) - 1;
 
 /// The numbers one level reports, as they stand after the check.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// The requests per window, or the size of a token bucket.
     pub limit: u32,
-    /// Requests of cost 1 that would still be admitted at this instant.
-    pub remaining: u32,
-    /// Usage now: tokens used, requests counted, or the sliding estimate.
-    pub rate: f64,
+    /// What is used of it now.
+    pub used: Used,
     /// Until the same cost would be admitted if nobody else came: 0 when it is
     /// admitted now, `None` when it never will be.
     pub retry_after_us: Option<u64>,
@@ -52,25 +50,69 @@ pub struct Outcome {
     pub reset_after_us: u64,
 }
 
+/// An exact number of requests: `parts / per_request`. Kept as a fraction because
+/// most callers only ask whether they may go on, and dividing is the dearest thing
+/// a check could do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Used {
+    /// How many parts are used.
+    pub parts: u128,
+    /// How many parts make a request.
+    pub per_request: u64,
+}
+
 impl Outcome {
     /// The outcome of a limit that refuses everything.
     pub const BLOCKED: Self = Self {
         limit: 0,
-        remaining: 0,
-        rate: 0.0,
+        used: Used::requests(0),
         retry_after_us: None,
         reset_after_us: 0,
     };
+
+    /// Requests of cost 1 that would still be admitted at this instant.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.limit.saturating_sub(self.used.ceil())
+    }
+
+    /// Usage now: tokens used, requests counted, or the sliding estimate.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.used.to_f64()
+    }
 }
 
-/// A count for people to read, where the last digits of a large one do not
-/// matter.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a figure to read, not to decide by"
-)]
-pub(crate) fn figure(count: u64) -> f64 {
-    count as f64
+impl Used {
+    /// A whole number of requests.
+    #[must_use]
+    pub const fn requests(count: u32) -> Self {
+        Self {
+            parts: count as u128,
+            per_request: 1,
+        }
+    }
+
+    /// Whole requests that cover it.
+    #[must_use]
+    pub fn ceil(self) -> u32 {
+        // Dividing 128 bits takes several times as long as dividing 64.
+        let requests = match u64::try_from(self.parts) {
+            Ok(parts) => u128::from(parts.div_ceil(self.per_request)),
+            Err(_) => self.parts.div_ceil(u128::from(self.per_request)),
+        };
+        u32::try_from(requests).unwrap_or(u32::MAX)
+    }
+
+    /// The nearest floating-point number.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a figure to read, not to decide by"
+    )]
+    pub fn to_f64(self) -> f64 {
+        self.parts as f64 / self.per_request as f64
+    }
 }
 
 /// `a * b / c`, rounded down. The quotient must fit, as it does where `a <= c`

@@ -29,7 +29,7 @@
 //! | 5 | 4 | 5 | no | 9 |
 //! | 10 | 3 | 2 + 3 | yes | 0 |
 
-use super::Outcome;
+use super::{Outcome, Used};
 use crate::cost::Cost;
 use crate::error::LimitError;
 use crate::limit::Algorithm;
@@ -260,8 +260,7 @@ impl SlidingLog {
     ) -> Outcome {
         Outcome {
             limit: self.rate.requests(),
-            remaining: self.remaining(view),
-            rate: f64::from(view.used),
+            used: Used::requests(view.used),
             retry_after_us: if admitted {
                 Some(0)
             } else {
@@ -282,9 +281,9 @@ impl SlidingLog {
     /// limit.step(&mut header, &mut ring, Cost::of(3), 0);
     /// limit.step(&mut header, &mut ring, Cost::of(2), 4_000_000);
     /// let refused = limit.step(&mut header, &mut ring, Cost::ONE, 5_000_000);
-    /// assert_eq!((refused.remaining, refused.retry_after_us), (0, Some(5_000_000)));
+    /// assert_eq!((refused.remaining(), refused.retry_after_us), (0, Some(5_000_000)));
     /// let admitted = limit.step(&mut header, &mut ring, Cost::of(3), 10_000_000);
-    /// assert_eq!((admitted.remaining, admitted.retry_after_us), (0, Some(0)));
+    /// assert_eq!((admitted.remaining(), admitted.retry_after_us), (0, Some(0)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn step(
@@ -424,7 +423,7 @@ mod tests {
             let outcome = self
                 .limit
                 .step(&mut self.header, &mut self.records, Cost::of(cost), at);
-            (outcome.remaining, outcome.retry_after_us)
+            (outcome.remaining(), outcome.retry_after_us)
         }
 
         fn view(&self, at: u64) -> LogView {

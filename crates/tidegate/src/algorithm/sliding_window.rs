@@ -15,7 +15,7 @@
 //! is `6*50/60 + 1 = 6.0`, and 4 remain. A cost of 5 has to wait until
 //! `6*(60 - e)/60 <= 10 - 1 - 5`, `e = 20`: 10 s.
 
-use super::{Outcome, figure, mul_div};
+use super::{Outcome, Used, mul_div};
 use crate::cost::Cost;
 use crate::error::LimitError;
 use crate::limit::Algorithm;
@@ -165,15 +165,9 @@ impl SlidingWindow {
     /// The numbers to report, `cost` being what would be asked for again.
     #[must_use]
     pub fn outcome(&self, state: &SlidingWindowState, cost: Cost, admitted: bool) -> Outcome {
-        let window_us = self.rate.window_us();
-        let fading = figure(window_us - state.elapsed_us) / figure(window_us);
         Outcome {
             limit: self.rate.requests(),
-            remaining: self
-                .rate
-                .requests()
-                .saturating_sub(self.ceil_estimate(state)),
-            rate: f64::from(state.prev) * fading + f64::from(state.cur),
+            used: self.estimate(state),
             retry_after_us: if admitted {
                 Some(0)
             } else {
@@ -192,7 +186,7 @@ impl SlidingWindow {
     /// let limit = SlidingWindow::new("10r/m".parse::<Rate>()?)?;
     /// let state = SlidingWindowState { prev: 6, cur: 0, elapsed_us: 10_000_000, last_us: 70_000_000 };
     /// let (_, outcome) = limit.step(state, Cost::ONE, 70_000_000);
-    /// assert_eq!((outcome.rate, outcome.remaining), (6.0, 4));
+    /// assert_eq!((outcome.rate(), outcome.remaining()), (6.0, 4));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -218,7 +212,7 @@ impl SlidingWindow {
         if old.rate.window_us() == self.rate.window_us() {
             return state;
         }
-        let estimate = old.ceil_estimate(&old.at(state, now_us));
+        let estimate = old.estimate(&old.at(state, now_us)).ceil();
         SlidingWindowState {
             cur: estimate,
             ..self.new_state(now_us)
@@ -250,12 +244,14 @@ impl SlidingWindow {
             || state.elapsed_us >= 2 * window_us
     }
 
-    /// The estimate, rounded up to whole requests.
-    fn ceil_estimate(&self, state: &SlidingWindowState) -> u32 {
+    /// `prev*(W - e)/W + cur`.
+    fn estimate(&self, state: &SlidingWindowState) -> Used {
         let window_us = self.rate.window_us();
-        // Rounding `prev*(W - e)/W` up is `prev` less `prev*e/W` rounded down.
-        let faded = mul_div(u64::from(state.prev), state.elapsed_us, window_us);
-        u32::try_from(u64::from(state.prev) - faded + u64::from(state.cur)).unwrap_or(u32::MAX)
+        Used {
+            parts: u128::from(state.prev) * u128::from(window_us - state.elapsed_us)
+                + u128::from(state.cur) * u128::from(window_us),
+            per_request: window_us,
+        }
     }
 
     /// Exact for a cost that is refused now.
@@ -297,16 +293,9 @@ mod tests {
     #[test]
     fn the_example_of_the_module() {
         let outcome = limit().outcome(&state(6, 1, 10), Cost::of(5), false);
-        assert_eq!(
-            outcome,
-            Outcome {
-                limit: 10,
-                remaining: 4,
-                rate: 6.0,
-                retry_after_us: Some(10 * SECOND),
-                reset_after_us: 110 * SECOND,
-            }
-        );
+        assert_eq!((outcome.rate(), outcome.remaining()), (6.0, 4));
+        assert_eq!(outcome.retry_after_us, Some(10 * SECOND));
+        assert_eq!(outcome.reset_after_us, 110 * SECOND);
     }
 
     #[test]

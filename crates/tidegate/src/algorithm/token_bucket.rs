@@ -24,7 +24,7 @@
 //! | 90,000 | 210,000 | 1 | no | 210,000 | 0 | 10,000 |
 //! | 100,000 | 200,000 | 1 | yes | 300,000 | 0 | 0 |
 
-use super::{Outcome, figure};
+use super::{Outcome, Used};
 use crate::cost::Cost;
 use crate::error::LimitError;
 use crate::rate::Rate;
@@ -244,21 +244,20 @@ impl TokenBucket {
     #[must_use]
     #[inline]
     pub fn outcome(&self, state: &TokenBucketState, cost: Cost, admitted: bool) -> Outcome {
-        let free = self.subtract(self.capacity, state.debt);
         let retry_after_us = if admitted {
             Some(0)
         } else {
             self.price(cost).map(|price| {
-                self.subtract(self.add(state.debt, price), self.capacity)
-                    .ceil_us()
+                let wanted = self.add(state.debt, price);
+                self.subtract(wanted, self.capacity).ceil_us()
             })
         };
         Outcome {
             limit: self.burst,
-            remaining: self.whole_tokens(free),
-            rate: (figure(state.debt.us) * f64::from(self.parts_per_us)
-                + f64::from(state.debt.parts))
-                / figure(self.token_parts),
+            used: Used {
+                parts: self.parts(state.debt),
+                per_request: self.token_parts,
+            },
             retry_after_us,
             reset_after_us: state.debt.ceil_us(),
         }
@@ -272,11 +271,11 @@ impl TokenBucket {
     ///
     /// let limit = TokenBucket::new("10r/s".parse::<Rate>()?, Some(3), false)?;
     /// let (state, first) = limit.step(limit.new_state(0), Cost::ONE, 0);
-    /// assert_eq!((first.remaining, first.retry_after_us), (2, Some(0)));
+    /// assert_eq!((first.remaining(), first.retry_after_us), (2, Some(0)));
     /// let (state, second) = limit.step(state, Cost::of(3), 0);
-    /// assert_eq!((second.remaining, second.retry_after_us), (2, Some(100_000)));
+    /// assert_eq!((second.remaining(), second.retry_after_us), (2, Some(100_000)));
     /// let (_, third) = limit.step(state, Cost::of(3), 100_000);
-    /// assert_eq!((third.remaining, third.retry_after_us), (0, Some(0)));
+    /// assert_eq!((third.remaining(), third.retry_after_us), (0, Some(0)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -347,19 +346,9 @@ impl TokenBucket {
         }
     }
 
-    /// How many tokens fit into a span no longer than the capacity.
     #[inline]
-    fn whole_tokens(&self, span: Span) -> u32 {
-        let parts = span.us.checked_mul(u64::from(self.parts_per_us));
-        let tokens = match parts.and_then(|parts| parts.checked_add(u64::from(span.parts))) {
-            Some(parts) => parts / self.token_parts,
-            None => {
-                let parts =
-                    u128::from(span.us) * u128::from(self.parts_per_us) + u128::from(span.parts);
-                u64::try_from(parts / u128::from(self.token_parts)).unwrap_or(u64::MAX)
-            }
-        };
-        u32::try_from(tokens).unwrap_or(u32::MAX)
+    fn parts(&self, span: Span) -> u128 {
+        u128::from(span.us) * u128::from(self.parts_per_us) + u128::from(span.parts)
     }
 }
 
@@ -399,7 +388,7 @@ mod tests {
         for (index, &(at, cost, remaining, retry)) in rows.iter().enumerate() {
             let (next, outcome) = limit.step(state, Cost::of(cost), at);
             assert_eq!(
-                (outcome.remaining, outcome.retry_after_us),
+                (outcome.remaining(), outcome.retry_after_us),
                 (remaining, retry),
                 "row {index}"
             );
@@ -460,7 +449,7 @@ mod tests {
         let (old, new) = (bucket("100r/s", 100), bucket("7r/m", 1_000));
         let state = old.charge(old.new_state(5), Cost::of(60));
         let adopted = new.adopt(&old, state);
-        let used = new.outcome(&adopted, Cost::ONE, true).rate;
+        let used = new.outcome(&adopted, Cost::ONE, true).rate();
         assert!((60.0..60.0001).contains(&used), "{used}");
         // A rolling deploy flips on every check: what is lost to rounding is a
         // microsecond a flip, not a request.
@@ -468,7 +457,7 @@ mod tests {
         for _ in 0..1_000 {
             state = old.adopt(&new, new.adopt(&old, state));
         }
-        let used = old.outcome(&state, Cost::ONE, true).rate;
+        let used = old.outcome(&state, Cost::ONE, true).rate();
         assert!((60.0..60.2).contains(&used), "{used}");
     }
 }

@@ -62,8 +62,8 @@ impl Bucket {
     #[inline]
     pub(super) fn find(&self, print: Fingerprint) -> Option<usize> {
         (0..SLOTS).find(|&slot| {
-            self.low[slot] == print.low
-                && self.high[slot] >> (ID_BITS + EXTRA_LOW_BITS) == u64::from(print.high)
+            self.low[slot % SLOTS] == print.low
+                && self.high[slot % SLOTS] >> (ID_BITS + EXTRA_LOW_BITS) == u64::from(print.high)
         })
     }
 
@@ -72,34 +72,34 @@ impl Bucket {
     }
 
     pub(super) fn is_empty(&self, slot: usize) -> bool {
-        self.low[slot] == 0
+        self.low[slot % SLOTS] == 0
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "shifted down to 19 bits")]
     pub(super) fn fingerprint(&self, slot: usize) -> Fingerprint {
-        let high = self.high[slot] >> (ID_BITS + EXTRA_LOW_BITS);
+        let high = self.high[slot % SLOTS] >> (ID_BITS + EXTRA_LOW_BITS);
         Fingerprint {
-            low: self.low[slot],
+            low: self.low[slot % SLOTS],
             high: high as u32,
         }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "masked to 16 bits")]
     pub(super) fn limit(&self, slot: usize) -> LimitId {
-        (self.high[slot] >> EXTRA_LOW_BITS) as u16
+        (self.high[slot % SLOTS] >> EXTRA_LOW_BITS) as u16
     }
 
     pub(super) fn fresh_at_us(&self, slot: usize) -> u64 {
-        self.time[slot] & mask(TIME_BITS)
+        self.time[slot % SLOTS] & mask(TIME_BITS)
     }
 
     #[inline]
     pub(super) fn read(&self, slot: usize) -> Packed {
-        let extra_low = self.high[slot] & mask(EXTRA_LOW_BITS);
-        let extra_high = self.time[slot] >> TIME_BITS;
+        let extra_low = self.high[slot % SLOTS] & mask(EXTRA_LOW_BITS);
+        let extra_high = self.time[slot % SLOTS] >> TIME_BITS;
         Packed {
             fresh_at_us: self.fresh_at_us(slot),
-            data: self.data[slot],
+            data: self.data[slot % SLOTS],
             extra: extra_high << EXTRA_LOW_BITS | extra_low,
         }
     }
@@ -114,17 +114,17 @@ impl Bucket {
     pub(super) fn write(&mut self, slot: usize, print: Fingerprint, limit: LimitId, state: Packed) {
         debug_assert!(state.fresh_at_us <= mask(TIME_BITS), "{state:?}");
         debug_assert!(state.extra >> 40 == 0, "{state:?}");
-        self.low[slot] = print.low;
-        self.high[slot] = u64::from(print.high) << (ID_BITS + EXTRA_LOW_BITS)
+        self.low[slot % SLOTS] = print.low;
+        self.high[slot % SLOTS] = u64::from(print.high) << (ID_BITS + EXTRA_LOW_BITS)
             | u64::from(limit) << EXTRA_LOW_BITS
             | state.extra & mask(EXTRA_LOW_BITS);
-        self.time[slot] = state.extra >> EXTRA_LOW_BITS << TIME_BITS | state.fresh_at_us;
-        self.data[slot] = state.data;
+        self.time[slot % SLOTS] = state.extra >> EXTRA_LOW_BITS << TIME_BITS | state.fresh_at_us;
+        self.data[slot % SLOTS] = state.data;
     }
 
     pub(super) fn clear(&mut self, slot: usize) {
-        self.low[slot] = 0;
-        self.high[slot] = 0;
+        self.low[slot % SLOTS] = 0;
+        self.high[slot % SLOTS] = 0;
     }
 }
 

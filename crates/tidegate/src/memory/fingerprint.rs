@@ -10,7 +10,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use foldhash::SharedSeed;
-use foldhash::fast::FoldHasher;
+use foldhash::quality::FoldHasher;
 
 /// Bits of [`Fingerprint::high`].
 pub(super) const HIGH_BITS: u32 = 19;

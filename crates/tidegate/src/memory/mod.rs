@@ -5,6 +5,7 @@ mod bucket;
 mod counter;
 mod fingerprint;
 mod limits;
+mod refused;
 mod region;
 mod shard;
 mod table;

@@ -17,14 +17,15 @@ use super::bucket::{LimitId, Packed};
 use super::counter::Counter;
 use super::fingerprint::{Fingerprint, HIGH_BITS, Seeds};
 use super::limits::Limits;
+use super::refused::LastRefused;
 use super::region::Region;
 use super::shard::{Place, Shard, owned_log, ring_bytes};
 use super::view::{LogRef, View};
 use super::{Charge, Check, Level};
-use crate::algorithm::Outcome;
+use crate::algorithm::{Outcome, Used};
 use crate::clock::TimeSource;
 use crate::cost::Cost;
-use crate::decision::{Charged, Decision, INLINE, LevelDecision, Receipt, Source};
+use crate::decision::{Charged, Decision, LevelDecision, Levels, Receipt, Source};
 use crate::limit::Kind;
 
 /// Keys a shard holds on average when the store is full.
@@ -35,9 +36,17 @@ const KEYS_PER_SHARD: usize = 1024;
 const MAX_SHARDS: usize = 1 << 14;
 const RECLAIM_SHARDS: usize = 64;
 
-/// A shard on a cache line of its own.
+/// A shard on a cache line of its own, and on the next the key it refused last.
+#[repr(C, align(128))]
+struct Locked<R, M> {
+    shard: Mutex<R, Shard<M>>,
+    refused: Refused,
+}
+
+/// Kept off the line of the lock, which those who wait for it keep busy.
 #[repr(align(64))]
-struct Locked<R, M>(Mutex<R, Shard<M>>);
+#[derive(Default)]
+struct Refused(LastRefused);
 
 /// The table of keys, generic over its locks and its memory.
 pub(crate) struct Table<R, M> {
@@ -80,7 +89,10 @@ impl<R: RawMutex, M: Region + Default> Table<R, M> {
             .min(MAX_SHARDS);
         Self {
             shards: (0..shards)
-                .map(|_| Locked(Mutex::new(Shard::default())))
+                .map(|_| Locked {
+                    shard: Mutex::new(Shard::default()),
+                    refused: Refused::default(),
+                })
                 .collect(),
             bounds,
             limits: Limits::default(),
@@ -110,48 +122,50 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     /// [`decide_all`](Self::decide_all).
     fn decide_counter<C: Counter>(&self, limit: &C, check: &Check<'_>, charge: Charge) -> Decision {
         let &Check { level, key, cost } = check;
-        let print = self.seeds.fingerprint(level.scope, key);
         let before_us = self.clock_before_locks();
-        let mut shard = self.shard(print).lock();
+        let print = self.seeds.fingerprint(level.scope, key);
+        let Locked { shard, refused } = self.locked(print);
+        if let Some(stored) = refused.0.get(print, level.id) {
+            let now_us = before_us.unwrap_or_else(|| self.clock.now_us());
+            let state = known(limit, stored, now_us).filter(|state| !limit.admits(state, cost));
+            if let Some(state) = state.filter(|_| charge != Charge::Always) {
+                return one(level, limit, &state, cost, now_us, false, false);
+            }
+        }
+
+        let mut shard = shard.lock();
         let now_us = match before_us {
             Some(before_us) => before_us.max(shard.latest_us),
             None => self.clock.now_us(),
         };
-        let Some((place, state)) = known(&shard, print, level, limit, now_us) else {
+        let found = shard.find(print).map(|place| (place, shard.read(place)));
+        let found = found.filter(|(_, (id, _))| *id == level.id);
+        let state = found
+            .and_then(|(place, (_, stored))| Some((place, stored, known(limit, stored, now_us)?)));
+        let Some((place, stored, state)) = state else {
             drop(shard);
             return self.decide_all(slice::from_ref(check), charge);
         };
         let admitted = limit.admits(&state, cost);
-        let state = match (charge, admitted) {
-            (Charge::Always, false) => {
-                drop(shard);
-                return self.decide_all(slice::from_ref(check), charge);
-            }
-            (Charge::Nothing, _) | (Charge::Admitted, false) => state,
-            (Charge::Admitted | Charge::Always, true) => {
-                let state = limit.charge(state, cost);
-                shard.write(place, print, level.id, limit.pack(&state));
-                state
-            }
+        if !admitted && charge == Charge::Always {
+            drop(shard);
+            return self.decide_all(slice::from_ref(check), charge);
+        }
+        let charged = admitted && charge != Charge::Nothing;
+        let state = if charged {
+            limit.charge(state, cost)
+        } else {
+            state
         };
+        if charged {
+            refused.0.forget(print);
+            shard.write(place, print, level.id, limit.pack(&state));
+        } else if !admitted {
+            refused.0.set(print, level.id, stored);
+        }
         shard.latest_us = now_us;
         drop(shard);
-        let charged = Charged {
-            cost,
-            limit: level.id,
-            mark_us: limit.mark_us(&state),
-        };
-        let level = LevelDecision {
-            outcome: limit.outcome(&state, cost, admitted),
-            charge: charged,
-        };
-        Decision {
-            decided_at_us: now_us,
-            denied_by: (!admitted).then_some(0),
-            source: Source::Store,
-            charged: admitted && charge != Charge::Nothing,
-            levels: smallvec::smallvec![level],
-        }
+        one(level, limit, &state, cost, now_us, admitted, charged)
     }
 
     fn decide_all(&self, checks: &[Check<'_>], charge: Charge) -> Decision {
@@ -229,6 +243,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 continue;
             };
             let shard = &mut guards[part.guard];
+            self.locked(part.print).refused.0.forget(part.print);
             // Making room for one level may have moved another.
             let found = shard.find(part.print);
             match full {
@@ -258,33 +273,38 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             }
         }
 
-        let levels = part_of
-            .iter()
-            .map(|&index| {
-                let part = &parts[index];
-                let full = full
-                    .filter(|&(failed, _)| failed == index)
-                    .map(|(_, full)| full);
-                let admitted = admits[index] && full.is_none();
-                let outcome = outcome(
-                    &guards[part.guard],
-                    &views[index],
-                    part.cost,
-                    admitted,
-                    full,
-                );
-                report(part.level, &views[index], part.cost, outcome)
-            })
-            .collect();
+        let levels = Levels::from(part_of.iter().map(|&index| {
+            let part = &parts[index];
+            let full = full
+                .filter(|&(failed, _)| failed == index)
+                .map(|(_, full)| full);
+            let admitted = admits[index] && full.is_none();
+            let outcome = outcome(
+                &guards[part.guard],
+                &views[index],
+                part.cost,
+                admitted,
+                full,
+            );
+            report(part.level, &views[index], part.cost, outcome)
+        }));
         drop(guards);
         let denied_by = denied.and_then(|part| part_of.iter().position(|&index| index == part));
-        self.decision(now_us, levels, denied_by, charge)
+        Decision {
+            levels,
+            decided_at_us: now_us,
+            denied_by: denied_by.and_then(|index| u32::try_from(index).ok()),
+            source: Source::Store,
+            charged: denied.is_none() && charge != Charge::Nothing,
+        }
     }
 
     /// Forgets a key.
     pub(super) fn reset(&self, level: &Level, key: &[u8]) -> bool {
         let print = self.seeds.fingerprint(level.scope, key);
-        let mut shard = self.shard(print).lock();
+        let Locked { shard, refused } = self.locked(print);
+        let mut shard = shard.lock();
+        refused.0.forget(print);
         let place = shard.find(print);
         if let Some(place) = place {
             shard.remove(place, &self.bounds);
@@ -307,7 +327,9 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     fn refund_one(&self, level: &Level, key: &[u8], decided_at_us: u64, charged: &Charged) {
         let print = self.seeds.fingerprint(level.scope, key);
         let before_us = self.clock_before_locks();
-        let mut shard = self.shard(print).lock();
+        let Locked { shard, refused } = self.locked(print);
+        let mut shard = shard.lock();
+        refused.0.forget(print);
         let now_us = self.clock_under_locks(before_us, [&mut *shard]);
         let seen = self.see(&shard, print, level, now_us);
         let (Some(place), Some((limit, _))) = (seen.place, seen.stored) else {
@@ -339,22 +361,6 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         };
         if let Some(state) = view.pack() {
             shard.write(place, print, level.id, state);
-        }
-    }
-
-    fn decision(
-        &self,
-        decided_at_us: u64,
-        levels: SmallVec<[LevelDecision; INLINE]>,
-        denied_by: Option<usize>,
-        charge: Charge,
-    ) -> Decision {
-        Decision {
-            decided_at_us,
-            denied_by,
-            source: Source::Store,
-            charged: denied_by.is_none() && charge != Charge::Nothing,
-            levels,
         }
     }
 
@@ -470,7 +476,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             }
             let next = self.hand.fetch_add(1, Relaxed) % self.shards.len();
             // Never waits: this thread holds locks of a higher number, maybe.
-            if let Some(mut other) = self.shards[next].0.try_lock() {
+            if let Some(mut other) = self.shards[next].shard.try_lock() {
                 freed += other.reclaim_logs(bytes - freed, now_us, &self.bounds, &[]);
             }
         }
@@ -482,8 +488,8 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     }
 
     #[inline]
-    fn shard(&self, print: Fingerprint) -> &Mutex<R, Shard<M>> {
-        &self.shards[self.shard_number(print)].0
+    fn locked(&self, print: Fingerprint) -> &Locked<R, M> {
+        &self.shards[self.shard_number(print)]
     }
 
     /// Locks the shards of all these keys in the order of their numbers, each
@@ -500,7 +506,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         numbers.dedup();
         let guards = numbers
             .iter()
-            .map(|&number| self.shards[number].0.lock())
+            .map(|&number| self.shards[number].shard.lock())
             .collect();
         (numbers, guards)
     }
@@ -536,26 +542,41 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     }
 }
 
-/// The state at this instant of a key that is there under this same limit, on a
-/// clock that has not stepped back.
+/// A stored state at this instant, if the clock has not stepped back since.
 #[inline]
-fn known<C: Counter, M: Region>(
-    shard: &Shard<M>,
-    print: Fingerprint,
-    level: &Level,
-    limit: &C,
-    now_us: u64,
-) -> Option<(Place, C::State)> {
-    let place = shard.find(print)?;
-    let (id, stored) = shard.read(place);
-    if id != level.id {
-        return None;
-    }
+fn known<C: Counter>(limit: &C, stored: Packed, now_us: u64) -> Option<C::State> {
     if stored.fresh_at_us <= now_us {
-        return Some((place, limit.new_state(now_us)));
+        return Some(limit.new_state(now_us));
     }
     let state = limit.unpack(stored);
-    (C::last_us(&state) <= now_us).then(|| (place, limit.at(state, now_us)))
+    (C::last_us(&state) <= now_us).then(|| limit.at(state, now_us))
+}
+
+/// The decision of one level that counts.
+#[inline]
+fn one<C: Counter>(
+    level: &Level,
+    limit: &C,
+    state: &C::State,
+    cost: Cost,
+    now_us: u64,
+    admitted: bool,
+    charged: bool,
+) -> Decision {
+    Decision {
+        levels: Levels::One([LevelDecision {
+            outcome: limit.outcome(state, cost, admitted),
+            charge: Charged {
+                cost,
+                limit: level.id,
+                mark_us: limit.mark_us(state),
+            },
+        }]),
+        decided_at_us: now_us,
+        denied_by: (!admitted).then_some(0),
+        source: Source::Store,
+        charged,
+    }
 }
 
 /// The state a check leaves a level in, and the cost of the event to log: `None`
@@ -642,7 +663,7 @@ fn outcome<M: Region>(
     let outcome = view.outcome(log, cost, admitted || full.is_some());
     match full {
         Some(full) => Outcome {
-            remaining: 0,
+            used: Used::requests(outcome.limit),
             retry_after_us: Some(full.retry_after_us),
             ..outcome
         },
