@@ -1,13 +1,57 @@
-//! x
-pub mod algorithm;
-mod clock;
+//! Tidegate decides whether a request may go on: exactly, in microseconds or less,
+//! within bounded memory.
+//!
+//! ```
+//! use tidegate::{Limit, Limiter};
+//!
+//! let limiter = Limiter::in_memory(Limit::per_second(50).burst(100));
+//! let decision = limiter.check("user:42");
+//! if !decision.allowed() {
+//!     println!("429, try again in {:?}", decision.retry_after());
+//! }
+//! ```
+//!
+//! # Where to start
+//!
+//! | you want | look at |
+//! | --- | --- |
+//! | one limit for each of many keys | [`Limiter`] |
+//! | a limit, written in the source or read from text | [`Limit`] |
+//! | the answer and its numbers | [`Decision`] |
+//! | several limits decided as one, all charged or none | [`MemoryStore`] |
+//! | to wait instead of being refused | [`Limiter::until_ready`] |
+//! | to test without waiting | [`ManualClock`] |
+//! | what exactly an algorithm promises | [`algorithm`] |
+//!
+//! # What to choose
+//!
+//! | algorithm | promise | memory a key |
+//! | --- | --- | --- |
+//! | [token bucket](algorithm::TokenBucket) (default) | `burst + requests * t / window` in any time `t` | 34 bytes |
+//! | token bucket, [strict](Limit::strict) | `requests` in any window | 34 bytes |
+//! | [fixed window](Limit::fixed_window) | `requests` per window, twice that across an edge | 34 bytes |
+//! | [sliding window](Limit::sliding_window) | `requests` per aligned window, below twice that in any | 34 bytes |
+//! | [sliding log](Limit::sliding_log) | `requests` in any window | 34 bytes, and 12 an event |
+//!
+//! # What it leaves to others
+//!
+//! This crate opens no sockets, reads no environment, starts no threads and needs no
+//! async runtime. A check is an ordinary call.
+
+mod limiter;
+
 mod cost;
-mod decision;
 mod error;
 mod limit;
-mod limiter;
-mod memory;
 mod rate;
+
+pub mod algorithm;
+
+mod decision;
+mod memory;
+
+mod clock;
+
 pub use clock::{Clock, ManualClock};
 pub use cost::Cost;
 pub use decision::{Decision, LevelDecision, Receipt, Source};

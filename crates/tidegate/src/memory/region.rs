@@ -23,7 +23,8 @@ pub(super) trait Region {
 
     fn log(&self, id: LogId) -> (&LogHeader, &[LogRecord]);
     fn log_mut(&mut self, id: LogId) -> (&mut LogHeader, &mut [LogRecord]);
-    /// An empty log with room for so many records, if there is memory for it.
+    /// An empty log with room for exactly so many records, if there is memory
+    /// for it.
     fn open_log(&mut self, records: u32) -> Option<LogId>;
     fn close_log(&mut self, id: LogId);
 }

@@ -409,3 +409,166 @@ fn move_aside(buckets: &mut [Bucket], bucket: usize, moves: usize) -> Option<usi
             .is_some()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fingerprint::Seeds;
+    use super::*;
+
+    /// Memory of a fixed size, as several processes could share it: an array of
+    /// buckets and an array of rings, without a pointer in either.
+    struct Fixed {
+        buckets: [Bucket; 8],
+        /// The length of each ring in use, or 0.
+        rings: [(usize, LogHeader, [LogRecord; 16]); 2],
+    }
+
+    impl Default for Fixed {
+        fn default() -> Self {
+            let ring = (0, LogHeader::default(), [LogRecord::default(); 16]);
+            Self {
+                buckets: [Bucket::EMPTY; 8],
+                rings: [ring; 2],
+            }
+        }
+    }
+
+    impl Region for Fixed {
+        const GROWS: bool = false;
+
+        fn buckets(&self) -> &[Bucket] {
+            &self.buckets
+        }
+
+        fn buckets_mut(&mut self) -> &mut [Bucket] {
+            &mut self.buckets
+        }
+
+        fn replace(&mut self, _: Box<[Bucket]>) {
+            unreachable!("this region does not grow");
+        }
+
+        fn log(&self, id: LogId) -> (&LogHeader, &[LogRecord]) {
+            let (len, header, records) = &self.rings[id as usize];
+            (header, &records[..*len])
+        }
+
+        fn log_mut(&mut self, id: LogId) -> (&mut LogHeader, &mut [LogRecord]) {
+            let (len, header, records) = &mut self.rings[id as usize];
+            (header, &mut records[..*len])
+        }
+
+        fn open_log(&mut self, records: u32) -> Option<LogId> {
+            let free = self.rings.iter().position(|(len, ..)| *len == 0);
+            let free = free.filter(|_| records <= 16)?;
+            self.rings[free] = (records as usize, LogHeader::default(), Default::default());
+            LogId::try_from(free).ok()
+        }
+
+        fn close_log(&mut self, id: LogId) {
+            self.rings[id as usize].0 = 0;
+        }
+    }
+
+    struct Test<M> {
+        shard: Shard<M>,
+        bounds: Bounds,
+        seeds: Seeds,
+    }
+
+    impl<M: Region + Default> Test<M> {
+        fn new(max_keys: usize, when_full: WhenFull) -> Self {
+            Self {
+                shard: Shard::default(),
+                bounds: Bounds::new(max_keys, 1 << 20, when_full),
+                seeds: Seeds::random(),
+            }
+        }
+
+        fn print(&self, key: u32) -> Fingerprint {
+            self.seeds
+                .fingerprint(self.seeds.scope("test"), &key.to_le_bytes())
+        }
+
+        fn insert(&mut self, key: u32, fresh_at_us: u64, now_us: u64) -> Result<(), Full> {
+            let print = self.print(key);
+            let state = Packed {
+                fresh_at_us,
+                data: u64::from(key),
+                extra: 0,
+            };
+            self.shard
+                .insert(print, 1, state, now_us, &self.bounds, &[print])
+        }
+
+        fn holds(&self, key: u32) -> bool {
+            let place = self.shard.find(self.print(key));
+            place.is_some_and(|place| self.shard.read(place).1.data == u64::from(key))
+        }
+
+        fn evicted(&self) -> u64 {
+            self.bounds.stats().evicted
+        }
+    }
+
+    #[test]
+    fn a_shard_packs_its_keys_tightly_and_loses_none() {
+        let mut test = Test::<super::super::region::Heap>::new(1_000, WhenFull::Deny);
+        for key in 0..1_000 {
+            test.insert(key, 10, 0).unwrap();
+        }
+        assert!((0..1_000).all(|key| test.holds(key)));
+        let slots = test.shard.region.buckets().len() * SLOTS;
+        assert!(slots <= 1_000 * 100 / 88, "{slots} slots for 1,000 keys");
+        assert!(test.insert(1_000, 10, 0).is_err());
+        assert_eq!(test.bounds.stats().keys, 1_000);
+    }
+
+    #[test]
+    fn memory_of_a_fixed_size_holds_what_it_can() {
+        for when_full in [WhenFull::Evict, WhenFull::Deny] {
+            let mut test = Test::<Fixed>::new(1_000, when_full);
+            let inserted: Vec<bool> = (0..100)
+                .map(|key| test.insert(key, 10, 0).is_ok())
+                .collect();
+            let held = (0..100).filter(|&key| test.holds(key)).count();
+            assert!((24..=32).contains(&held), "{held} of 32");
+            assert_eq!(test.bounds.stats().keys, held);
+            let refused = inserted.iter().filter(|inserted| !**inserted).count();
+            match when_full {
+                WhenFull::Evict => assert_eq!((refused, test.evicted()), (0, 100 - held as u64)),
+                WhenFull::Deny => assert_eq!((refused, test.evicted()), (100 - held, 0)),
+            }
+        }
+    }
+
+    #[test]
+    fn rings_in_memory_of_a_fixed_size_are_given_out_and_taken_back() {
+        let mut test = Test::<Fixed>::new(10, WhenFull::Deny);
+        let mut fit = |log, needed| test.shard.fit_log(log, needed, 16, &test.bounds);
+        let (first, second) = (fit(None, 1).unwrap(), fit(None, 16).unwrap());
+        assert_eq!((first, second), (0, 1));
+        assert_eq!(fit(None, 1), None);
+        assert_eq!(fit(Some(first), 17), None);
+        test.shard.close_log(second, &test.bounds);
+        assert_eq!(test.shard.fit_log(None, 3, 16, &test.bounds), Some(second));
+    }
+
+    #[test]
+    fn keys_as_good_as_new_make_room_before_keys_in_use() {
+        let mut test = Test::<super::super::region::Heap>::new(64, WhenFull::Evict);
+        for key in 0..64 {
+            // Every other key is as good as new at 10.
+            test.insert(key, if key % 2 == 0 { 10 } else { 1_000 }, 0)
+                .unwrap();
+        }
+        for key in 64..96 {
+            test.insert(key, 1_000, 10).unwrap();
+        }
+        assert_eq!(test.evicted(), 0);
+        assert!((0..64).all(|key| test.holds(key) == (key % 2 == 1)));
+        // Now all are in use, and the one nearest to being as good as new goes.
+        test.insert(96, 2_000, 10).unwrap();
+        assert_eq!((test.evicted(), test.bounds.stats().keys), (1, 64));
+    }
+}
