@@ -59,12 +59,16 @@ impl Bucket {
         data: [0; SLOTS],
     };
 
+    /// Compares all four without a branch: which of them matches is anybody's
+    /// guess, and a wrong guess costs the processor more than three comparisons.
     #[inline]
     pub(super) fn find(&self, print: Fingerprint) -> Option<usize> {
-        (0..SLOTS).find(|&slot| {
-            self.low[slot % SLOTS] == print.low
-                && self.high[slot % SLOTS] >> (ID_BITS + EXTRA_LOW_BITS) == u64::from(print.high)
-        })
+        let matches = (0..SLOTS).fold(0_u32, |matches, slot| {
+            let high = self.high[slot] >> (ID_BITS + EXTRA_LOW_BITS);
+            let same = (self.low[slot] == print.low) & (high == u64::from(print.high));
+            matches | u32::from(same) << slot
+        });
+        (matches != 0).then(|| matches.trailing_zeros() as usize)
     }
 
     pub(super) fn find_empty(&self) -> Option<usize> {

@@ -30,7 +30,7 @@ const MAX_LIMITS: u16 = LOG_BIT - 1;
 impl Limits {
     /// The number of a limit: the same for equal limits.
     pub(super) fn id(&self, limit: &Limit) -> Result<LimitId, TooManyLimits> {
-        let mut known = self.0.write().expect("no panic under this lock");
+        let mut known = self.0.write().expect("nothing panics under this lock");
         if let Some(id) = known.ids.get(limit) {
             return Ok(*id);
         }
@@ -45,7 +45,10 @@ impl Limits {
         Ok(id)
     }
 
-    pub(super) fn get(&self, id: LimitId) -> Limit {
-        self.0.read().expect("no panic under this lock").by_number[usize::from(id & !LOG_BIT) - 1]
+    /// The limit of a number; `None` for one that another store gave out.
+    pub(super) fn get(&self, id: LimitId) -> Option<Limit> {
+        let known = self.0.read().expect("nothing panics under this lock");
+        let index = usize::from(id & !LOG_BIT).checked_sub(1)?;
+        known.by_number.get(index).copied()
     }
 }

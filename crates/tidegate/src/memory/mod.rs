@@ -5,6 +5,8 @@ mod bucket;
 mod counter;
 mod fingerprint;
 mod limits;
+mod many;
+mod one;
 mod refused;
 mod region;
 mod shard;
@@ -16,8 +18,6 @@ use std::sync::Arc;
 
 use spin::mutex::SpinMutex;
 use spin::relax::Yield;
-
-type RawMutex = SpinMutex<(), Yield>;
 
 pub use bounds::{Stats, WhenFull};
 pub use limits::TooManyLimits;
@@ -60,8 +60,12 @@ use crate::limit::Limit;
 /// than two levels.
 #[derive(Clone)]
 pub struct MemoryStore {
-    table: Arc<Table<RawMutex, Heap>>,
+    table: Arc<Table<ShardLock, Heap>>,
 }
+
+/// The lock of a shard: held for some tens of nanoseconds, so whoever finds it taken
+/// tries again, and lets others run meanwhile.
+type ShardLock = SpinMutex<(), Yield>;
 
 /// A named limit of a store. Keys of levels with different names never meet, and
 /// a level of the same name continues with the keys of an earlier one: that is how

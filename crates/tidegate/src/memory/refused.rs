@@ -23,6 +23,7 @@ use super::fingerprint::Fingerprint;
 /// A copy of one entry. The first word tells cheaply that it is of another key, and
 /// is 0 when there is none.
 #[derive(Default)]
+#[repr(C)]
 pub(super) struct LastRefused {
     low: AtomicU64,
     version: AtomicU64,

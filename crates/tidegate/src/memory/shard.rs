@@ -17,6 +17,7 @@ use super::bounds::{Bounds, Full, WhenFull};
 use super::bucket::{Bucket, Entry, LOG_BIT, LimitId, Packed, SLOTS, relocate};
 use super::fingerprint::Fingerprint;
 use super::region::{LogId, Region};
+use super::view::LogRef;
 use crate::algorithm::{LogHeader, LogRecord};
 
 /// Buckets that an insertion at the bound sweeps for keys as good as new.
@@ -233,7 +234,25 @@ impl<M: Region> Shard<M> {
         }
     }
 
-    pub(super) fn log(&self, id: LogId) -> (&LogHeader, &[LogRecord]) {
+    /// The log a state owns, if its limit keeps one.
+    pub(super) fn owned_log(&self, limit: LimitId, state: Packed) -> Option<(LogId, LogRef<'_>)> {
+        let log = owned_log(limit, state)?;
+        Some((log, self.log(log)))
+    }
+
+    /// Notes in a key's entry that its log has another number now.
+    pub(super) fn move_log(&mut self, print: Fingerprint, log: LogId) {
+        if let Some(place) = self.find(print) {
+            let (limit, state) = self.read(place);
+            let state = Packed {
+                extra: u64::from(log),
+                ..state
+            };
+            self.write(place, print, limit, state);
+        }
+    }
+
+    pub(super) fn log(&self, id: LogId) -> LogRef<'_> {
         self.region.log(id)
     }
 
@@ -346,8 +365,8 @@ impl<M: Region> Shard<M> {
     }
 }
 
-/// The log a state owns, if its limit keeps one.
-pub(super) fn owned_log(limit: LimitId, state: Packed) -> Option<LogId> {
+/// The number of the log a state owns, if its limit keeps one.
+fn owned_log(limit: LimitId, state: Packed) -> Option<LogId> {
     if limit & LOG_BIT == 0 {
         return None;
     }

@@ -1,9 +1,10 @@
 //! A level's state as the algorithms see it: taken out of the table, brought to
 //! an instant, and packed again.
 
-use super::bucket::Packed;
+use super::bucket::{LimitId, Packed};
 use super::counter::Counter;
 use super::region::LogId;
+use super::shard::Place;
 use crate::algorithm::{
     FixedWindow, FixedWindowState, LogHeader, LogRecord, LogView, Outcome, SlidingLog,
     SlidingWindow, SlidingWindowState, TokenBucket, TokenBucketState,
@@ -21,10 +22,21 @@ pub(super) enum View<'l> {
     Block,
 }
 
-/// The records of a level's log; nothing for a level without one.
-pub(super) type LogRef<'a> = Option<(&'a LogHeader, &'a [LogRecord])>;
+/// A level's key as found in the table, brought to the instant of a check.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'l> {
+    pub(super) place: Option<Place>,
+    /// What is stored there, and the limit it was written under.
+    pub(super) stored: Option<(LimitId, Packed)>,
+    pub(super) view: View<'l>,
+    /// The clock has stepped back since that was written.
+    pub(super) stepped_back: bool,
+}
 
-const NO_LOG: (&LogHeader, &[LogRecord]) = (
+/// The records of a log.
+pub(super) type LogRef<'a> = (&'a LogHeader, &'a [LogRecord]);
+
+const NO_LOG: LogRef<'_> = (
     &LogHeader {
         head: 0,
         len: 0,
@@ -38,19 +50,14 @@ const NO_LOG: (&LogHeader, &[LogRecord]) = (
 impl<'l> View<'l> {
     /// A key that is not in the table, or is as good as new. A log it still owns
     /// is used again.
-    pub(super) fn new(
-        limit: &'l Limit,
-        log: LogRef<'_>,
-        log_id: Option<LogId>,
-        now_us: u64,
-    ) -> Self {
+    pub(super) fn new(limit: &'l Limit, log: Option<(LogId, LogRef<'_>)>, now_us: u64) -> Self {
         match limit.kind() {
             Kind::TokenBucket(limit) => Self::TokenBucket(limit, limit.new_state(now_us)),
             Kind::FixedWindow(limit) => Self::FixedWindow(limit, limit.new_state(now_us)),
             Kind::SlidingWindow(limit) => Self::SlidingWindow(limit, limit.new_state(now_us)),
             Kind::SlidingLog(limit) => {
-                let view = limit.new_view(log.unwrap_or(NO_LOG).0, now_us);
-                Self::SlidingLog(limit, view, log_id)
+                let header = log.map_or(NO_LOG.0, |(_, (header, _))| header);
+                Self::SlidingLog(limit, limit.new_view(header, now_us), log.map(|(id, _)| id))
             }
             Kind::Block => Self::Block,
         }
@@ -60,14 +67,13 @@ impl<'l> View<'l> {
     /// `limit`. The second value tells whether the clock has stepped back since.
     pub(super) fn load(
         limit: &'l Limit,
-        old: &Limit,
+        old: Option<&Limit>,
         stored: Packed,
-        log: LogRef<'_>,
-        log_id: Option<LogId>,
+        log: Option<(LogId, LogRef<'_>)>,
         now_us: u64,
     ) -> (Self, bool) {
-        match (limit.kind(), old.kind()) {
-            (Kind::TokenBucket(limit), Kind::TokenBucket(old)) => {
+        match (limit.kind(), old.map(Limit::kind)) {
+            (Kind::TokenBucket(limit), Some(Kind::TokenBucket(old))) => {
                 let state = old.unpack(stored);
                 let adopted = if limit == old {
                     state
@@ -79,7 +85,7 @@ impl<'l> View<'l> {
                     now_us < state.last_us,
                 )
             }
-            (Kind::FixedWindow(limit), Kind::FixedWindow(old)) => {
+            (Kind::FixedWindow(limit), Some(Kind::FixedWindow(old))) => {
                 let state = old.unpack(stored);
                 let adopted = limit.adopt(old, state);
                 (
@@ -87,7 +93,7 @@ impl<'l> View<'l> {
                     now_us < state.last_us,
                 )
             }
-            (Kind::SlidingWindow(limit), Kind::SlidingWindow(old)) => {
+            (Kind::SlidingWindow(limit), Some(Kind::SlidingWindow(old))) => {
                 let state = old.unpack(stored);
                 let adopted = limit.adopt(old, state, now_us);
                 (
@@ -95,15 +101,16 @@ impl<'l> View<'l> {
                     now_us < state.last_us,
                 )
             }
-            (Kind::SlidingLog(limit), Kind::SlidingLog(_)) => {
-                let (header, records) = log.unwrap_or(NO_LOG);
+            (Kind::SlidingLog(limit), Some(Kind::SlidingLog(_))) => {
+                let (header, records) = log.map_or(NO_LOG, |(_, log)| log);
                 let view = limit.at(header, records, now_us);
                 (
-                    Self::SlidingLog(limit, view, log_id),
+                    Self::SlidingLog(limit, view, log.map(|(id, _)| id)),
                     now_us < header.last_us,
                 )
             }
-            _ => (Self::new(limit, None, None, now_us), false),
+            // Another algorithm starts anew.
+            _ => (Self::new(limit, None, now_us), false),
         }
     }
 
@@ -152,7 +159,7 @@ impl<'l> View<'l> {
         }
     }
 
-    pub(super) fn outcome(&self, log: LogRef<'_>, cost: Cost, admitted: bool) -> Outcome {
+    pub(super) fn outcome(&self, log: Option<LogRef<'_>>, cost: Cost, admitted: bool) -> Outcome {
         match self {
             Self::TokenBucket(limit, state) => limit.outcome(state, cost, admitted),
             Self::FixedWindow(limit, state) => limit.outcome(state, cost, admitted),
