@@ -1,1 +1,49 @@
-fn main() {}
+//! The workspace's commands: `cargo xtask test` and `cargo xtask bench core`.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool speaks through its output"
+)]
+
+mod bench;
+mod command;
+mod install;
+mod readme;
+mod test;
+
+use std::process::ExitCode;
+
+const HELP: &str = "usage: cargo xtask COMMAND
+
+  test                 install what the tests need, then check the format, run
+                       clippy and all tests, build the docs, and run every
+                       command of README.md
+  bench core           compare the in-memory limiter with others, and print the
+                       tables of docs/benchmarks.md
+  bench core --save    the same, and put the tables into docs/benchmarks.md";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments[..] {
+        ["test"] => test::run(),
+        ["bench", "core"] => bench::core(false),
+        ["bench", "core", "--save"] => bench::core(true),
+        ["help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => {
+            eprintln!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nerror: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -43,6 +43,8 @@ pub struct Decision {
     pub(crate) denied_by: Option<u32>,
     pub(crate) source: Source,
     pub(crate) charged: bool,
+    /// How often the store had seen its clock step back.
+    pub(crate) steps_back: u32,
 }
 
 /// What one level says about a check.
@@ -107,6 +109,7 @@ pub(crate) struct Charged {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     pub(crate) decided_at_us: u64,
+    pub(crate) steps_back: u32,
     pub(crate) levels: SmallVec<[Charged; 2]>,
 }
 
@@ -190,6 +193,7 @@ impl Decision {
     pub fn receipt(&self) -> Option<Receipt> {
         self.charged.then(|| Receipt {
             decided_at_us: self.decided_at_us,
+            steps_back: self.steps_back,
             levels: self.levels().iter().map(|level| level.charge).collect(),
         })
     }

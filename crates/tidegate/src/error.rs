@@ -131,6 +131,11 @@ impl ParseError {
         Self::new(text, Problem::Rate)
     }
 
+    /// The same problem, of a part of a longer text.
+    pub(crate) fn in_text(self, text: &str) -> Self {
+        Self::new(text, self.problem)
+    }
+
     pub(crate) fn option(text: &str) -> Self {
         Self::new(text, Problem::Option)
     }

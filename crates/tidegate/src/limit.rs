@@ -311,13 +311,9 @@ impl Limit {
         if text == "block" {
             return Ok(Self::block());
         }
-        let rate = rate.parse().map_err(|error: ParseError| {
-            if rate == text {
-                error
-            } else {
-                ParseError::syntax(text)
-            }
-        })?;
+        let rate = rate
+            .parse()
+            .map_err(|error: ParseError| error.in_text(text))?;
         let mut spec = LimitSpec::new(rate);
         let mut seen = [false; 4];
         for word in words {

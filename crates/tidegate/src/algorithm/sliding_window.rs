@@ -212,7 +212,11 @@ impl SlidingWindow {
         if old.rate.window_us() == self.rate.window_us() {
             return state;
         }
-        let estimate = old.estimate(&old.at(state, now_us)).ceil();
+        // Counted refusals can fill both counters.
+        let estimate = old
+            .estimate(&old.at(state, now_us))
+            .ceil()
+            .min(MAX_REQUESTS);
         SlidingWindowState {
             cur: estimate,
             ..self.new_state(now_us)

@@ -11,6 +11,8 @@
 //! | `time` | `extra`, high 11; `fresh_at_us`, 53 |
 //! | `data` | `data`, 64 |
 
+use std::hint;
+
 use super::fingerprint::{Fingerprint, HIGH_BITS};
 
 /// Entries in a bucket.
@@ -63,6 +65,8 @@ impl Bucket {
     /// guess, and a wrong guess costs the processor more than three comparisons.
     #[inline]
     pub(super) fn find(&self, print: Fingerprint) -> Option<usize> {
+        // Has the second line fetched while the first is looked at.
+        hint::black_box(self.time[0]);
         let matches = (0..SLOTS).fold(0_u32, |matches, slot| {
             let high = self.high[slot] >> (ID_BITS + EXTRA_LOW_BITS);
             let same = (self.low[slot] == print.low) & (high == u64::from(print.high));

@@ -68,8 +68,13 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         for (check, &print) in checks.iter().zip(&prints) {
             // A key that occurs twice is one level with both costs.
             if let Some(twin) = parts.iter().position(|part| part.print == print) {
-                let cost = parts[twin].cost.get().saturating_add(check.cost.get());
-                parts[twin].cost = Cost::of(cost);
+                let part = &mut parts[twin];
+                let cost = u64::from(part.cost.get()) + u64::from(check.cost.get());
+                match Cost::new(cost) {
+                    Ok(cost) => part.cost = cost,
+                    // More than any limit admits.
+                    Err(_) => part.seen.view = View::Block,
+                }
                 part_of.push(twin);
                 continue;
             }
@@ -103,12 +108,23 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 // A refusal that cannot be counted is still a refusal.
                 Err(_) if !part.admits => part.after = None,
                 Err(full) => {
+                    part.after = None;
                     part.full = Some(full);
                     denied = Some(index);
                     self.bounds.denied_full.fetch_add(1, Relaxed);
                     break;
                 }
             }
+        }
+        if charge == Charge::Nothing && denied.is_none() {
+            // A look sees what a check would meet.
+            denied = parts.iter_mut().position(|part| {
+                let is_new = part.seen.place.is_none();
+                part.full = is_new
+                    .then(|| shards[part.shard].is_full_for(part.print, now_us, &self.bounds))
+                    .flatten();
+                part.full.is_some()
+            });
         }
         let full = parts.iter().any(|part| part.full.is_some());
         for part in &mut parts {
@@ -132,6 +148,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             denied_by: denied.and_then(|index| u32::try_from(index).ok()),
             source: Source::Store,
             charged: denied.is_none() && charge != Charge::Nothing,
+            steps_back: self.steps_back.load(Relaxed),
         }
     }
 
@@ -189,28 +206,39 @@ impl<R: RawMutex, M: Region> Table<R, M> {
 
     /// Takes back what was provided for a level when another found no room.
     fn withdraw(&self, shard: &mut Shard<M>, part: &mut Part<'_>) {
-        part.after = None;
-        if part.seen.place.is_none()
-            && let Some(place) = shard.find(part.print)
+        let after = part.after.take();
+        if part.seen.place.is_none() {
+            if let Some(place) = shard.find(part.print) {
+                shard.remove(place, &self.bounds);
+            }
+        } else if let Some(View::SlidingLog(_, _, Some(log))) = after.map(|after| after.view)
+            && let Some((limit, state)) = part.seen.stored
+            && shard.owned_log(limit, state).is_none()
         {
-            shard.remove(place, &self.bounds);
+            // A log for a key that was counted in another way before.
+            shard.close_log(log, &self.bounds);
         }
     }
 
     /// Writes a level's new state to the place that was provided.
-    fn commit(&self, shard: &mut Shard<M>, part: &Part<'_>) {
-        let Some(After { view, event }) = &part.after else {
+    fn commit(&self, shard: &mut Shard<M>, part: &mut Part<'_>) {
+        let Some(After { view, event }) = &mut part.after else {
             return;
         };
+        if part.seen.stepped_back {
+            self.steps_back.fetch_add(1, Relaxed);
+        }
         self.locked(part.print).refused.forget(part.print);
-        if let (View::SlidingLog(limit, before, _), View::SlidingLog(_, _, Some(log))) =
-            (&part.seen.view, view)
+        if let (View::SlidingLog(limit, before, _), View::SlidingLog(_, after, Some(log))) =
+            (&part.seen.view, &mut *view)
         {
             let (header, records) = shard.log_mut(*log);
             match event {
                 0 => limit.settle(header, records, before),
                 _ => limit.write(header, records, before, *event),
             }
+            // What has expired is no longer in the ring.
+            *after = limit.at(header, records, before.now_us());
         } else if let Some((limit, state)) = part.seen.stored
             && let Some((log, _)) = shard.owned_log(limit, state)
         {

@@ -1,8 +1,9 @@
-//! The everyday case, in a straight line: one level that counts, whose key is there
-//! under this same limit, on a clock that goes on. Everything else goes, untouched,
-//! to `many.rs`, which could do this, too, and takes longer.
+//! The everyday case, in a straight line: one level that counts, whose key is new, or
+//! there under this same limit, on a clock that goes on. Everything else goes,
+//! untouched, to `many.rs`, which could do this, too, and takes longer.
 
 use std::slice;
+use std::sync::atomic::Ordering::Relaxed;
 
 use lock_api::RawMutex;
 
@@ -26,6 +27,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         let before_us = self.clock_before_locks();
         let print = self.seeds.fingerprint(level.scope, key);
         let Locked { shard, refused } = self.locked(print);
+        let steps_back = self.steps_back.load(Relaxed);
 
         // A refusal that changes nothing needs no lock.
         if let Some(stored) = refused.get(print, level.id)
@@ -35,7 +37,15 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             if let Some(state) = at(limit, stored, now_us)
                 && !limit.admits(&state, cost)
             {
-                return decision(level, limit, &state, cost, now_us, Verdict::Refused);
+                return decision(
+                    level,
+                    limit,
+                    &state,
+                    cost,
+                    now_us,
+                    Verdict::Refused,
+                    steps_back,
+                );
             }
         }
 
@@ -44,9 +54,33 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             Some(before_us) => before_us.max(shard.latest_us),
             None => self.clock.now_us(),
         };
-        if let Some(place) = shard.find(print)
-            && let (id, stored) = shard.read(place)
-            && id == level.id
+        let Some(place) = shard.find(print) else {
+            let state = limit.new_state(now_us);
+            if charge != Charge::Nothing && limit.admits(&state, cost) {
+                let state = limit.charge(state, cost);
+                let packed = limit.pack(&state);
+                let inserted =
+                    shard.insert(print, level.id, packed, now_us, &self.bounds, &[print]);
+                if inserted.is_ok() {
+                    refused.forget(print);
+                    shard.latest_us = now_us;
+                    drop(shard);
+                    return decision(
+                        level,
+                        limit,
+                        &state,
+                        cost,
+                        now_us,
+                        Verdict::Charged,
+                        steps_back,
+                    );
+                }
+            }
+            drop(shard);
+            return self.decide_many(slice::from_ref(check), charge);
+        };
+        let (id, stored) = shard.read(place);
+        if id == level.id
             && let Some(state) = at(limit, stored, now_us)
         {
             let admitted = limit.admits(&state, cost);
@@ -54,19 +88,43 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             match (admitted, charge) {
                 (true, Charge::Nothing) => {
                     drop(shard);
-                    return decision(level, limit, &state, cost, now_us, Verdict::Admitted);
+                    return decision(
+                        level,
+                        limit,
+                        &state,
+                        cost,
+                        now_us,
+                        Verdict::Admitted,
+                        steps_back,
+                    );
                 }
                 (true, _) => {
                     let state = limit.charge(state, cost);
                     refused.forget(print);
                     shard.write(place, print, level.id, limit.pack(&state));
                     drop(shard);
-                    return decision(level, limit, &state, cost, now_us, Verdict::Charged);
+                    return decision(
+                        level,
+                        limit,
+                        &state,
+                        cost,
+                        now_us,
+                        Verdict::Charged,
+                        steps_back,
+                    );
                 }
                 (false, Charge::Nothing | Charge::Admitted) => {
                     refused.set(print, level.id, stored);
                     drop(shard);
-                    return decision(level, limit, &state, cost, now_us, Verdict::Refused);
+                    return decision(
+                        level,
+                        limit,
+                        &state,
+                        cost,
+                        now_us,
+                        Verdict::Refused,
+                        steps_back,
+                    );
                 }
                 (false, Charge::Always) => {}
             }
@@ -101,6 +159,7 @@ fn decision<C: Counter>(
     cost: Cost,
     now_us: u64,
     verdict: Verdict,
+    steps_back: u32,
 ) -> Decision {
     let admitted = verdict != Verdict::Refused;
     let charge = Charged {
@@ -117,5 +176,6 @@ fn decision<C: Counter>(
         denied_by: (!admitted).then_some(0),
         source: Source::Store,
         charged: verdict == Verdict::Charged,
+        steps_back,
     }
 }

@@ -13,6 +13,8 @@
 use std::mem;
 use std::sync::atomic::Ordering::Relaxed;
 
+use smallvec::SmallVec;
+
 use super::bounds::{Bounds, Full, WhenFull};
 use super::bucket::{Bucket, Entry, LOG_BIT, LimitId, Packed, SLOTS, relocate};
 use super::fingerprint::Fingerprint;
@@ -138,24 +140,19 @@ impl<M: Region> Shard<M> {
         bounds: &Bounds,
         pinned: &[Fingerprint],
     ) -> Result<(), Full> {
-        let count = self.region.buckets().len();
-        if count > 0 {
-            for bucket in candidates(print, count) {
-                self.sweep(bucket, now_us, bounds, pinned);
-            }
-            for _ in 0..SWEEP.min(count) {
-                self.sweep(self.hand as usize % count, now_us, bounds, pinned);
-                self.hand = self.hand.wrapping_add(1);
-            }
-            if bounds.take_key() {
-                return Ok(());
-            }
+        for bucket in self.nearby(print).collect::<SmallVec<[usize; 2 + SWEEP]>>() {
+            self.sweep(bucket, now_us, bounds, pinned);
         }
-        self.evict(print, now_us, bounds, pinned)
+        if bounds.take_key() {
+            return Ok(());
+        }
+        let made = self.evict(print, now_us, bounds, pinned);
+        self.hand = self.hand.wrapping_add(SWEEP as u32);
+        made
     }
 
-    /// Removes, where that is allowed, the entry nearest to being as good as new
-    /// from the buckets of a new key, which gets its quota.
+    /// Removes, where that is allowed, an entry close to being as good as new to
+    /// make room for a new key, which gets its quota.
     fn evict(
         &mut self,
         print: Fingerprint,
@@ -163,32 +160,68 @@ impl<M: Region> Shard<M> {
         bounds: &Bounds,
         pinned: &[Fingerprint],
     ) -> Result<(), Full> {
-        let buckets = self.region.buckets();
-        let nearest = candidates(print, buckets.len())
-            .into_iter()
-            .flat_map(|bucket| (0..SLOTS).map(move |slot| (bucket, slot)))
-            .filter_map(|place| {
-                let entry = buckets.get(place.0)?;
-                let free =
-                    !entry.is_empty(place.1) && !pinned.contains(&entry.fingerprint(place.1));
-                free.then(|| (entry.fresh_at_us(place.1), place))
-            })
-            .min();
-        match nearest {
-            Some((fresh_at_us, nearest)) if bounds.when_full == WhenFull::Evict => {
-                bounds
-                    .evicted
-                    .fetch_add(u64::from(fresh_at_us > now_us), Relaxed);
-                self.clear(nearest, bounds);
-                Ok(())
-            }
-            nearest => {
-                let fresh_at_us = nearest.map_or(now_us, |(fresh_at_us, _)| fresh_at_us);
-                Err(Full {
-                    retry_after_us: fresh_at_us.saturating_sub(now_us).max(1),
-                })
-            }
+        let Some((fresh_at_us, place)) = self.nearest(print, pinned) else {
+            return Err(Full { retry_after_us: 1 });
+        };
+        if bounds.when_full == WhenFull::Deny {
+            return Err(Full {
+                retry_after_us: fresh_at_us.saturating_sub(now_us).max(1),
+            });
         }
+        bounds
+            .evicted
+            .fetch_add(u64::from(fresh_at_us > now_us), Relaxed);
+        self.clear(place, bounds);
+        Ok(())
+    }
+
+    /// Whether a new key would be refused for want of room.
+    pub(super) fn is_full_for(
+        &self,
+        print: Fingerprint,
+        now_us: u64,
+        bounds: &Bounds,
+    ) -> Option<Full> {
+        if bounds.when_full == WhenFull::Evict || bounds.keys.held() < bounds.max_keys {
+            return None;
+        }
+        let fresh_at_us = self
+            .nearest(print, &[])
+            .map_or(now_us + 1, |(fresh_at_us, _)| fresh_at_us);
+        let retry_after_us = fresh_at_us
+            .checked_sub(now_us)
+            .filter(|&wait_us| wait_us > 0)?;
+        Some(Full { retry_after_us })
+    }
+
+    /// The buckets of a key, and a few more that change from time to time.
+    fn nearby(&self, print: Fingerprint) -> impl Iterator<Item = usize> + use<M> {
+        let (count, hand) = (self.region.buckets().len(), self.hand as usize);
+        let own = if count > 0 {
+            &candidates(print, count)[..]
+        } else {
+            &[]
+        };
+        let own: SmallVec<[usize; 2]> = SmallVec::from_slice(own);
+        own.into_iter()
+            .chain((0..count.min(SWEEP)).map(move |step| (hand + step) % count))
+    }
+
+    /// The entry close by that will be as good as new first, and when.
+    fn nearest(&self, print: Fingerprint, pinned: &[Fingerprint]) -> Option<(u64, Place)> {
+        let buckets = self.region.buckets();
+        let entries = |bucket: usize| {
+            (0..SLOTS).filter_map(move |slot| {
+                let entry = &buckets[bucket];
+                let free = !entry.is_empty(slot) && !pinned.contains(&entry.fingerprint(slot));
+                free.then(|| (entry.fresh_at_us(slot), (bucket, slot)))
+            })
+        };
+        // Hardly ever is there nothing close by.
+        self.nearby(print)
+            .flat_map(entries)
+            .min()
+            .or_else(|| (0..buckets.len()).flat_map(entries).next())
     }
 
     /// Drops the keys of a bucket that are as good as new.
@@ -217,7 +250,7 @@ impl<M: Region> Shard<M> {
         let spare = if bounds.keys.held() < bounds.max_keys / 2 {
             3
         } else {
-            12
+            9
         };
         let mut slots = self.len as usize + 1;
         loop {

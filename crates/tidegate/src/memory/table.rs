@@ -2,8 +2,8 @@
 //!
 //! Decisions are in `one.rs` (the everyday case) and `many.rs` (all the others).
 
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 use lock_api::{Mutex, RawMutex};
 use smallvec::SmallVec;
@@ -35,6 +35,9 @@ pub(crate) struct Table<R, M> {
     pub(super) limits: Limits,
     pub(super) seeds: Seeds,
     pub(super) clock: TimeSource,
+    /// How often a key was found to have been written later than now. A receipt
+    /// from before such a step is void: nobody can say how long ago it was.
+    pub(super) steps_back: AtomicU32,
     /// The next shard to search for log bytes.
     hand: AtomicUsize,
 }
@@ -62,6 +65,7 @@ impl<R: RawMutex, M: Region + Default> Table<R, M> {
             limits: Limits::default(),
             seeds: Seeds::random(),
             clock,
+            steps_back: AtomicU32::new(0),
             hand: AtomicUsize::new(0),
         }
     }
@@ -96,6 +100,9 @@ impl<R: RawMutex, M: Region> Table<R, M> {
 
     /// Gives back what a check of these levels charged, key by key.
     pub(super) fn refund(&self, checks: &[Check<'_>], receipt: &Receipt) {
+        if receipt.steps_back != self.steps_back.load(Relaxed) {
+            return;
+        }
         for (index, (check, charged)) in checks.iter().zip(&receipt.levels).enumerate() {
             // A key that occurred twice was charged, as one, for both.
             let twin = |other: &Check<'_>| {

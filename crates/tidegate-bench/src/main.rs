@@ -1,0 +1,79 @@
+//! Measures tidegate next to other keyed rate limiters, in one process and in
+//! turns.
+//!
+//! `tidegate-bench core` prints the tables of `docs/benchmarks.md`.
+//! `tidegate-bench instructions N [LIMITER]` makes N checks of known keys and
+//! prints nothing: it is there to be counted by callgrind. `cargo xtask bench
+//! core` does both.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a report is what this program is for"
+)]
+
+mod allocator;
+mod keys;
+mod limiters;
+mod measure;
+mod report;
+mod rounds;
+
+use std::process::ExitCode;
+
+use limiters::{Aerorate, Governor, Keyed, Load, Tidegate};
+
+#[global_allocator]
+static ALLOCATOR: allocator::Counting = allocator::Counting;
+
+const HELP: &str = "usage: tidegate-bench core
+       tidegate-bench instructions N [tidegate|governor|aerorate]";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments[..] {
+        ["core"] => core(),
+        ["instructions", checks] => instructions(checks, "tidegate"),
+        ["instructions", checks, limiter] => instructions(checks, limiter),
+        _ => None,
+    };
+    if done.is_none() {
+        eprintln!("{HELP}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// Everything that takes time or memory, as the tables of `docs/benchmarks.md`.
+fn core() -> Option<()> {
+    println!("{}\n", report::machine());
+    let mut comparisons = measure::random_keys();
+    comparisons.extend(measure::hot_key());
+    comparisons.push(measure::new_keys());
+    comparisons.push(measure::memory());
+    println!("{}", report::comparison(&comparisons));
+    println!("{}", report::growth(&measure::growth()));
+    Some(())
+}
+
+/// Makes checks of a thousand known keys, always admitted.
+fn instructions(checks: &str, limiter: &str) -> Option<()> {
+    let checks = checks.parse().ok()?;
+    match limiter {
+        "tidegate" => check_known::<Tidegate>(checks),
+        "governor" => check_known::<Governor>(checks),
+        "aerorate" => check_known::<Aerorate>(checks),
+        _ => return None,
+    }
+    Some(())
+}
+
+fn check_known<L: Keyed>(checks: usize) {
+    const KEYS: usize = 1_000;
+    let limiter = measure::filled::<L>(Load::Admitted, KEYS);
+    let order = keys::shuffled(KEYS, KEYS, 1);
+    for key in order.iter().cycle().take(checks) {
+        std::hint::black_box(limiter.check(std::hint::black_box(key)));
+    }
+}

@@ -1,0 +1,176 @@
+//! The tables: aligned for the eye, and valid Markdown.
+
+use std::fmt::Write;
+use std::process::Command;
+
+use crate::rounds::Series;
+
+/// What a figure counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Unit {
+    /// Time a check.
+    Nanoseconds,
+    /// Memory a key.
+    Bytes,
+}
+
+/// One row: a measurement of all three limiters.
+pub(crate) struct Comparison {
+    pub(crate) label: String,
+    pub(crate) unit: Unit,
+    /// tidegate, governor, aerorate.
+    pub(crate) series: [Series; 3],
+    /// The most of governor's figure that tidegate may need.
+    pub(crate) goal: Option<f64>,
+}
+
+/// One row: tidegate alone at some number of keys.
+pub(crate) struct Growth {
+    pub(crate) keys: String,
+    pub(crate) nanoseconds: f64,
+    pub(crate) times_the_first: f64,
+}
+
+/// The table that compares.
+pub(crate) fn comparison(comparisons: &[Comparison]) -> String {
+    let header = [
+        "measurement",
+        "tidegate",
+        "governor 0.10",
+        "aerorate 0.1",
+        "tidegate / governor",
+        "goal",
+        "",
+    ];
+    let rows = comparisons.iter().map(|row| {
+        let unit = match row.unit {
+            Unit::Nanoseconds => "ns",
+            Unit::Bytes => "bytes",
+        };
+        let figure = |series: &Series| format!("{:.0} {unit}", series.best());
+        let [tidegate, governor, aerorate] = &row.series;
+        let ratio = tidegate.ratio_to(governor);
+        let goal = row.goal.map(|goal| format!("at most {goal:.2}"));
+        let met = row.goal.map(|goal| {
+            // Judged as printed, so that the table agrees with itself.
+            let met = (ratio * 100.0).round() <= (goal * 100.0).round();
+            if met { "met" } else { "missed" }
+        });
+        [
+            row.label.clone(),
+            figure(tidegate),
+            figure(governor),
+            figure(aerorate),
+            format!("{ratio:.2}"),
+            goal.unwrap_or_default(),
+            met.unwrap_or_default().into(),
+        ]
+    });
+    table(header, rows)
+}
+
+/// The table of tidegate alone.
+pub(crate) fn growth(growth: &[Growth]) -> String {
+    let header = ["keys held by tidegate", "a check", "times the first"];
+    let rows = growth.iter().map(|row| {
+        [
+            row.keys.clone(),
+            format!("{:.0} ns", row.nanoseconds),
+            format!("{:.2}", row.times_the_first),
+        ]
+    });
+    table(header, rows)
+}
+
+/// The first column to the left, the others to the right.
+fn table<const COLUMNS: usize>(
+    header: [&str; COLUMNS],
+    rows: impl Iterator<Item = [String; COLUMNS]>,
+) -> String {
+    let mut lines = vec![header.map(String::from)];
+    lines.extend(rows);
+    let widths: [usize; COLUMNS] = std::array::from_fn(|column| {
+        let widths = lines.iter().map(|line| line[column].chars().count());
+        widths.max().unwrap_or_default().max(3)
+    });
+    let rule: [String; COLUMNS] = std::array::from_fn(|column| match column {
+        0 => "-".repeat(widths[column]),
+        _ => format!("{}:", "-".repeat(widths[column] - 1)),
+    });
+    lines.insert(1, rule);
+    let mut text = String::new();
+    for line in &lines {
+        for (column, cell) in line.iter().enumerate() {
+            let width = widths[column];
+            let cell = match column {
+                0 => format!("| {cell:<width$} "),
+                _ => format!("| {cell:>width$} "),
+            };
+            text.push_str(&cell);
+        }
+        text.push_str("|\n");
+    }
+    text
+}
+
+/// Where and when: times mean nothing without it.
+pub(crate) fn machine() -> String {
+    let information = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = information
+        .lines()
+        .filter(|line| line.starts_with("model name"))
+        .find_map(|line| line.split(": ").nth(1));
+    let mut text = String::from(model.unwrap_or("unknown processor"));
+    if let Ok(cores) = std::thread::available_parallelism() {
+        write!(text, ", {cores} cores").expect("a string takes everything");
+    }
+    for command in [["date", "+%F"], ["rustc", "--version"]] {
+        if let Some(output) = output(command) {
+            write!(text, ", {output}").expect("a string takes everything");
+        }
+    }
+    // Whoever else was at work is in the figures, too.
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    if let Some(load) = load.split(' ').next().filter(|load| !load.is_empty()) {
+        write!(text, ", load {load} at the start").expect("a string takes everything");
+    }
+    text + "."
+}
+
+fn output([program, argument]: [&str; 2]) -> Option<String> {
+    let output = Command::new(program).arg(argument).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    Some(text.trim().to_owned()).filter(|text| output.status.success() && !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_aligned_markdown() {
+        let rows = [
+            ["one".into(), "1.00".into()],
+            ["eleven".into(), "11.00".into()],
+        ];
+        assert_eq!(
+            table(["name", "n"], rows.into_iter()),
+            "| name   |     n |\n\
+             | ------ | ----: |\n\
+             | one    |  1.00 |\n\
+             | eleven | 11.00 |\n"
+        );
+    }
+
+    #[test]
+    fn a_goal_is_judged_by_the_ratio_as_printed() {
+        let row = |figure| Comparison {
+            label: "x".into(),
+            unit: Unit::Bytes,
+            series: [figure, 100.0, 100.0].map(Series::constant),
+            goal: Some(0.5),
+        };
+        assert!(comparison(&[row(50.4)]).contains("0.50 | at most 0.50 | met |"));
+        assert!(comparison(&[row(50.6)]).contains("0.51 | at most 0.50 | missed |"));
+    }
+}

@@ -1,0 +1,75 @@
+//! Rounds in turns, and what they come to.
+//!
+//! A time alone means little on a machine that does other things, so each
+//! limiter runs once a round, right after the others, and what is reported is
+//! the median over the rounds of the ratio *within* a round: a slow second then
+//! slows both sides of a ratio.
+
+/// Rounds that count. One more, before them, warms up.
+const ROUNDS: usize = 7;
+
+/// The figures of one limiter, a round each.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Series(Vec<f64>);
+
+impl Series {
+    /// A figure that does not vary.
+    pub(crate) fn constant(figure: f64) -> Self {
+        Self(vec![figure])
+    }
+
+    /// The least: what the machine can do when it is left alone.
+    pub(crate) fn best(&self) -> f64 {
+        self.0.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// The median of the ratios to another series, round by round.
+    pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
+        let pairs = self.0.iter().zip(&other.0);
+        let mut ratios: Vec<f64> = pairs.map(|(own, other)| own / other).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 2]
+    }
+}
+
+/// Runs all lanes in turns, each round beginning with another one.
+pub(crate) fn interleave<const LANES: usize>(
+    mut lanes: [Box<dyn FnMut() -> f64 + '_>; LANES],
+) -> [Series; LANES] {
+    let mut series: [Series; LANES] = std::array::from_fn(|_| Series::default());
+    for lane in &mut lanes {
+        lane();
+    }
+    for round in 0..ROUNDS {
+        for turn in 0..LANES {
+            let lane = (round + turn) % LANES;
+            series[lane].0.push(lanes[lane]());
+        }
+    }
+    series
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_round_does_not_move_the_ratio() {
+        let slow_second = Series(vec![10.0, 500.0, 11.0]);
+        let other = Series(vec![20.0, 1000.0, 22.0]);
+        assert_eq!(slow_second.ratio_to(&other), 0.5);
+        assert_eq!(slow_second.best(), 10.0);
+    }
+
+    #[test]
+    fn each_lane_runs_once_a_round_and_once_before() {
+        let mut calls = 0.0;
+        let lane = || {
+            calls += 1.0;
+            calls
+        };
+        let [series] = interleave([Box::new(lane)]);
+        assert_eq!(series.0.len(), ROUNDS);
+        assert_eq!(series.best(), 2.0);
+    }
+}

@@ -1,0 +1,18 @@
+//! What the crate promises, tried from the outside.
+//!
+//! The pitfalls come first, each under its id; then properties on random limits
+//! and traces, threads, waiting and memory.
+
+mod support;
+
+mod pitfalls_counting;
+mod pitfalls_input;
+mod pitfalls_keys;
+mod pitfalls_store;
+
+mod properties;
+
+mod memory;
+mod regressions;
+mod threads;
+mod waiting;

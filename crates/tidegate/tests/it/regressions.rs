@@ -1,0 +1,205 @@
+//! Corners that once went wrong, each in its smallest form.
+
+use std::time::Duration;
+
+use tidegate::{Charge, Cost, Limit, ManualClock, MemoryStore, MemoryStoreBuilder, WhenFull};
+
+use crate::support::{DAY, KEY, SECOND, START, Timed, every_algorithm};
+
+fn store(
+    configure: impl FnOnce(MemoryStoreBuilder) -> MemoryStoreBuilder,
+) -> (ManualClock, MemoryStore) {
+    let clock = ManualClock::at_us(START);
+    let builder = MemoryStore::builder().max_keys(64).clock(clock.clone());
+    (clock, configure(builder).build())
+}
+
+#[test]
+fn a_counted_refusal_of_a_log_tells_the_wait_after_old_events_are_gone() {
+    let limit = Limit::per(5, Duration::from_millis(1)).sliding_log();
+    let timed = Timed::with(limit, |builder| builder.count_denied(true));
+    assert!(timed.at(0).check_cost(1).allowed());
+    assert!(timed.at(1).check_cost(3).allowed());
+    // The first event is gone, the refusal fills up the log, and a microsecond
+    // later the second event makes room.
+    let refused = timed.at(1_000).check_cost(3);
+    assert_eq!((refused.allowed(), refused.remaining()), (false, 0));
+    assert_eq!(refused.retry_after(), Some(Duration::from_micros(1)));
+    assert!(timed.at(1_001).check_cost(3).allowed());
+}
+
+#[test]
+fn two_full_counters_stay_used_when_the_window_changes() {
+    let most = 1 << 28;
+    let year = Duration::from_micros(366 * DAY);
+    let mut timed = Timed::with(Limit::per(most, year).sliding_window(), |builder| {
+        builder.count_denied(true)
+    });
+    let window_us = 366 * DAY;
+    timed.clock.set_us(window_us - 1);
+    assert!(timed.check_cost(most).allowed());
+    // Both counters are full: the last window's, and this one's with a refusal.
+    timed.clock.set_us(window_us);
+    assert!(!timed.check_cost(most).allowed());
+    timed
+        .limiter
+        .set_limit(Limit::per(most, year - Duration::from_secs(1)).sliding_window());
+    for _ in 0..3 {
+        let refused = timed.check();
+        assert_eq!((refused.allowed(), refused.remaining()), (false, 0));
+    }
+}
+
+#[test]
+fn a_key_twice_in_a_check_at_the_largest_costs_is_refused() {
+    let (_, store) = store(|builder| builder);
+    let limit = Limit::per_second(u32::MAX);
+    for limit in [limit, limit.fixed_window()] {
+        let level = store.level(&limit.to_string(), limit).unwrap();
+        let checks = [level.check(KEY).cost(Cost::of(u32::MAX)), level.check(KEY)];
+        let decision = store.decide(&checks, Charge::Admitted);
+        assert!(!decision.allowed(), "{limit}");
+        assert_eq!(decision.retry_after(), None, "{limit}");
+    }
+}
+
+#[test]
+fn a_log_that_grows_while_a_new_key_moves_its_entry_stays_its_own() {
+    for round in 0..30 {
+        let (clock, store) = store(|builder| builder.max_keys(1_000));
+        let each = store.level("each", Limit::per_day(5)).unwrap();
+        let log = store
+            .level("log", Limit::per_day(100).sliding_log())
+            .unwrap();
+        let check = |key: u32, log_key: u32, charge| {
+            let (key, log_key) = (key.to_le_bytes(), log_key.to_le_bytes());
+            let decision = store.decide(&[each.check(&key), log.check(&log_key)], charge);
+            (
+                decision.levels()[0].remaining(),
+                decision.levels()[1].remaining(),
+            )
+        };
+        let logs = 40;
+        for event in 0..20 {
+            for log_key in 0..logs {
+                clock.advance(Duration::from_micros(1));
+                let got = check(event * logs + log_key, log_key, Charge::Admitted);
+                assert_eq!(
+                    got,
+                    (4, 99 - event),
+                    "round {round}, event {event} of {log_key}"
+                );
+            }
+        }
+        for key in 0..20 * logs {
+            assert_eq!(
+                check(key, key % logs, Charge::Nothing),
+                (4, 80),
+                "round {round}, {key}"
+            );
+        }
+        assert_eq!(store.stats().keys, 21 * logs as usize);
+        for key in 0..20 * logs {
+            assert!(
+                store.reset(&each, key.to_le_bytes()),
+                "round {round}, {key}"
+            );
+        }
+        for key in 0..logs {
+            assert!(store.reset(&log, key.to_le_bytes()), "round {round}, {key}");
+        }
+        let stats = store.stats();
+        assert_eq!((stats.keys, stats.log_bytes), (0, 0), "round {round}");
+    }
+}
+
+#[test]
+fn a_log_that_grew_for_a_check_that_finds_the_store_full_still_answers() {
+    let (clock, store) = store(|builder| builder.max_keys(1).when_full(WhenFull::Deny));
+    let log = store
+        .level("log", Limit::per_minute(5).sliding_log())
+        .unwrap();
+    let bucket = store.level("bucket", Limit::per_minute(2)).unwrap();
+    for _ in 0..4 {
+        clock.advance(Duration::from_micros(1));
+        assert!(store.decide(&[log.check(KEY)], Charge::Admitted).allowed());
+    }
+    // Both refuse and would be charged; the log must grow, the bucket's key has
+    // no place.
+    clock.advance(Duration::from_micros(1));
+    let three = Cost::of(3);
+    let checks = [log.check(KEY).cost(three), bucket.check(KEY).cost(three)];
+    let refused = store.decide(&checks, Charge::Always);
+    assert_eq!(refused.denied_by(), Some(0));
+    assert_eq!(store.decide(&[log.check(KEY)], Charge::Nothing).limit(), 5);
+}
+
+#[test]
+fn a_full_store_leaves_no_log_behind() {
+    let (_, store) = store(|builder| builder.max_keys(1).when_full(WhenFull::Deny));
+    let level = store.level("level", Limit::per_minute(5)).unwrap();
+    assert!(
+        store
+            .decide(&[level.check(KEY)], Charge::Admitted)
+            .allowed()
+    );
+    // The same key, now to be counted by a log, beside one there is no place for.
+    let level = store
+        .level("level", Limit::per_minute(5).sliding_log())
+        .unwrap();
+    let other = store.level("other", Limit::per_minute(5)).unwrap();
+    for _ in 0..10 {
+        let refused = store.decide(&[level.check(KEY), other.check(KEY)], Charge::Admitted);
+        assert_eq!(refused.denied_by(), Some(1));
+        assert_eq!(store.stats().log_bytes, 0);
+    }
+}
+
+#[test]
+fn a_refund_after_a_clock_went_back_and_came_again_gives_no_more() {
+    for limit in every_algorithm(10, SECOND) {
+        let timed = Timed::new(limit);
+        let receipt = timed.check_cost(10).receipt().expect("it was charged");
+        // Ten seconds pass for the key, though the clock shows the same again.
+        timed.clock.set_us(START - 10 * SECOND);
+        assert!(!timed.check().allowed(), "{limit}");
+        timed.at(0);
+        assert_eq!(timed.admitted_of(20), 10, "{limit}");
+        timed.limiter.refund(KEY, &receipt);
+        assert_eq!(
+            timed.admitted_of(20),
+            0,
+            "{limit}: what had long drained came back"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_number_is_named_also_when_options_follow() {
+    for (text, problem) in [
+        (
+            "0r/s burst=2",
+            "0 requests: expected 1 to 4294967295 (to refuse everything, use `block`)",
+        ),
+        (
+            "5/0s sliding_log",
+            "a window of 0ns: expected 1ms to 366d, in whole microseconds",
+        ),
+    ] {
+        let error = Limit::parse(text).unwrap_err().to_string();
+        assert_eq!(error, format!("{text:?}: {problem}"));
+    }
+}
+
+#[test]
+fn a_peek_of_a_key_that_a_full_store_would_refuse_says_so() {
+    let timed = Timed::with(Limit::per_minute(5), |builder| {
+        builder.max_keys(1).when_full(WhenFull::Deny)
+    });
+    assert!(timed.limiter.check("somebody else").allowed());
+    let peeked = timed.peek(1);
+    let refused = timed.check();
+    assert!(!refused.allowed());
+    assert_eq!(peeked.allowed(), refused.allowed());
+    assert_eq!(peeked.remaining(), refused.remaining());
+}

@@ -1,0 +1,188 @@
+//! What the tests share: limiters on a clock of their own, and the algorithms as
+//! a table.
+
+use std::time::Duration;
+
+use tidegate::{Align, Cost, Decision, Limit, Limiter, LimiterBuilder, ManualClock};
+
+pub(crate) const SECOND: u64 = 1_000_000;
+pub(crate) const MINUTE: u64 = 60 * SECOND;
+pub(crate) const HOUR: u64 = 60 * MINUTE;
+pub(crate) const DAY: u64 = 24 * HOUR;
+
+/// A whole minute in 2023: windows that are aligned to the epoch begin here.
+pub(crate) const START: u64 = 1_700_000_040 * SECOND;
+
+/// The key of tests that need only one.
+pub(crate) const KEY: &str = "user:42";
+
+/// The full size in an optimised build, a tenth of it otherwise: what takes a second
+/// there takes half a minute here.
+pub(crate) const fn scaled(size: u32) -> u32 {
+    if cfg!(debug_assertions) {
+        size / 10
+    } else {
+        size
+    }
+}
+
+/// One limiter and the clock it decides by.
+pub(crate) struct Timed {
+    pub(crate) clock: ManualClock,
+    pub(crate) limiter: Limiter,
+}
+
+impl Timed {
+    pub(crate) fn new(limit: Limit) -> Self {
+        Self::with(limit, |builder| builder)
+    }
+
+    pub(crate) fn with(
+        limit: Limit,
+        configure: impl FnOnce(LimiterBuilder) -> LimiterBuilder,
+    ) -> Self {
+        let clock = ManualClock::at_us(START);
+        // A small store: thousands of cases make one each.
+        let builder = Limiter::builder(limit).max_keys(64).clock(clock.clone());
+        Self {
+            clock,
+            limiter: configure(builder).build(),
+        }
+    }
+
+    /// Moves the clock to so long after the start.
+    pub(crate) fn at(&self, since_start_us: u64) -> &Self {
+        self.clock.set_us(START + since_start_us);
+        self
+    }
+
+    pub(crate) fn check(&self) -> Decision {
+        self.limiter.check(KEY)
+    }
+
+    pub(crate) fn check_cost(&self, cost: u32) -> Decision {
+        self.limiter.check_cost(KEY, Cost::of(cost))
+    }
+
+    pub(crate) fn peek(&self, cost: u32) -> Decision {
+        self.limiter.peek(KEY, Cost::of(cost))
+    }
+
+    /// How many of so many requests are admitted at this instant.
+    pub(crate) fn admitted_of(&self, offered: usize) -> usize {
+        (0..offered).filter(|_| self.check().allowed()).count()
+    }
+
+    /// Offers one request at each instant and returns the instants of those
+    /// that were admitted.
+    pub(crate) fn admitted_at(&self, instants: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        instants
+            .into_iter()
+            .filter(|&instant| self.at(instant).check().allowed())
+            .collect()
+    }
+}
+
+/// `requests` per `window_us`, counted by each algorithm; the bucket starts with
+/// as many.
+pub(crate) fn every_algorithm(requests: u32, window_us: u64) -> [Limit; 5] {
+    let limit = Limit::per(requests, Duration::from_micros(window_us));
+    [
+        limit,
+        limit.fixed_window(),
+        limit.fixed_window().align(Align::Epoch),
+        limit.sliding_window(),
+        limit.sliding_log(),
+    ]
+}
+
+pub(crate) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).expect("tests wait for less than 500,000 years")
+}
+
+/// The most events in any half-open stretch of this length.
+pub(crate) fn most_in_any(events: &[u64], window_us: u64) -> usize {
+    events
+        .iter()
+        .map(|&start| {
+            events
+                .iter()
+                .filter(|&&event| (start..start + window_us).contains(&event))
+                .count()
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+/// A token bucket in rational arithmetic, scaled to integers: one microsecond
+/// drains `refill` units, a token is `window_us` units. Nothing is reduced and
+/// nothing is rounded.
+pub(crate) struct ExactBucket {
+    refill: u128,
+    window: u128,
+    burst: u128,
+    debt: u128,
+    last_us: u64,
+}
+
+/// What the model says of one check.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Exact {
+    pub(crate) admitted: bool,
+    pub(crate) remaining: u32,
+    pub(crate) retry_after_us: Option<u64>,
+    pub(crate) reset_after_us: u64,
+}
+
+impl ExactBucket {
+    pub(crate) fn new(refill: u32, window_us: u64, burst: u32) -> Self {
+        Self {
+            refill: refill.into(),
+            window: window_us.into(),
+            burst: burst.into(),
+            debt: 0,
+            last_us: 0,
+        }
+    }
+
+    /// Checks one request, and charges it if it is admitted.
+    pub(crate) fn step(&mut self, now_us: u64, cost: u32) -> Exact {
+        let elapsed = u128::from(now_us.saturating_sub(self.last_us));
+        self.last_us = now_us;
+        self.debt = self.debt.saturating_sub(elapsed * self.refill);
+        let capacity = self.burst * self.window;
+        let price = u128::from(cost) * self.window;
+        let admitted = self.debt + price <= capacity;
+        let retry_after_us = if admitted {
+            self.debt += price;
+            Some(0)
+        } else if price > capacity {
+            None
+        } else {
+            Some(whole((self.debt + price - capacity).div_ceil(self.refill)))
+        };
+        Exact {
+            admitted,
+            remaining: self.remaining(now_us),
+            retry_after_us,
+            reset_after_us: whole(self.debt.div_ceil(self.refill)),
+        }
+    }
+
+    /// What would be left at an instant.
+    pub(crate) fn remaining(&self, now_us: u64) -> u32 {
+        let elapsed = u128::from(now_us.saturating_sub(self.last_us));
+        let debt = self.debt.saturating_sub(elapsed * self.refill);
+        let free = (self.burst * self.window - debt) / self.window;
+        u32::try_from(free).expect("at most the burst")
+    }
+
+    /// The instant that the model is at.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.last_us
+    }
+}
+
+fn whole(us: u128) -> u64 {
+    u64::try_from(us).expect("at most a hundred years")
+}

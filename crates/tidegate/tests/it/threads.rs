@@ -1,0 +1,309 @@
+//! Real threads: the bounds hold, all or none is charged, and nobody waits for
+//! ever.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tidegate::{
+    Charge, Clock, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, WaitError,
+};
+
+use crate::support::{HOUR, START, every_algorithm, micros};
+
+const THREADS: usize = 8;
+
+/// Runs one closure on every thread, with its number, and collects what they
+/// return.
+fn on_all<T: Send>(run: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let run = &run;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| scope.spawn(move || run(number)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect()
+    })
+}
+
+fn still(limit: Limit) -> Limiter {
+    Limiter::builder(limit)
+        .clock(ManualClock::at_us(START))
+        .build()
+}
+
+#[test]
+fn on_one_key_exactly_the_limit_is_admitted() {
+    for limit in every_algorithm(5_000, HOUR) {
+        let limiter = still(limit);
+        let admitted: usize = on_all(|_| {
+            (0..1_000)
+                .filter(|_| limiter.check("one").allowed())
+                .count()
+        })
+        .iter()
+        .sum();
+        assert_eq!(admitted, 5_000, "{limit}");
+    }
+}
+
+#[test]
+fn on_many_keys_exactly_the_limit_of_each_is_admitted() {
+    const KEYS: u32 = 500;
+    for limit in every_algorithm(10, HOUR) {
+        let limiter = still(limit);
+        let admitted: usize = on_all(|thread| {
+            // Each thread goes round the keys in another order.
+            let key = |index: u32| (index * 7 + u32::try_from(thread).expect("few") * 13) % KEYS;
+            (0..4 * KEYS)
+                .filter(|&index| limiter.check(key(index).to_le_bytes()).allowed())
+                .count()
+        })
+        .iter()
+        .sum();
+        assert_eq!(admitted, 10 * KEYS as usize, "{limit}");
+        for key in 0..KEYS {
+            assert_eq!(
+                limiter.peek(key.to_le_bytes(), Cost::ONE).remaining(),
+                0,
+                "{limit} {key}"
+            );
+        }
+    }
+}
+
+/// Checks the bound of a bucket on the store's clock over every interval.
+fn assert_bound(mut decided_us: Vec<u64>, requests: u64, window_us: u64, burst: u64) {
+    decided_us.sort_unstable();
+    for (first, from) in decided_us.iter().enumerate() {
+        for (count, to) in (1_u64..).zip(&decided_us[first..]) {
+            let above = count.saturating_sub(burst) * window_us;
+            assert!(
+                above <= requests * (to - from),
+                "{count} from {from} to {to}"
+            );
+        }
+    }
+}
+
+#[test]
+fn on_the_system_clock_a_bucket_stays_within_its_bound() {
+    let (requests, burst) = (2_000, 50);
+    let limiter = Limiter::in_memory(Limit::per_second(requests).burst(burst));
+    let began = Instant::now();
+    let admitted: Vec<u64> = on_all(|_| {
+        let checks = (0..20_000).map(|_| limiter.check("one"));
+        checks
+            .filter(Decision::allowed)
+            .map(|one| one.decided_at_us())
+            .collect::<Vec<_>>()
+    })
+    .concat();
+    let elapsed_us = micros(began.elapsed());
+    let most = u64::from(burst) + u64::from(requests) * elapsed_us / 1_000_000 + 1;
+    assert!(
+        admitted.len() as u64 <= most,
+        "{} in {elapsed_us}",
+        admitted.len()
+    );
+    assert!(admitted.len() >= burst as usize);
+    assert_bound(admitted, requests.into(), 1_000_000, burst.into());
+}
+
+#[test]
+fn on_the_system_clock_many_keys_stay_within_their_bounds() {
+    const KEYS: u32 = 50;
+    let (requests, burst) = (100, 5);
+    let limiter = Limiter::in_memory(Limit::per_second(requests).burst(burst));
+    let admitted = on_all(|_| {
+        (0..10_000)
+            .map(|index| index % KEYS)
+            .map(|key| (key, limiter.check(key.to_le_bytes())))
+            .filter(|(_, decision)| decision.allowed())
+            .map(|(key, decision)| (key, decision.decided_at_us()))
+            .collect::<Vec<_>>()
+    })
+    .concat();
+    let mut of_key: HashMap<u32, Vec<u64>> = HashMap::new();
+    for (key, at) in admitted {
+        of_key.entry(key).or_default().push(at);
+    }
+    assert_eq!(of_key.len(), KEYS as usize);
+    for decided_us in of_key.into_values() {
+        assert!(decided_us.len() >= burst as usize);
+        assert_bound(decided_us, requests.into(), 1_000_000, burst.into());
+    }
+}
+
+#[test]
+fn on_a_clock_that_moves_meanwhile_the_bound_holds() {
+    let clock = ManualClock::at_us(START);
+    let limiter = Limiter::builder(Limit::per_second(1_000).burst(100))
+        .clock(clock.clone())
+        .build();
+    let done = AtomicBool::new(false);
+    let admitted = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                clock.advance(Duration::from_micros(3));
+                thread::yield_now();
+            }
+        });
+        let admitted = on_all(|_| {
+            let checks = (0..5_000).map(|_| limiter.check("one"));
+            checks
+                .filter(Decision::allowed)
+                .map(|one| one.decided_at_us())
+                .collect::<Vec<_>>()
+        });
+        done.store(true, Ordering::Relaxed);
+        admitted.concat()
+    });
+    assert!(admitted.len() >= 100);
+    assert_bound(admitted, 1_000, 1_000_000, 100);
+}
+
+#[test]
+fn levels_in_opposite_orders_do_not_deadlock_and_are_charged_all_or_none() {
+    const KEYS: usize = 20;
+    let store = MemoryStore::builder()
+        .clock(ManualClock::at_us(START))
+        .build();
+    let user = store
+        .level("user", Limit::per_hour(2_000).sliding_log())
+        .unwrap();
+    let address = store
+        .level("address", Limit::per_hour(1_500).fixed_window())
+        .unwrap();
+    let total = store.level("total", Limit::per_hour(9_000)).unwrap();
+    let keys: Vec<[u8; 1]> = (0_u8..).map(|key| [key]).take(KEYS).collect();
+    // What each key was charged, as counted by those who were admitted.
+    let spent: [[AtomicU64; KEYS]; 2] = Default::default();
+    let admitted: u64 = on_all(|thread| {
+        let mut admitted = 0;
+        for index in 0..4_000 {
+            let (one, other) = ((index * 7 + thread) % KEYS, (index * 3 + thread * 5) % KEYS);
+            let mut checks = [
+                user.check(&keys[one]),
+                total.check(""),
+                address.check(&keys[other]),
+            ];
+            if thread % 2 == 0 {
+                checks.reverse();
+            }
+            if store.decide(&checks, Charge::Admitted).allowed() {
+                spent[0][one].fetch_add(1, Ordering::Relaxed);
+                spent[1][other].fetch_add(1, Ordering::Relaxed);
+                admitted += 1;
+            }
+        }
+        admitted
+    })
+    .iter()
+    .sum();
+    assert_eq!(admitted, 9_000);
+    let left = |check| store.decide(&[check], Charge::Nothing).remaining();
+    assert_eq!(left(total.check("")), 0);
+    for (index, key) in keys.iter().enumerate() {
+        let spent = spent
+            .each_ref()
+            .map(|level| level[index].load(Ordering::Relaxed));
+        assert_eq!(
+            u64::from(left(user.check(key))),
+            2_000 - spent[0],
+            "user {index}"
+        );
+        assert_eq!(
+            u64::from(left(address.check(key))),
+            1_500 - spent[1],
+            "address {index}"
+        );
+    }
+}
+
+#[test]
+fn refunds_from_many_threads_give_back_exactly_what_was_taken() {
+    for limit in every_algorithm(100_000, HOUR) {
+        let limiter = still(limit);
+        let kept: u32 = on_all(|_| {
+            let mut kept = 0;
+            for index in 0..500 {
+                let receipt = limiter.check("one").receipt().expect("there is enough");
+                if index % 3 == 0 {
+                    kept += 1;
+                } else {
+                    limiter.refund("one", &receipt);
+                }
+            }
+            kept
+        })
+        .iter()
+        .sum();
+        assert_eq!(
+            limiter.peek("one", Cost::ONE).remaining(),
+            100_000 - kept,
+            "{limit}"
+        );
+    }
+}
+
+fn decided_at(ready: Result<Decision, WaitError>) -> u64 {
+    ready.expect("in time").decided_at_us()
+}
+
+/// A clock on which those who sleep at once sleep together.
+#[derive(Clone)]
+struct SharedSleep(Arc<AtomicU64>);
+
+impl Clock for SharedSleep {
+    fn now_us(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.0
+            .fetch_max(self.now_us() + micros(duration), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn everyone_who_waits_spends_once() {
+    let clock = SharedSleep(Arc::new(AtomicU64::new(START)));
+    let limit = Limit::per_hour(100).sliding_log();
+    let limiter = Limiter::builder(limit).clock(clock.clone()).build();
+    let decided = on_all(|_| {
+        (0..100)
+            .map(|_| decided_at(limiter.until_ready("one", Duration::from_hours(1_000))))
+            .collect::<Vec<_>>()
+    })
+    .concat();
+    assert_eq!(decided.len(), 800);
+    // The log holds as many events of the last hour as there were answers.
+    let now_us = clock.now_us();
+    let last_hour = decided.iter().filter(|&&at| now_us - at < HOUR).count();
+    let seen = limiter.peek("one", Cost::ONE);
+    assert_eq!((seen.limit() - seen.remaining()) as usize, last_hour);
+    for from in &decided {
+        let hour = decided
+            .iter()
+            .filter(|&at| (*from..from + HOUR).contains(at));
+        assert!(hour.count() <= 100, "from {from}");
+    }
+}
+
+#[test]
+fn everyone_who_waits_on_the_system_clock_spends_once() {
+    let limiter = Limiter::in_memory(Limit::per_second(1_000).burst(1));
+    let decided = on_all(|_| {
+        (0..5)
+            .map(|_| decided_at(limiter.until_ready("one", Duration::from_secs(60))))
+            .collect::<Vec<_>>()
+    })
+    .concat();
+    assert_eq!(decided.len(), 40);
+    assert_bound(decided, 1_000, 1_000_000, 1);
+}

@@ -1,0 +1,91 @@
+//! Installs what the tests need and the machine does not have.
+
+use std::os::unix::fs::MetadataExt;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{cargo, find, program, run};
+
+/// Programs the tests start, each with the Debian package that brings it. The
+/// core needs none.
+const PROGRAMS: &[(&str, &str)] = &[];
+
+/// Parts of the Rust toolchain, each with the cargo command that brings it.
+const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
+
+/// Installs what is missing, or says what to install.
+pub(crate) fn run_all() -> Result<()> {
+    components()?;
+    packages(&missing(PROGRAMS))
+}
+
+fn components() -> Result<()> {
+    let has = |subcommand: &str| {
+        let output = cargo().args([subcommand, "--version"]).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let missing: Vec<&str> = COMPONENTS
+        .iter()
+        .filter(|(_, subcommand)| !has(subcommand))
+        .map(|(component, _)| *component)
+        .collect();
+    if missing.is_empty() {
+        println!("The toolchain has all its components.");
+        return Ok(());
+    }
+    if find("rustup").is_none() {
+        bail!(
+            "the Rust toolchain lacks {}: install them the way it was installed",
+            missing.join(" and ")
+        );
+    }
+    run(program("rustup").args(["component", "add"]).args(&missing))
+}
+
+/// The packages of the programs that are not there.
+fn missing<'p>(programs: &[(&str, &'p str)]) -> Vec<&'p str> {
+    let absent = programs.iter().filter(|(name, _)| find(name).is_none());
+    let mut packages: Vec<&str> = absent.map(|(_, package)| *package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+fn packages(missing: &[&str]) -> Result<()> {
+    if missing.is_empty() {
+        println!("No package is missing.");
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if !is_root()? || find("apt-get").is_none() {
+        bail!("the tests need more packages; as root, run: apt-get install {list}");
+    }
+    println!("Installing {list}.");
+    run(program("apt-get").args(["update", "--quiet"]))?;
+    run(program("apt-get")
+        .args(["install", "--quiet", "--yes", "--no-install-recommends"])
+        .args(missing)
+        .env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+fn is_root() -> Result<bool> {
+    // A process owns its own entry there, and std has no `geteuid`.
+    let entry = std::fs::metadata("/proc/self").context("cannot read /proc/self")?;
+    Ok(entry.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_absent_programs_need_a_package_and_each_package_once() {
+        let programs = [
+            ("sh", "dash"),
+            ("no-such-server", "server"),
+            ("no-such-client", "server"),
+            ("no-such-tool", "a-tool"),
+        ];
+        assert_eq!(missing(&programs), ["a-tool", "server"]);
+    }
+}

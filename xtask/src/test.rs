@@ -1,0 +1,77 @@
+//! `cargo xtask test`: everything a change has to pass, one step after another.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::command::{cargo, root, run as execute};
+use crate::{install, readme};
+
+/// Whether the library has tests that loom runs.
+const LOOM: bool = false;
+
+type Step = (&'static str, fn() -> Result<()>);
+
+const STEPS: &[Step] = &[
+    ("What the tests need", install::run_all),
+    ("Format", format),
+    ("Clippy", clippy),
+    ("Tests: unit, property, integration and doc tests", tests),
+    ("Documentation", documentation),
+    ("Loom", loom),
+    ("The commands of README.md", readme::run_commands),
+];
+
+/// Runs all steps; the first that fails ends it.
+pub(crate) fn run() -> Result<()> {
+    let start = Instant::now();
+    for (heading, step) in STEPS {
+        let start = Instant::now();
+        println!("\n=== {heading}");
+        step().with_context(|| format!("step failed: {heading}"))?;
+        println!("--- {heading}: {:.1} s", start.elapsed().as_secs_f64());
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!("\nAll steps passed in {seconds:.1} s.");
+    Ok(())
+}
+
+fn format() -> Result<()> {
+    execute(cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn clippy() -> Result<()> {
+    let warnings = ["--", "-D", "warnings"];
+    execute(
+        cargo()
+            .args(["clippy", "--workspace", "--all-targets"])
+            .args(warnings),
+    )
+}
+
+fn tests() -> Result<()> {
+    execute(cargo().args(["test", "--workspace"]))
+}
+
+fn documentation() -> Result<()> {
+    execute(
+        cargo()
+            .args(["doc", "--no-deps", "--workspace"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
+}
+
+/// The hand-made atomics under every order of steps. Its flags would rebuild
+/// everything else, so it has a target folder of its own.
+fn loom() -> Result<()> {
+    if !LOOM {
+        println!("There are no loom tests yet.");
+        return Ok(());
+    }
+    execute(
+        cargo()
+            .args(["test", "-p", "tidegate", "--lib", "--release", "loom"])
+            .env("RUSTFLAGS", "--cfg loom")
+            .env("CARGO_TARGET_DIR", root().join("target/loom")),
+    )
+}
