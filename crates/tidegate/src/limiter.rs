@@ -45,10 +45,10 @@ pub struct LimiterBuilder {
 pub enum WaitError {
     /// The cost is above what the limit ever admits.
     #[error("waiting will never help")]
-    Never(Decision),
+    Never(Box<Decision>),
     /// The request could be admitted only after the deadline.
     #[error("it would take {:?}, longer than the deadline", .0.retry_after().unwrap_or_default())]
-    Deadline(Decision),
+    Deadline(Box<Decision>),
 }
 
 impl Limiter {
@@ -311,11 +311,11 @@ impl<'l> Waiting<'l> {
             return Ok(Ask::Ready(decision));
         }
         let Some(wait) = decision.retry_after() else {
-            return Err(WaitError::Never(decision));
+            return Err(WaitError::Never(Box::new(decision)));
         };
         let wait_us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         if decision.decided_at_us().saturating_add(wait_us) > self.deadline_us {
-            return Err(WaitError::Deadline(decision));
+            return Err(WaitError::Deadline(Box::new(decision)));
         }
         Ok(Ask::Wait(wait))
     }

@@ -83,7 +83,6 @@ impl Bucket {
         self.low[slot % SLOTS] == 0
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "shifted down to 19 bits")]
     pub(super) fn fingerprint(&self, slot: usize) -> Fingerprint {
         let high = self.high[slot % SLOTS] >> (ID_BITS + EXTRA_LOW_BITS);
         Fingerprint {

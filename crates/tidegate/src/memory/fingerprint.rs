@@ -51,7 +51,6 @@ impl Seeds {
         let [first, second] = &self.0;
         let low = first.hash(scope.0[0], key);
         let high = second.hash(scope.0[1], key) >> (u64::BITS - HIGH_BITS);
-        #[expect(clippy::cast_possible_truncation, reason = "shifted down to 19 bits")]
         Fingerprint {
             low: low.max(1),
             high: high as u32,

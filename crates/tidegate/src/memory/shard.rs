@@ -23,7 +23,7 @@ use super::view::LogRef;
 use crate::algorithm::{LogHeader, LogRecord};
 
 /// Buckets that an insertion at the bound sweeps for keys as good as new.
-const SWEEP: usize = 16;
+const SWEEP: u32 = 16;
 
 /// Entries that may move to make room for one. With three, buckets fill to 96 %
 /// on average before a shard must be rebuilt; with two, to 92 %.
@@ -140,14 +140,17 @@ impl<M: Region> Shard<M> {
         bounds: &Bounds,
         pinned: &[Fingerprint],
     ) -> Result<(), Full> {
-        for bucket in self.nearby(print).collect::<SmallVec<[usize; 2 + SWEEP]>>() {
+        for bucket in self
+            .nearby(print)
+            .collect::<SmallVec<[usize; 2 + SWEEP as usize]>>()
+        {
             self.sweep(bucket, now_us, bounds, pinned);
         }
         if bounds.take_key() {
             return Ok(());
         }
         let made = self.evict(print, now_us, bounds, pinned);
-        self.hand = self.hand.wrapping_add(SWEEP as u32);
+        self.hand = self.hand.wrapping_add(SWEEP);
         made
     }
 
@@ -204,7 +207,7 @@ impl<M: Region> Shard<M> {
         };
         let own: SmallVec<[usize; 2]> = SmallVec::from_slice(own);
         own.into_iter()
-            .chain((0..count.min(SWEEP)).map(move |step| (hand + step) % count))
+            .chain((0..count.min(SWEEP as usize)).map(move |step| (hand + step) % count))
     }
 
     /// The entry close by that will be as good as new first, and when.
@@ -418,10 +421,6 @@ fn ring_len(records: &[LogRecord]) -> u32 {
 /// The two buckets a key may lie in.
 #[inline]
 fn candidates(print: Fingerprint, buckets: usize) -> [usize; 2] {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "below the number of buckets"
-    )]
     let pick = |hash: u64| ((hash * buckets as u64) >> 32) as usize;
     [pick(print.low & 0xffff_ffff), pick(print.low >> 32)]
 }

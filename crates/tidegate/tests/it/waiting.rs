@@ -82,7 +82,7 @@ fn it_fails_at_once_when_the_deadline_is_too_short() {
             let error = wait(&timed, short).expect_err("too short");
             assert_eq!(
                 *error,
-                WaitError::Deadline(before.clone()),
+                WaitError::Deadline(Box::new(before.clone())),
                 "{name} {limit}"
             );
             let text = format!("it would take {needed:?}, longer than the deadline");
