@@ -7,9 +7,6 @@ use anyhow::{Context, Result};
 use crate::command::{cargo, root, run as execute};
 use crate::{install, readme};
 
-/// Whether the library has tests that loom runs.
-const LOOM: bool = false;
-
 type Step = (&'static str, fn() -> Result<()>);
 
 const STEPS: &[Step] = &[
@@ -64,10 +61,6 @@ fn documentation() -> Result<()> {
 /// The hand-made atomics under every order of steps. Its flags would rebuild
 /// everything else, so it has a target folder of its own.
 fn loom() -> Result<()> {
-    if !LOOM {
-        println!("There are no loom tests yet.");
-        return Ok(());
-    }
     execute(
         cargo()
             .args(["test", "-p", "tidegate", "--lib", "--release", "loom"])

@@ -62,3 +62,8 @@ pub use memory::{
     Charge, Check, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits, WhenFull,
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
+
+/// The README's example is a test, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -253,7 +253,7 @@ impl<M: Region> Shard<M> {
         let spare = if bounds.keys.held() < bounds.max_keys / 2 {
             3
         } else {
-            9
+            8
         };
         let mut slots = self.len as usize + 1;
         loop {

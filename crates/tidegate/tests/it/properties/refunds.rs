@@ -5,9 +5,10 @@
 //! admit, and it never has less left.
 
 use proptest::prelude::*;
-use tidegate::{Align, Cost, Decision, Kind};
+use tidegate::{Align, Cost, Kind, Receipt};
 
-use super::{Case, Run, for_each_algorithm, window_us};
+use super::{Case, Run, for_each_algorithm};
+use crate::support::{KEY, micros};
 
 for_each_algorithm!(
     a_refund_lets_no_more_through_than_no_request,
@@ -16,39 +17,29 @@ for_each_algorithm!(
 
 fn a_refund_lets_no_more_through_than_no_request(case: &Case) -> Result<(), TestCaseError> {
     let (mut refunded, mut other) = (Run::new(case), Run::new(case));
-    let mut held: Vec<(u64, Decision)> = Vec::new();
+    let mut held: Vec<Receipt> = Vec::new();
     // A window that opens with the first request opens earlier by one that is
     // given back, and so is over earlier: the promise holds while it lasts.
     let from_the_first =
         matches!(case.limit.kind(), Kind::FixedWindow(window) if window.align() == Align::First);
+    let mut over_us = u64::MAX;
     for step in &case.steps {
         refunded.advance(step.advance);
         other.set(refunded.now_us);
-        let now_us = refunded.now_us;
-        if from_the_first
-            && held
-                .first()
-                .is_some_and(|(taken_us, _)| now_us - taken_us >= window_us(&case.limit))
-        {
-            return Ok(());
+        if refunded.now_us >= over_us {
+            break;
         }
         match step.extra % 4 {
             0 => {
                 let extra = refunded.check(refunded.cost(step.take));
-                if extra.allowed() {
-                    held.push((now_us, extra));
+                held.extend(extra.receipt());
+                if extra.allowed() && from_the_first {
+                    over_us = over_us.min(refunded.now_us + micros(extra.reset_after()));
                 }
             }
             1 if !held.is_empty() => {
-                let (_, extra) = held.remove(usize::from(step.extra) % held.len());
-                let receipt = extra.receipt().expect("it was charged");
-                refunded.limiter.refund(crate::support::KEY, &receipt);
-                if from_the_first {
-                    // Its window is still the one to watch.
-                    held.insert(0, (receipt.decided_at_us(), extra));
-                    held.truncate(1);
-                    return compare(&refunded, &other);
-                }
+                let receipt = held.remove(usize::from(step.extra) % held.len());
+                refunded.limiter.refund(KEY, &receipt);
             }
             _ => {
                 let cost = refunded.cost(step.take);
@@ -57,19 +48,20 @@ fn a_refund_lets_no_more_through_than_no_request(case: &Case) -> Result<(), Test
                 }
             }
         }
-        compare(&refunded, &other)?;
+        let (left, wanted) = (refunded.peek(1), other.peek(1));
+        prop_assert!(
+            left.remaining() <= wanted.remaining(),
+            "{:?} {:?}",
+            left,
+            wanted
+        );
+        // With nothing left to give back, a counter or a log has forgotten the
+        // requests altogether; a bucket may have drained less.
+        let forgotten = !from_the_first && !matches!(case.limit.kind(), Kind::TokenBucket(_));
+        if held.is_empty() && forgotten {
+            prop_assert_eq!(left, wanted);
+        }
     }
-    Ok(())
-}
-
-fn compare(refunded: &Run, other: &Run) -> Result<(), TestCaseError> {
-    let (refunded, other) = (refunded.peek(1), other.peek(1));
-    prop_assert!(
-        refunded.remaining() <= other.remaining(),
-        "{:?} {:?}",
-        refunded,
-        other
-    );
     Ok(())
 }
 
@@ -86,8 +78,11 @@ fn a_refund_at_once_undoes_the_request(case: &Case) -> Result<(), TestCaseError>
         };
         prop_assert_eq!(receipt.decided_at_us(), run.now_us);
         if step.extra % 2 == 0 {
-            run.limiter.refund(crate::support::KEY, &receipt);
+            // A refusal in between changes nothing, and is not remembered.
+            run.check(Cost::of(decision.remaining().saturating_add(1)));
+            run.limiter.refund(KEY, &receipt);
             let after = run.peek(1);
+            prop_assert!(run.peek(before.remaining()).allowed());
             prop_assert_eq!(after.remaining(), before.remaining());
             prop_assert_eq!(after.reset_after(), before.reset_after());
             // A receipt of another key's is of no use to one that holds nothing.
