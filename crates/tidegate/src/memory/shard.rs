@@ -106,7 +106,8 @@ impl<M: Region> Shard<M> {
                 break;
             }
             // The evicted key's quota, or the new one's: either way one too many.
-            let made = self.evict(print, now_us, bounds, pinned);
+            let own = candidates(print, self.region.buckets().len());
+            let made = self.evict(self.nearest(own, pinned), now_us, bounds);
             bounds.keys.give_back(1);
             made?;
         }
@@ -140,30 +141,31 @@ impl<M: Region> Shard<M> {
         bounds: &Bounds,
         pinned: &[Fingerprint],
     ) -> Result<(), Full> {
-        for bucket in self
-            .nearby(print)
-            .collect::<SmallVec<[usize; 2 + SWEEP as usize]>>()
-        {
+        let nearby = self.nearby(print);
+        self.hand = self.hand.wrapping_add(SWEEP);
+        for &bucket in &nearby {
             self.sweep(bucket, now_us, bounds, pinned);
         }
         if bounds.take_key() {
             return Ok(());
         }
-        let made = self.evict(print, now_us, bounds, pinned);
-        self.hand = self.hand.wrapping_add(SWEEP);
-        made
+        // Hardly ever is there nothing close by.
+        let everywhere = 0..self.region.buckets().len();
+        let nearest = self
+            .nearest(nearby, pinned)
+            .or_else(|| self.nearest(everywhere, pinned));
+        self.evict(nearest, now_us, bounds)
     }
 
-    /// Removes, where that is allowed, an entry close to being as good as new to
-    /// make room for a new key, which gets its quota.
+    /// Removes this entry, where that is allowed, for a new key, which gets its
+    /// quota.
     fn evict(
         &mut self,
-        print: Fingerprint,
+        nearest: Option<(u64, Place)>,
         now_us: u64,
         bounds: &Bounds,
-        pinned: &[Fingerprint],
     ) -> Result<(), Full> {
-        let Some((fresh_at_us, place)) = self.nearest(print, pinned) else {
+        let Some((fresh_at_us, place)) = nearest else {
             return Err(Full { retry_after_us: 1 });
         };
         if bounds.when_full == WhenFull::Deny {
@@ -188,43 +190,38 @@ impl<M: Region> Shard<M> {
         if bounds.when_full == WhenFull::Evict || bounds.keys.held() < bounds.max_keys {
             return None;
         }
-        let fresh_at_us = self
-            .nearest(print, &[])
-            .map_or(now_us + 1, |(fresh_at_us, _)| fresh_at_us);
+        let nearest = self.nearest(self.nearby(print), &[]);
+        let fresh_at_us = nearest.map_or(now_us + 1, |(fresh_at_us, _)| fresh_at_us);
         let retry_after_us = fresh_at_us
             .checked_sub(now_us)
             .filter(|&wait_us| wait_us > 0)?;
         Some(Full { retry_after_us })
     }
 
-    /// The buckets of a key, and a few more that change from time to time.
-    fn nearby(&self, print: Fingerprint) -> impl Iterator<Item = usize> + use<M> {
+    /// The buckets of a key, and a few more that change from call to call.
+    fn nearby(&self, print: Fingerprint) -> SmallVec<[usize; 2 + SWEEP as usize]> {
         let (count, hand) = (self.region.buckets().len(), self.hand as usize);
-        let own = if count > 0 {
-            &candidates(print, count)[..]
-        } else {
-            &[]
-        };
-        let own: SmallVec<[usize; 2]> = SmallVec::from_slice(own);
-        own.into_iter()
-            .chain((0..count.min(SWEEP as usize)).map(move |step| (hand + step) % count))
+        let more = (0..count.min(SWEEP as usize)).map(|step| (hand + step) % count);
+        let own = candidates(print, count)
+            .into_iter()
+            .filter(|&bucket| bucket < count);
+        own.chain(more).collect()
     }
 
-    /// The entry close by that will be as good as new first, and when.
-    fn nearest(&self, print: Fingerprint, pinned: &[Fingerprint]) -> Option<(u64, Place)> {
-        let buckets = self.region.buckets();
+    /// The entry in these buckets that will be as good as new first, and when.
+    fn nearest(
+        &self,
+        buckets: impl IntoIterator<Item = usize>,
+        pinned: &[Fingerprint],
+    ) -> Option<(u64, Place)> {
         let entries = |bucket: usize| {
+            let entry = &self.region.buckets()[bucket];
             (0..SLOTS).filter_map(move |slot| {
-                let entry = &buckets[bucket];
                 let free = !entry.is_empty(slot) && !pinned.contains(&entry.fingerprint(slot));
                 free.then(|| (entry.fresh_at_us(slot), (bucket, slot)))
             })
         };
-        // Hardly ever is there nothing close by.
-        self.nearby(print)
-            .flat_map(entries)
-            .min()
-            .or_else(|| (0..buckets.len()).flat_map(entries).next())
+        buckets.into_iter().flat_map(entries).min()
     }
 
     /// Drops the keys of a bucket that are as good as new.
