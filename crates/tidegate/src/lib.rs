@@ -27,11 +27,11 @@
 //!
 //! | algorithm | promise | memory a key |
 //! | --- | --- | --- |
-//! | [token bucket](algorithm::TokenBucket) (default) | `burst + requests * t / window` in any time `t` | 34 bytes |
-//! | token bucket, [strict](Limit::strict) | `requests` in any window | 34 bytes |
-//! | [fixed window](Limit::fixed_window) | `requests` per window, twice that across an edge | 34 bytes |
-//! | [sliding window](Limit::sliding_window) | `requests` per aligned window, below twice that in any | 34 bytes |
-//! | [sliding log](Limit::sliding_log) | `requests` in any window | 34 bytes, and 12 an event |
+//! | [token bucket](algorithm::TokenBucket) (default) | `burst + requests * t / window` in any time `t` | about 35 bytes |
+//! | token bucket, [strict](Limit::strict) | `requests` in any window | about 35 bytes |
+//! | [fixed window](Limit::fixed_window) | `requests` per window, twice that across an edge | about 35 bytes |
+//! | [sliding window](Limit::sliding_window) | `requests` per aligned window, below twice that in any | about 35 bytes |
+//! | [sliding log](Limit::sliding_log) | `requests` in any window | about 35 bytes, and 12 an event |
 //!
 //! # What it leaves to others
 //!

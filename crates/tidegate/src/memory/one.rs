@@ -114,7 +114,9 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                     );
                 }
                 (false, Charge::Nothing | Charge::Admitted) => {
-                    refused.set(print, level.id, stored);
+                    if shard.refused_again(print) {
+                        refused.set(print, level.id, stored);
+                    }
                     drop(shard);
                     return decision(
                         level,

@@ -1,4 +1,4 @@
-//! The key a shard refused last, for everyone to read without a lock.
+//! The key a shard refused twice in a row, for everyone to read without a lock.
 //!
 //! Traffic above a limit mostly asks for the same few keys and is refused, which
 //! changes nothing: a copy of the key's entry is enough to say so, with all the

@@ -48,6 +48,8 @@ pub(crate) struct Shard<M> {
     logs: u32,
     /// The next bucket to sweep.
     hand: u32,
+    /// A part of the hash of the key that was refused last.
+    suspect: u32,
 }
 
 impl<M: Region> Shard<M> {
@@ -58,6 +60,14 @@ impl<M: Region> Shard<M> {
         let slot = buckets.get(first)?.find(print);
         slot.map(|slot| (first, slot))
             .or_else(|| Some((second, buckets[second].find(print)?)))
+    }
+
+    /// Notes a refusal, and says whether the last one was of the same key, too.
+    #[inline]
+    pub(super) fn refused_again(&mut self, print: Fingerprint) -> bool {
+        #[expect(clippy::cast_possible_truncation, reason = "a part is enough")]
+        let part = print.low as u32;
+        std::mem::replace(&mut self.suspect, part) == part
     }
 
     #[inline]

@@ -73,18 +73,19 @@ fn p5_keys_as_good_as_new_make_room_before_keys_in_use() {
         timed.limiter.check_cost(key(1, number), Cost::of(10));
     }
     timed.at(2 * MINUTE);
-    for number in 0..half / 5 {
-        assert!(
-            timed
-                .limiter
-                .check_cost(key(2, number), Cost::of(10))
-                .allowed()
-        );
+    let new = half / 5;
+    for number in 0..new {
+        let decision = timed.limiter.check_cost(key(2, number), Cost::of(10));
+        assert!(decision.allowed(), "{number}");
     }
-    assert_eq!(timed.limiter.stats().evicted, 0);
-    for number in 0..half {
-        assert_eq!(timed.limiter.peek(key(1, number), Cost::ONE).remaining(), 2);
-    }
+    // Only a few buckets are searched for keys as good as new, so now and then
+    // there is none among them. Without a preference it would be every other time.
+    let evicted = timed.limiter.stats().evicted;
+    assert!(evicted <= u64::from(new / 20), "{evicted}");
+    let known = |kind, number| timed.limiter.peek(key(kind, number), Cost::ONE).remaining() < 10;
+    let forgotten = (0..half).filter(|&number| !known(1, number)).count()
+        + (0..new).filter(|&number| !known(2, number)).count();
+    assert_eq!(forgotten as u64, evicted);
 }
 
 #[test]
