@@ -160,8 +160,8 @@ fn a_key_takes_at_most_forty_bytes() {
 
 /// A small bound on the bytes of logs: not enough for 20 events of each of so many
 /// keys.
-const LOG_BYTES: usize = 50_000;
-const LOG_KEYS: u32 = 500;
+const LOG_BYTES: usize = 30_000;
+const LOG_KEYS: u32 = 300;
 
 fn crowded_logs(when_full: WhenFull) -> (Timed, usize) {
     let timed = Timed::with(Limit::per_day(20).sliding_log(), |builder| {

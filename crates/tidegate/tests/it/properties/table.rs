@@ -40,7 +40,7 @@ type Ask = (u8, u64, u32);
 
 fn asks() -> impl Strategy<Value = Vec<Ask>> {
     let share = prop_oneof![3 => Just(0), 2 => 0..50_u64, 1 => 0..1_500_u64];
-    prop::collection::vec((0..40_u8, share, 1..4_u32), 1..150)
+    prop::collection::vec((0..40_u8, share, 1..4_u32), 1..100)
 }
 
 /// A crowded table, and a table for each key.

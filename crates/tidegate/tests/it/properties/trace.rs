@@ -51,7 +51,7 @@ pub(crate) enum Take {
 
 pub(crate) fn cases(limit: impl Strategy<Value = Limit>) -> impl Strategy<Value = Case> {
     let start_us = prop_oneof![Just(0), 0..10 * DAY, 0..=MAX_NOW_US];
-    (limit, start_us, steps(60)).prop_map(|(limit, start_us, steps)| Case {
+    (limit, start_us, steps(50)).prop_map(|(limit, start_us, steps)| Case {
         limit,
         start_us,
         steps,
