@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::algorithm::MAX_NOW_US;
 
-/// A clock to decide by. The store reads it while it holds the keys of a check,
-/// so a clock that several threads move still gives each key its times in order.
+/// A clock to decide by. The store reads it while it holds the keys it changes, so a
+/// clock that several threads move still gives each key its times in order.
 pub trait Clock: Send + Sync {
     /// Microseconds since the Unix epoch. May step either way.
     fn now_us(&self) -> u64;
@@ -49,7 +49,10 @@ impl ManualClock {
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let by_us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
-        self.0.fetch_add(by_us, Ordering::Relaxed);
+        self.0
+            .update(Ordering::Relaxed, Ordering::Relaxed, |now_us| {
+                now_us.saturating_add(by_us)
+            });
     }
 
     /// Sets the clock, forward or back.
@@ -94,7 +97,9 @@ impl TimeSource {
 
     pub(crate) fn now_us(&self) -> u64 {
         match self {
-            Self::System { wall_us, started } => wall_us + micros(started.elapsed()),
+            Self::System { wall_us, started } => {
+                (wall_us + micros(started.elapsed())).min(MAX_NOW_US)
+            }
             Self::Injected(clock) => clock.now_us().min(MAX_NOW_US),
         }
     }

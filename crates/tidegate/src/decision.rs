@@ -36,15 +36,32 @@ pub enum Source {
 /// let wait = decision.retry_after().expect("waiting helps here");
 /// assert!(wait <= Duration::from_secs(30));
 /// ```
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Decision {
     pub(crate) levels: Levels,
     pub(crate) decided_at_us: u64,
     pub(crate) denied_by: Option<u32>,
     pub(crate) source: Source,
     pub(crate) charged: bool,
-    /// How often the store had seen its clock step back.
-    pub(crate) steps_back: u32,
+    /// How often the store had declared receipts void.
+    pub(crate) voided: u32,
+}
+
+/// Decisions are equal that say the same.
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        let says = |decision: &Self| {
+            let Self {
+                decided_at_us,
+                denied_by,
+                source,
+                charged,
+                ..
+            } = *decision;
+            (decided_at_us, denied_by, source, charged)
+        };
+        says(self) == says(other) && self.levels == other.levels
+    }
 }
 
 /// What one level says about a check.
@@ -109,7 +126,7 @@ pub(crate) struct Charged {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     pub(crate) decided_at_us: u64,
-    pub(crate) steps_back: u32,
+    pub(crate) voided: u32,
     pub(crate) levels: SmallVec<[Charged; 2]>,
 }
 
@@ -141,7 +158,8 @@ impl Decision {
 
     /// How long to wait before the same cost is admitted, if nobody else comes:
     /// exactly so long, and not a microsecond less. Zero when allowed, `None`
-    /// when waiting will never help.
+    /// when waiting will never help. (When a full store has no room for a new key, it
+    /// is when there may be.)
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if self.allowed() {
@@ -193,7 +211,7 @@ impl Decision {
     pub fn receipt(&self) -> Option<Receipt> {
         self.charged.then(|| Receipt {
             decided_at_us: self.decided_at_us,
-            steps_back: self.steps_back,
+            voided: self.voided,
             levels: self.levels().iter().map(|level| level.charge).collect(),
         })
     }

@@ -261,7 +261,7 @@ impl Limit {
     /// Counts with a [`FixedWindow`].
     ///
     /// # Panics
-    /// When a burst was set: only token buckets have one.
+    /// When a burst other than the requests was set: only token buckets have one.
     #[must_use]
     pub const fn fixed_window(self) -> Self {
         self.counted_by(Algorithm::FixedWindow)
@@ -270,7 +270,7 @@ impl Limit {
     /// Counts with a [`SlidingWindow`].
     ///
     /// # Panics
-    /// When a burst was set, or there are more than 2^28 requests.
+    /// When another burst was set, or there are more than 2^28 requests.
     #[must_use]
     pub const fn sliding_window(self) -> Self {
         self.counted_by(Algorithm::SlidingWindow)
@@ -279,7 +279,7 @@ impl Limit {
     /// Counts with a [`SlidingLog`].
     ///
     /// # Panics
-    /// When a burst was set, or there are more than 1,000,000 requests.
+    /// When another burst was set, or there are more than 1,000,000 requests.
     #[must_use]
     pub const fn sliding_log(self) -> Self {
         self.counted_by(Algorithm::SlidingLog)
@@ -303,8 +303,8 @@ impl Limit {
     }
 
     /// Reads what [`Display`](fmt::Display) prints: a rate, then any of
-    /// `fixed_window`, `sliding_window`, `sliding_log`, `burst=20`, `strict`,
-    /// `align=epoch`; or `block`.
+    /// `token_bucket`, `fixed_window`, `sliding_window`, `sliding_log`, `burst=20`,
+    /// `strict`, `align=epoch`; or `block`.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut words = text.split(' ');
         let rate = words.next().unwrap_or_default();

@@ -7,7 +7,9 @@ use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::decision::{Decision, Receipt};
 use crate::limit::Limit;
-use crate::memory::{Charge, Level, MemoryStore, MemoryStoreBuilder, Stats, WhenFull};
+use crate::memory::{
+    Charge, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits, WhenFull,
+};
 
 /// A limit applied to each of many keys, in memory.
 ///
@@ -106,7 +108,9 @@ impl Limiter {
     }
 
     /// Gives back what a check of this key charged, as far as it still counts:
-    /// never more than if the request had not been made.
+    /// never more than if the request had not been made. A receipt is for one
+    /// refund, and worth nothing after a reset, a change of the limit or a step back
+    /// of the clock.
     ///
     /// ```
     /// use tidegate::{Limit, Limiter};
@@ -129,16 +133,14 @@ impl Limiter {
         self.store.reset(&self.level, key)
     }
 
-    /// Changes the limit. Keys in use keep what they have used: lowering 5 to 3
-    /// with 5 used refuses until 2 are free. Clones made earlier keep the old one.
+    /// Changes the limit of this handle and of clones made later. Keys in use keep
+    /// what they have used: lowering 5 to 3 with 5 used refuses until 3 are free.
     ///
-    /// # Panics
-    /// After 32,767 different limits.
-    pub fn set_limit(&mut self, limit: Limit) {
-        self.level = self
-            .store
-            .level(NAME, limit)
-            .expect("fewer limits than that");
+    /// Fails after 32,767 different limits; a limit that was in force before is not
+    /// a different one.
+    pub fn set_limit(&mut self, limit: Limit) -> Result<(), TooManyLimits> {
+        self.level = self.store.level(NAME, limit)?;
+        Ok(())
     }
 
     /// The limit.
@@ -241,8 +243,8 @@ impl LimiterBuilder {
         self
     }
 
-    /// The most bytes held at once for the events of sliding logs, 12 an event;
-    /// 64 MiB unless said otherwise.
+    /// The most bytes held at once for the events of sliding logs; 64 MiB unless
+    /// said otherwise.
     pub fn max_log_bytes(mut self, max_log_bytes: usize) -> Self {
         self.store = self.store.max_log_bytes(max_log_bytes);
         self

@@ -141,14 +141,13 @@ impl SlidingLog {
     /// The log at an instant when none of its events count.
     #[must_use]
     pub const fn new_view(&self, header: &LogHeader, now_us: u64) -> LogView {
-        let raw_us = now_us + header.shift_us + header.last_us.saturating_sub(now_us);
         LogView {
             used: 0,
             expired: header.len,
             before: 0,
             total: 0,
             newest_raw_us: 0,
-            raw_us,
+            raw_us: now_us,
             now_us,
         }
     }

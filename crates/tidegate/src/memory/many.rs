@@ -32,6 +32,8 @@ struct Part<'l> {
     shard: usize,
     seen: Seen<'l>,
     admits: bool,
+    /// The costs of a key that occurs twice are more than any limit admits.
+    too_much: bool,
     after: Option<After<'l>>,
     full: Option<Full>,
 }
@@ -72,8 +74,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 let cost = u64::from(part.cost.get()) + u64::from(check.cost.get());
                 match Cost::new(cost) {
                     Ok(cost) => part.cost = cost,
-                    // More than any limit admits.
-                    Err(_) => part.seen.view = View::Block,
+                    Err(_) => part.too_much = true,
                 }
                 part_of.push(twin);
                 continue;
@@ -89,13 +90,14 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 shard,
                 seen,
                 admits: false,
+                too_much: false,
                 after: None,
                 full: None,
             });
         }
 
         for part in &mut parts {
-            part.admits = part.seen.view.admits(part.cost);
+            part.admits = !part.too_much && part.seen.view.admits(part.cost);
         }
         let mut denied = parts.iter().position(|part| !part.admits);
         for part in &mut parts {
@@ -148,7 +150,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             denied_by: denied.and_then(|index| u32::try_from(index).ok()),
             source: Source::Store,
             charged: denied.is_none() && charge != Charge::Nothing,
-            steps_back: self.steps_back.load(Relaxed),
+            voided: self.voided.load(Relaxed),
         }
     }
 
@@ -166,6 +168,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         };
         if let (View::SlidingLog(limit, before, old), View::SlidingLog(_, _, log)) =
             (&mut part.seen.view, &mut after.view)
+            && after.event > 0
         {
             let needed = old.map_or(1, |log| limit.room_needed(shard.log(log).0, before));
             let max = limit.rate().requests();
@@ -225,8 +228,8 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         let Some(After { view, event }) = &mut part.after else {
             return;
         };
-        if part.seen.stepped_back {
-            self.steps_back.fetch_add(1, Relaxed);
+        if part.seen.outdated {
+            self.voided.fetch_add(1, Relaxed);
         }
         self.locked(part.print).refused.forget(part.print);
         if let (View::SlidingLog(limit, before, _), View::SlidingLog(_, after, Some(log))) =
@@ -265,10 +268,11 @@ impl<'l> Part<'l> {
             Charge::Always if !self.admits => self.saturated(),
             _ => None,
         };
-        // After a clock has stepped back, a state is written even where nothing is
-        // charged: otherwise the key would stand still until the clock caught up.
+        // After a clock has stepped back, or a limit has changed, a state is written
+        // even where nothing is charged: otherwise the key would stand still until
+        // the clock caught up, or count as new when it would have under the old limit.
         let settled = || {
-            self.seen.stepped_back.then_some(After {
+            self.seen.outdated.then_some(After {
                 view: before,
                 event: 0,
             })
@@ -309,6 +313,11 @@ impl<'l> Part<'l> {
             Some(full) => Outcome {
                 used: Used::requests(outcome.limit),
                 retry_after_us: Some(full.retry_after_us),
+                reset_after_us: full.retry_after_us,
+                ..outcome
+            },
+            None if self.too_much => Outcome {
+                retry_after_us: None,
                 ..outcome
             },
             None => outcome,

@@ -56,8 +56,8 @@ use crate::limit::Limit;
 /// # Ok::<(), tidegate::TooManyLimits>(())
 /// ```
 ///
-/// No check allocates, but for one of a new key now and then, and those of more
-/// than two levels.
+/// Checks of known keys do not allocate, but for those of more than two levels, and
+/// those that make a log longer than it has ever been.
 #[derive(Clone)]
 pub struct MemoryStore {
     table: Arc<Table<ShardLock, Heap>>,
@@ -86,12 +86,11 @@ pub struct Check<'a> {
 }
 
 /// What a decision charges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Charge {
     /// Nothing: a look at the numbers.
     Nothing,
     /// All levels when all admit, none otherwise.
-    #[default]
     Admitted,
     /// And when one refuses, the levels that refuse, up to full: who keeps on
     /// asking stays out (`count_denied`).
@@ -138,8 +137,9 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// The most bytes held at once for the events of sliding logs, 12 an event;
-    /// 64 MiB unless said otherwise.
+    /// The most bytes held at once for the events of sliding logs; 64 MiB unless
+    /// said otherwise. A log takes 48 bytes and room for as many events of 12 bytes
+    /// as it has had at once, up to twice that.
     pub fn max_log_bytes(mut self, max_log_bytes: usize) -> Self {
         self.max_log_bytes = max_log_bytes;
         self
@@ -192,14 +192,17 @@ impl MemoryStore {
         })
     }
 
-    /// Decides all these checks as one.
+    /// Decides all these checks as one. A key that occurs twice in a level is
+    /// charged for both; levels of one name must be of one limit.
     #[must_use]
     pub fn decide(&self, checks: &[Check<'_>], charge: Charge) -> Decision {
         self.table.decide(checks, charge)
     }
 
     /// Gives back what a decision of these same checks has charged, as far as it
-    /// still counts: never more than if the request had not been made.
+    /// still counts: never more than if the request had not been made. A receipt is
+    /// for one refund, and worth nothing after a reset, a change of a limit or a step
+    /// back of the clock.
     pub fn refund(&self, checks: &[Check<'_>], receipt: &Receipt) {
         self.table.refund(checks, receipt);
     }

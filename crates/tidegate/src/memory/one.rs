@@ -27,7 +27,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         let before_us = self.clock_before_locks();
         let print = self.seeds.fingerprint(level.scope, key);
         let Locked { shard, refused } = self.locked(print);
-        let steps_back = self.steps_back.load(Relaxed);
+        let voided = self.voided.load(Relaxed);
 
         // A refusal that changes nothing needs no lock.
         if let Some(stored) = refused.get(print, level.id)
@@ -37,15 +37,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             if let Some(state) = at(limit, stored, now_us)
                 && !limit.admits(&state, cost)
             {
-                return decision(
-                    level,
-                    limit,
-                    &state,
-                    cost,
-                    now_us,
-                    Verdict::Refused,
-                    steps_back,
-                );
+                return decision(level, limit, &state, cost, now_us, Verdict::Refused, voided);
             }
         }
 
@@ -65,15 +57,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                     refused.forget(print);
                     shard.latest_us = now_us;
                     drop(shard);
-                    return decision(
-                        level,
-                        limit,
-                        &state,
-                        cost,
-                        now_us,
-                        Verdict::Charged,
-                        steps_back,
-                    );
+                    return decision(level, limit, &state, cost, now_us, Verdict::Charged, voided);
                 }
             }
             drop(shard);
@@ -95,7 +79,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                         cost,
                         now_us,
                         Verdict::Admitted,
-                        steps_back,
+                        voided,
                     );
                 }
                 (true, _) => {
@@ -103,30 +87,14 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                     refused.forget(print);
                     shard.write(place, print, level.id, limit.pack(&state));
                     drop(shard);
-                    return decision(
-                        level,
-                        limit,
-                        &state,
-                        cost,
-                        now_us,
-                        Verdict::Charged,
-                        steps_back,
-                    );
+                    return decision(level, limit, &state, cost, now_us, Verdict::Charged, voided);
                 }
                 (false, Charge::Nothing | Charge::Admitted) => {
                     if shard.refused_again(print) {
                         refused.set(print, level.id, stored);
                     }
                     drop(shard);
-                    return decision(
-                        level,
-                        limit,
-                        &state,
-                        cost,
-                        now_us,
-                        Verdict::Refused,
-                        steps_back,
-                    );
+                    return decision(level, limit, &state, cost, now_us, Verdict::Refused, voided);
                 }
                 (false, Charge::Always) => {}
             }
@@ -161,7 +129,7 @@ fn decision<C: Counter>(
     cost: Cost,
     now_us: u64,
     verdict: Verdict,
-    steps_back: u32,
+    voided: u32,
 ) -> Decision {
     let admitted = verdict != Verdict::Refused;
     let charge = Charged {
@@ -178,6 +146,6 @@ fn decision<C: Counter>(
         denied_by: (!admitted).then_some(0),
         source: Source::Store,
         charged: verdict == Verdict::Charged,
-        steps_back,
+        voided,
     }
 }

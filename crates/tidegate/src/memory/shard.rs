@@ -324,10 +324,18 @@ impl<M: Region> Shard<M> {
         } else {
             return log;
         };
-        if !bounds.take_log_bytes(ring_bytes(wanted)) {
-            // A ring that is too large is no reason to refuse.
+        let take = |records| {
+            bounds
+                .take_log_bytes(ring_bytes(records))
+                .then_some(records)
+        };
+        // Where bytes are short, as few as will do; and a ring that is merely too
+        // large stays as it is.
+        let least = needed.max(len);
+        let least = Some(least).filter(|_| needed > held);
+        let Some(wanted) = take(wanted).or_else(|| take(least?)) else {
             return log.filter(|_| needed <= held);
-        }
+        };
         let Some(new) = self.region.open_log(wanted) else {
             bounds.log_bytes.give_back(ring_bytes(wanted));
             return log.filter(|_| needed <= held);

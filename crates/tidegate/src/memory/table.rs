@@ -26,7 +26,7 @@ const KEYS_PER_SHARD: usize = 1024;
 /// The most shards of a store, and the most of them that are searched for log
 /// bytes on one caller's time.
 const MAX_SHARDS: usize = 1 << 14;
-const RECLAIM_SHARDS: usize = 64;
+const RECLAIM_SHARDS: usize = 8;
 
 /// The table of keys, generic over its locks and its memory.
 pub(crate) struct Table<R, M> {
@@ -35,9 +35,9 @@ pub(crate) struct Table<R, M> {
     pub(super) limits: Limits,
     pub(super) seeds: Seeds,
     pub(super) clock: TimeSource,
-    /// How often a key was found to have been written later than now. A receipt
-    /// from before such a step is void: nobody can say how long ago it was.
-    pub(super) steps_back: AtomicU32,
+    /// How often receipts have become void: with a step of the clock, a change of a
+    /// limit, or a reset, nobody can say what an earlier charge still counts for.
+    pub(super) voided: AtomicU32,
     /// The next shard to search for log bytes.
     hand: AtomicUsize,
 }
@@ -65,7 +65,7 @@ impl<R: RawMutex, M: Region + Default> Table<R, M> {
             limits: Limits::default(),
             seeds: Seeds::random(),
             clock,
-            steps_back: AtomicU32::new(0),
+            voided: AtomicU32::new(0),
             hand: AtomicUsize::new(0),
         }
     }
@@ -93,6 +93,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         refused.forget(print);
         let place = shard.find(print);
         if let Some(place) = place {
+            self.voided.fetch_add(1, Relaxed);
             shard.remove(place, &self.bounds);
         }
         place.is_some()
@@ -100,7 +101,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
 
     /// Gives back what a check of these levels charged, key by key.
     pub(super) fn refund(&self, checks: &[Check<'_>], receipt: &Receipt) {
-        if receipt.steps_back != self.steps_back.load(Relaxed) {
+        if receipt.voided != self.voided.load(Relaxed) {
             return;
         }
         for (index, (check, charged)) in checks.iter().zip(&receipt.levels).enumerate() {
@@ -125,13 +126,12 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             place: Some(place),
             stored: Some((limit, _)),
             view,
-            ..
+            outdated: false,
         } = self.see(&shard, print, level, now_us)
         else {
             return;
         };
-        // After another limit, or a clock that stepped back, nobody can say what
-        // the charge still counts for: better too little than too much.
+        // Better too little than too much.
         if [charged.limit, limit] != [level.id; 2] || now_us < decided_at_us {
             return;
         }
@@ -179,20 +179,19 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 } else {
                     self.limits.get(limit)
                 };
-                let (view, stepped_back) =
-                    View::load(&level.limit, old.as_ref(), state, log, now_us);
+                let (view, outdated) = View::load(&level.limit, old.as_ref(), state, log, now_us);
                 Seen {
                     place,
                     stored,
                     view,
-                    stepped_back,
+                    outdated,
                 }
             }
             _ => Seen {
                 place,
                 stored,
                 view: View::new(&level.limit, log, now_us),
-                stepped_back: false,
+                outdated: false,
             },
         }
     }
@@ -207,7 +206,10 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         pinned: &[Fingerprint],
     ) {
         // A ring that grows is there twice for a moment.
-        let bytes = ring_bytes(needed.saturating_mul(2).max(4));
+        let bytes = ring_bytes(needed).saturating_mul(2);
+        if bytes > self.bounds.max_log_bytes {
+            return;
+        }
         let mut freed = shard.reclaim_logs(bytes, now_us, &self.bounds, pinned);
         for _ in 0..RECLAIM_SHARDS.min(self.shards.len()) {
             if freed >= bytes {

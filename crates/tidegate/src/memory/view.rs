@@ -29,8 +29,9 @@ pub(super) struct Seen<'l> {
     /// What is stored there, and the limit it was written under.
     pub(super) stored: Option<(LimitId, Packed)>,
     pub(super) view: View<'l>,
-    /// The clock has stepped back since that was written.
-    pub(super) stepped_back: bool,
+    /// What is stored no longer says what is so: the clock has stepped back, or the
+    /// limit has changed, since it was written.
+    pub(super) outdated: bool,
 }
 
 /// The records of a log.
@@ -64,7 +65,7 @@ impl<'l> View<'l> {
     }
 
     /// A key's stored state, written under `old`, brought to this instant under
-    /// `limit`. The second value tells whether the clock has stepped back since.
+    /// `limit`. The second value tells whether what is stored is outdated.
     pub(super) fn load(
         limit: &'l Limit,
         old: Option<&Limit>,
@@ -82,7 +83,7 @@ impl<'l> View<'l> {
                 };
                 (
                     Self::TokenBucket(limit, limit.at(adopted, now_us)),
-                    now_us < state.last_us,
+                    now_us < state.last_us || limit != old,
                 )
             }
             (Kind::FixedWindow(limit), Some(Kind::FixedWindow(old))) => {
@@ -90,7 +91,7 @@ impl<'l> View<'l> {
                 let adopted = limit.adopt(old, state);
                 (
                     Self::FixedWindow(limit, limit.at(adopted, now_us)),
-                    now_us < state.last_us,
+                    now_us < state.last_us || limit != old,
                 )
             }
             (Kind::SlidingWindow(limit), Some(Kind::SlidingWindow(old))) => {
@@ -98,15 +99,15 @@ impl<'l> View<'l> {
                 let adopted = limit.adopt(old, state, now_us);
                 (
                     Self::SlidingWindow(limit, limit.at(adopted, now_us)),
-                    now_us < state.last_us,
+                    now_us < state.last_us || limit != old,
                 )
             }
-            (Kind::SlidingLog(limit), Some(Kind::SlidingLog(_))) => {
+            (Kind::SlidingLog(limit), Some(Kind::SlidingLog(old))) => {
                 let (header, records) = log.map_or(NO_LOG, |(_, log)| log);
                 let view = limit.at(header, records, now_us);
                 (
                     Self::SlidingLog(limit, view, log.map(|(id, _)| id)),
-                    now_us < header.last_us,
+                    now_us < header.last_us || limit != old,
                 )
             }
             // Another algorithm starts anew.

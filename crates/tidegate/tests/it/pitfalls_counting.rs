@@ -102,7 +102,7 @@ fn c4_d2_lowering_five_to_three_with_five_used_refuses_until_below_three() {
     for ((old, new), wait) in limits.zip(every_algorithm(3, MINUTE)).zip(waits) {
         let mut timed = Timed::new(old);
         assert_eq!(timed.admitted_of(5), 5);
-        timed.limiter.set_limit(new);
+        timed.limiter.set_limit(new).unwrap();
         assert_eq!(timed.admitted_of(100), 0, "{new}");
         let refused = timed.check();
         assert_eq!((refused.remaining(), refused.limit()), (0, 3), "{new}");
@@ -248,7 +248,7 @@ fn e8_remaining_stays_within_a_lowered_limit() {
         for (old, new) in limits.zip(every_algorithm(3, MINUTE)) {
             let mut timed = Timed::new(old);
             timed.admitted_of(used as usize);
-            timed.limiter.set_limit(new);
+            timed.limiter.set_limit(new).unwrap();
             let seen = timed.peek(1);
             assert_eq!(seen.remaining(), 3_u32.saturating_sub(used), "{new} {used}");
             assert_eq!(seen.limit(), 3);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::{Charge, Cost, Limit, ManualClock, MemoryStore, MemoryStoreBuilder, WhenFull};
 
-use crate::support::{DAY, KEY, SECOND, START, Timed, every_algorithm};
+use crate::support::{DAY, HOUR, KEY, MINUTE, SECOND, START, Timed, every_algorithm, micros};
 
 fn store(
     configure: impl FnOnce(MemoryStoreBuilder) -> MemoryStoreBuilder,
@@ -43,7 +43,8 @@ fn two_full_counters_stay_used_when_the_window_changes() {
     assert!(!timed.check_cost(most).allowed());
     timed
         .limiter
-        .set_limit(Limit::per(most, year - Duration::from_secs(1)).sliding_window());
+        .set_limit(Limit::per(most, year - Duration::from_secs(1)).sliding_window())
+        .unwrap();
     for _ in 0..3 {
         let refused = timed.check();
         assert_eq!((refused.allowed(), refused.remaining()), (false, 0));
@@ -202,4 +203,103 @@ fn a_peek_of_a_key_that_a_full_store_would_refuse_says_so() {
     assert!(!refused.allowed());
     assert_eq!(peeked.allowed(), refused.allowed());
     assert_eq!(peeked.remaining(), refused.remaining());
+}
+
+#[test]
+fn a_refusal_under_a_changed_limit_holds_for_as_long_as_it_says() {
+    for (old, new) in every_algorithm(5, SECOND)
+        .into_iter()
+        .zip(every_algorithm(5, HOUR))
+    {
+        let mut timed = Timed::new(old);
+        assert_eq!(timed.admitted_of(5), 5, "{old}");
+        timed.limiter.set_limit(new).unwrap();
+        let refused = timed.check();
+        let wait = refused.retry_after().expect("not for ever");
+        assert!(!refused.allowed(), "{new}");
+        // Under the old limit the key would be as good as new by now.
+        timed.at(2 * SECOND);
+        assert!(!timed.check().allowed(), "{new}");
+        timed
+            .clock
+            .set_us(refused.decided_at_us() + micros(wait) - 1);
+        assert!(!timed.check().allowed(), "{new}");
+        timed.clock.set_us(refused.decided_at_us() + micros(wait));
+        assert!(timed.check().allowed(), "{new}");
+    }
+}
+
+#[test]
+fn a_key_twice_at_too_large_a_cost_keeps_its_log_when_the_clock_steps_back() {
+    let (clock, store) = store(|builder| builder);
+    let log = store
+        .level("log", Limit::per_minute(5).sliding_log())
+        .unwrap();
+    let look = || store.decide(&[log.check(KEY)], Charge::Nothing).remaining();
+    assert!(store.decide(&[log.check(KEY)], Charge::Admitted).allowed());
+    clock.set_us(START - SECOND);
+    let checks = [log.check(KEY).cost(Cost::of(u32::MAX)), log.check(KEY)];
+    let refused = store.decide(&checks, Charge::Admitted);
+    assert_eq!((refused.limit(), refused.retry_after()), (5, None));
+    assert_eq!(look(), 4);
+    assert!(store.reset(&log, KEY));
+    assert_eq!((look(), store.stats().log_bytes), (5, 0));
+}
+
+#[test]
+fn a_refund_gives_nothing_when_it_is_the_first_to_see_a_step_back() {
+    for limit in every_algorithm(10, SECOND) {
+        let timed = Timed::new(limit);
+        let receipt = timed.check_cost(10).receipt().expect("it was charged");
+        timed.at(2 * SECOND);
+        assert!(timed.check_cost(10).allowed(), "{limit}");
+        timed.at(0);
+        timed.limiter.refund(KEY, &receipt);
+        assert_eq!(timed.admitted_of(20), 0, "{limit}");
+    }
+}
+
+#[test]
+fn a_refund_gives_nothing_after_a_reset_or_another_limit() {
+    for limit in every_algorithm(10, MINUTE) {
+        let timed = Timed::new(limit);
+        let receipt = timed.check_cost(10).receipt().expect("it was charged");
+        assert!(timed.limiter.reset(KEY));
+        assert!(timed.check_cost(10).allowed(), "{limit}");
+        timed.limiter.refund(KEY, &receipt);
+        assert_eq!(timed.admitted_of(20), 0, "{limit}: after a reset");
+
+        let mut timed = Timed::new(limit);
+        let receipt = timed.check_cost(5).receipt().expect("it was charged");
+        timed.limiter.set_limit(Limit::per_second(1_000)).unwrap();
+        timed.at(SECOND);
+        assert!(timed.check_cost(10).allowed(), "{limit}");
+        timed.limiter.set_limit(limit).unwrap();
+        let before = timed.peek(1).remaining();
+        timed.limiter.refund(KEY, &receipt);
+        assert_eq!(
+            timed.peek(1).remaining(),
+            before,
+            "{limit}: after another limit"
+        );
+    }
+}
+
+#[test]
+fn a_check_that_only_notes_a_step_back_needs_no_room_in_the_log() {
+    let (clock, store) = store(|builder| builder.max_log_bytes(96).when_full(WhenFull::Deny));
+    let log = store
+        .level("log", Limit::per_minute(4).sliding_log())
+        .unwrap();
+    for _ in 0..4 {
+        clock.advance(Duration::from_micros(1));
+        assert!(store.decide(&[log.check(KEY)], Charge::Admitted).allowed());
+    }
+    clock.set_us(START - HOUR);
+    let refused = store.decide(&[log.check(KEY)], Charge::Admitted);
+    assert!(!refused.allowed());
+    // The step did not stall the key.
+    clock.advance(refused.retry_after().expect("not for ever"));
+    assert!(store.decide(&[log.check(KEY)], Charge::Admitted).allowed());
+    assert_eq!(store.stats().denied_full, 0);
 }

@@ -49,7 +49,7 @@ proptest! {
             run.step(step);
         }
         if other.algorithm() != case.limit.algorithm() {
-            run.limiter.set_limit(other);
+            run.limiter.set_limit(other).expect("few limits");
             let seen = run.peek(1);
             prop_assert_eq!(seen.remaining(), seen.limit());
             prop_assert!(run.check(Cost::of(seen.limit())).allowed());
@@ -70,7 +70,7 @@ fn keeps_what_was_used(case: &Case, other: Limit) -> Result<(), TestCaseError> {
             continue;
         }
         let used = run.peek(1).rate();
-        run.limiter.set_limit(next);
+        run.limiter.set_limit(next).expect("few limits");
         let seen = run.peek(1);
         let close = 1e-6 * used.max(1.0);
         // What one microsecond of rounding up may add, and what is lost for good.
