@@ -117,16 +117,23 @@ impl Bucket {
             .map(|slot| (self.fingerprint(slot), self.limit(slot), self.read(slot)))
     }
 
+    /// Writes an entry. Of one that is there already, the first line mostly stays
+    /// as it is and is then not written, so that threads which take turns with a
+    /// key can keep their copies of it.
     #[inline]
     pub(super) fn write(&mut self, slot: usize, print: Fingerprint, limit: LimitId, state: Packed) {
         debug_assert!(state.fresh_at_us <= mask(TIME_BITS), "{state:?}");
         debug_assert!(state.extra >> 40 == 0, "{state:?}");
-        self.low[slot % SLOTS] = print.low;
-        self.high[slot % SLOTS] = u64::from(print.high) << (ID_BITS + EXTRA_LOW_BITS)
+        let slot = slot % SLOTS;
+        let high = u64::from(print.high) << (ID_BITS + EXTRA_LOW_BITS)
             | u64::from(limit) << EXTRA_LOW_BITS
             | state.extra & mask(EXTRA_LOW_BITS);
-        self.time[slot % SLOTS] = state.extra >> EXTRA_LOW_BITS << TIME_BITS | state.fresh_at_us;
-        self.data[slot % SLOTS] = state.data;
+        if (self.low[slot], self.high[slot]) != (print.low, high) {
+            self.low[slot] = print.low;
+            self.high[slot] = high;
+        }
+        self.time[slot] = state.extra >> EXTRA_LOW_BITS << TIME_BITS | state.fresh_at_us;
+        self.data[slot] = state.data;
     }
 
     pub(super) fn clear(&mut self, slot: usize) {

@@ -5,6 +5,7 @@ mod bucket;
 mod counter;
 mod fingerprint;
 mod limits;
+mod lock;
 mod many;
 mod one;
 mod refused;
@@ -16,15 +17,13 @@ mod view;
 use std::fmt;
 use std::sync::Arc;
 
-use spin::mutex::SpinMutex;
-use spin::relax::Yield;
-
 pub use bounds::{Stats, WhenFull};
 pub use limits::TooManyLimits;
 
 use bounds::Bounds;
 use bucket::LimitId;
 use fingerprint::Scope;
+use lock::ShardLock;
 use region::Heap;
 use table::Table;
 
@@ -62,10 +61,6 @@ use crate::limit::Limit;
 pub struct MemoryStore {
     table: Arc<Table<ShardLock, Heap>>,
 }
-
-/// The lock of a shard: held for some tens of nanoseconds, so whoever finds it taken
-/// tries again, and lets others run meanwhile.
-type ShardLock = SpinMutex<(), Yield>;
 
 /// A named limit of a store. Keys of levels with different names never meet, and
 /// a level of the same name continues with the keys of an earlier one: that is how

@@ -272,7 +272,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
 mod tests {
     use std::mem::{offset_of, size_of};
 
-    use super::super::ShardLock;
+    use super::super::lock::ShardLock;
     use super::super::region::Heap;
     use super::*;
 
