@@ -249,3 +249,26 @@ fn count_threads(threads: usize) -> String {
 fn progress(label: &str) {
     eprintln!("measuring: {label}");
 }
+
+/// What reading the time takes of each check, in nanoseconds: the standard library's
+/// monotonic clock, which tidegate uses, and governor's own.
+pub(crate) fn clocks() -> [f64; 2] {
+    use governor::clock::Clock;
+
+    let start = Instant::now();
+    let governors = governor::clock::DefaultClock::default();
+    [best(|| start.elapsed()), best(|| governors.now())]
+}
+
+/// The least time a call has taken on average, in seven runs.
+fn best<T>(call: impl Fn() -> T) -> f64 {
+    const CALLS: u32 = 1_000_000;
+    let run = |_| {
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            black_box(call());
+        }
+        start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
+    };
+    (0..7).map(run).fold(f64::INFINITY, f64::min)
+}

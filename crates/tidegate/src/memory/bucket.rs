@@ -67,12 +67,18 @@ impl Bucket {
     pub(super) fn find(&self, print: Fingerprint) -> Option<usize> {
         // Has the second line fetched while the first is looked at.
         hint::black_box(self.time[0]);
-        let matches = (0..SLOTS).fold(0_u32, |matches, slot| {
-            let high = self.high[slot] >> (ID_BITS + EXTRA_LOW_BITS);
-            let same = (self.low[slot] == print.low) & (high == u64::from(print.high));
-            matches | u32::from(same) << slot
+        let mut matches = (0..SLOTS).fold(0_u32, |matches, slot| {
+            matches | u32::from(self.low[slot] == print.low) << slot
         });
-        (matches != 0).then(|| matches.trailing_zeros() as usize)
+        // One round, unless two keys meet in 64 bits.
+        while matches != 0 {
+            let slot = matches.trailing_zeros() as usize;
+            if self.fingerprint(slot) == print {
+                return Some(slot);
+            }
+            matches &= matches - 1;
+        }
+        None
     }
 
     pub(super) fn find_empty(&self) -> Option<usize> {
@@ -193,7 +199,13 @@ mod tests {
             (bucket.fingerprint(0), bucket.fingerprint(3)),
             (prints[0], prints[1])
         );
-        assert_eq!(bucket.find(Fingerprint { low: 1, high: 1 }), None);
+        let meeting = Fingerprint { low: 1, high: 1 };
+        assert_eq!(bucket.find(meeting), None);
+        bucket.write(2, meeting, 1, few);
+        assert_eq!(
+            (bucket.find(meeting), bucket.find(prints[0])),
+            (Some(2), Some(0))
+        );
         bucket.clear(0);
         assert_eq!(
             (bucket.find(prints[0]), bucket.find_empty()),
