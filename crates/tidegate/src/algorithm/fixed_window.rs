@@ -5,7 +5,8 @@
 //! [`Align::Epoch`] windows lie at whole multiples of `W` since the Unix epoch.
 //! Up to `2N` can pass across an edge: `N` at the end of one window and `N` at
 //! the start of the next. Where that matters, use
-//! [`SlidingLog`](super::SlidingLog).
+//! [`SlidingLog`](super::SlidingLog). A clock that steps back takes the open window
+//! along, so with [`Align::Epoch`] each such step may add one `N` around it.
 //!
 //! # Example
 //! 3 per 60 s, first request at 10 s:

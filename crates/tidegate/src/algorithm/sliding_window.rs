@@ -6,9 +6,9 @@
 //! stays within `N`, compared exactly (`prev*(W - e) <= (N - cur - c)*W`).
 //!
 //! It is an approximation: at most `N` per aligned window, but up to just below
-//! `2N` in some other stretch of length `W` (19 at `N` = 10: 10 in the last
-//! moment of one window, 9 by the end of the next... see pitfall A3). Where any
-//! stretch must hold `N`, use [`SlidingLog`](super::SlidingLog).
+//! `2N` in some other stretch of length `W`. With `N` = 10 a minute, 10 at 59.9 s and
+//! 9 more at 114 s pass, 19 within 54 seconds. Where any stretch must hold `N`, use
+//! [`SlidingLog`](super::SlidingLog).
 //!
 //! # Example
 //! 10 per 60 s, 6 in the last window, 1 in this one, 10 s into it: the estimate

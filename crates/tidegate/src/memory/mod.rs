@@ -6,6 +6,7 @@ mod counter;
 mod fingerprint;
 mod limits;
 mod lock;
+mod logs;
 mod many;
 mod one;
 mod refused;
