@@ -7,8 +7,8 @@
 //!
 //! The copy is a sequence lock. Its version is odd while it is being written, so a
 //! reader that finds the same even version before and after has read one entry and
-//! not parts of two. Only the holder of the shard's lock writes it. It is dropped
-//! before the key's entry in the table changes.
+//! not parts of two. Only the holder of the shard's lock writes it, and whoever changes
+//! the key's entry drops it before giving the lock back.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, fence};
@@ -66,7 +66,7 @@ impl LastRefused {
         });
     }
 
-    /// Drops the copy if it is of this key, whose entry is about to change. Only
+    /// Drops the copy if it is of this key, whose entry changes. Only
     /// under the shard's lock.
     #[inline]
     pub(super) fn forget(&self, print: Fingerprint) {
