@@ -1,4 +1,5 @@
-//! The workspace's commands: `cargo xtask test` and `cargo xtask bench core`.
+//! The workspace's commands: `cargo xtask test`, `cargo xtask bench core` and
+//! `cargo xtask pictures`.
 
 #![expect(
     clippy::print_stdout,
@@ -9,6 +10,7 @@
 mod bench;
 mod command;
 mod install;
+mod pictures;
 mod readme;
 mod test;
 
@@ -17,11 +19,13 @@ use std::process::ExitCode;
 const HELP: &str = "usage: cargo xtask COMMAND
 
   test                 install what the tests need, then check the format, run
-                       clippy and all tests, build the docs, and run every
-                       command of README.md
+                       clippy and all tests, build the docs, compare the
+                       pictures, and run every command of README.md
   bench core           compare the in-memory limiter with others, and print the
                        tables of docs/benchmarks.md
-  bench core --save    the same, and put the tables into docs/benchmarks.md";
+  bench core --save    the same, and put the tables into docs/benchmarks.md
+  pictures             draw the pictures of docs/algorithms.md into docs/pictures
+  pictures --check     fail if docs/pictures is not what would be drawn";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +34,8 @@ fn main() -> ExitCode {
         ["test"] => test::run(),
         ["bench", "core"] => bench::core(false),
         ["bench", "core", "--save"] => bench::core(true),
+        ["pictures"] => pictures::write(),
+        ["pictures", "--check"] => pictures::check(),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

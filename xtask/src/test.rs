@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, root, run as execute};
-use crate::{install, readme};
+use crate::{install, pictures, readme};
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -15,6 +15,7 @@ const STEPS: &[Step] = &[
     ("Clippy", clippy),
     ("Tests: unit, property, integration and doc tests", tests),
     ("Documentation", documentation),
+    ("The pictures of docs/algorithms.md", pictures::check),
     ("Loom", loom),
     ("The commands of README.md", readme::run_commands),
 ];

@@ -4,7 +4,8 @@
 //! `tidegate-bench core` prints the tables of `docs/benchmarks.md`.
 //! `tidegate-bench instructions N [LIMITER]` makes N checks of known keys and
 //! prints nothing: it is there to be counted by callgrind. `cargo xtask bench
-//! core` does both.
+//! core` does both. `tidegate-bench pictures DIR` draws the pictures of
+//! `docs/algorithms.md`, for `cargo xtask pictures`.
 
 #![expect(
     clippy::print_stdout,
@@ -16,6 +17,7 @@ mod allocator;
 mod keys;
 mod limiters;
 mod measure;
+mod pictures;
 mod report;
 mod rounds;
 
@@ -27,7 +29,8 @@ use limiters::{Aerorate, Governor, Keyed, Load, Tidegate};
 static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 const HELP: &str = "usage: tidegate-bench core
-       tidegate-bench instructions N [tidegate|governor|aerorate]";
+       tidegate-bench instructions N [tidegate|governor|aerorate]
+       tidegate-bench pictures DIR";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         ["core"] => core(),
         ["instructions", checks] => instructions(checks, "tidegate"),
         ["instructions", checks, limiter] => instructions(checks, limiter),
+        ["pictures", folder] => return pictures(folder),
         _ => None,
     };
     if done.is_none() {
@@ -71,6 +75,14 @@ fn instructions(checks: &str, limiter: &str) -> Option<()> {
         _ => return None,
     }
     Some(())
+}
+
+fn pictures(folder: &str) -> ExitCode {
+    if let Err(error) = pictures::write(folder.as_ref()) {
+        eprintln!("error: cannot draw into {folder}: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }
 
 fn check_known<L: Keyed>(checks: usize) {
