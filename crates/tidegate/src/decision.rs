@@ -217,11 +217,16 @@ impl Decision {
     }
 
     fn reported(&self) -> Option<&LevelDecision> {
-        let levels = self.levels();
-        match self.denied_by() {
-            Some(index) => levels.get(index),
-            None => levels.iter().min_by_key(|level| level.outcome.remaining()),
-        }
+        self.levels().get(self.reported_index()?)
+    }
+
+    pub(crate) fn reported_index(&self) -> Option<usize> {
+        let levels = self.levels().iter().enumerate();
+        self.denied_by().or_else(|| {
+            levels
+                .min_by_key(|(_, level)| level.outcome.remaining())
+                .map(|(index, _)| index)
+        })
     }
 }
 

@@ -40,7 +40,15 @@
 
 mod limiter;
 
+#[cfg(feature = "toml")]
+mod config;
+mod policy;
+
+mod attributes;
+mod key;
+
 mod cost;
+mod duration;
 mod error;
 mod limit;
 mod rate;
@@ -48,18 +56,28 @@ mod rate;
 pub mod algorithm;
 
 mod decision;
+mod headers;
 mod memory;
 
 mod clock;
 
+pub use attributes::Attributes;
 pub use clock::{Clock, ManualClock};
+#[cfg(feature = "toml")]
+pub use config::{Address, Config, ConfigError, ConfigErrors, Secret, Server, Store};
 pub use cost::Cost;
 pub use decision::{Decision, LevelDecision, Receipt, Source};
 pub use error::{LimitError, ParseError};
+pub use headers::{Dialect, Headers};
 pub use limit::{Algorithm, Align, Kind, Limit, LimitSpec};
 pub use limiter::{Limiter, LimiterBuilder, WaitError};
 pub use memory::{
     Charge, Check, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits, WhenFull,
+};
+pub use policy::{
+    CheckError, Decisions, Explained, Keys, LevelKey, LevelReport, MissingAttribute, Mode, OnError,
+    Override, PoliciesError, Policy, PolicyBuilder, PolicyDecision, PolicyError, PolicyLevel,
+    PolicyLimiter, Template, Which,
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
 

@@ -8,8 +8,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
+use crate::duration::number;
 use crate::error::{LimitError, ParseError};
-use crate::rate::{Rate, number};
+use crate::rate::Rate;
 
 /// What counts the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -8,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::duration::{UNITS, in_units, micros, number};
 use crate::error::{LimitError, ParseError};
 
 /// The longest window a limit may have: 366 days.
@@ -80,26 +81,11 @@ impl Rate {
     }
 }
 
-/// The units a window can be written in, the longest first, with their
-/// microseconds.
-const UNITS: [(&str, u64); 6] = [
-    ("d", 86_400_000_000),
-    ("h", 3_600_000_000),
-    ("m", 60_000_000),
-    ("s", 1_000_000),
-    ("ms", 1_000),
-    ("us", 1),
-];
-
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, unit_us) = UNITS
-            .into_iter()
-            .find(|(_, unit_us)| self.window_us.is_multiple_of(*unit_us))
-            .expect("every whole number is a multiple of one microsecond");
-        match self.window_us / unit_us {
-            1 if unit_us >= 1_000_000 => write!(f, "{}r/{unit}", self.requests),
-            count => write!(f, "{}/{count}{unit}", self.requests),
+        match in_units(self.window_us) {
+            (1, unit @ ("d" | "h" | "m" | "s")) => write!(f, "{}r/{unit}", self.requests),
+            (count, unit) => write!(f, "{}/{count}{unit}", self.requests),
         }
     }
 }
@@ -122,19 +108,7 @@ fn split(text: &str) -> Option<(u64, u64)> {
         let (_, unit_us) = UNITS[..4].iter().find(|(unit, _)| *unit == window)?;
         return Some((number(requests)?, *unit_us));
     }
-    let digits = window.len()
-        - window
-            .trim_start_matches(|c: char| c.is_ascii_digit())
-            .len();
-    let (count, unit) = window.split_at(digits);
-    let (_, unit_us) = UNITS.iter().find(|(name, _)| *name == unit)?;
-    Some((number(requests)?, number(count)?.saturating_mul(*unit_us)))
-}
-
-/// A number written in ASCII digits and nothing else.
-pub(crate) fn number(digits: &str) -> Option<u64> {
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| digits.parse().unwrap_or(u64::MAX))
+    Some((number(requests)?, micros(window)?))
 }
 
 #[cfg(test)]

@@ -214,6 +214,17 @@ impl MemoryStore {
         self.table.bounds.stats()
     }
 
+    #[cfg(feature = "toml")]
+    pub(crate) fn is_bounded_by(&self, max_keys: usize, when_full: WhenFull) -> bool {
+        let bounds = &self.table.bounds;
+        (bounds.max_keys, bounds.when_full) == (max_keys, when_full)
+    }
+
+    /// Makes all receipts so far worth nothing.
+    pub(crate) fn void_receipts(&self) {
+        self.table.void_receipts();
+    }
+
     pub(crate) fn clock(&self) -> &TimeSource {
         &self.table.clock
     }

@@ -86,6 +86,10 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         self.decide_many(checks, charge)
     }
 
+    pub(super) fn void_receipts(&self) {
+        self.voided.fetch_add(1, Relaxed);
+    }
+
     /// Forgets a key.
     pub(super) fn reset(&self, level: &Level, key: &[u8]) -> bool {
         let print = self.seeds.fingerprint(level.scope, key);

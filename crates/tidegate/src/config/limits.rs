@@ -1,0 +1,41 @@
+//! The fields that make a limit, of a policy, a level or an override.
+
+use super::read::Fields;
+use crate::limit::{Algorithm, Align};
+use crate::policy::LimitFields;
+use crate::rate::Rate;
+
+/// The names of those fields.
+pub(super) const FIELDS: [&str; 6] = ["limit", "algorithm", "burst", "strict", "align", "block"];
+
+const ALGORITHMS: [(&str, Option<Algorithm>); 5] = [
+    ("token_bucket", Some(Algorithm::TokenBucket)),
+    ("fixed_window", Some(Algorithm::FixedWindow)),
+    ("sliding_window", Some(Algorithm::SlidingWindow)),
+    ("sliding_log", Some(Algorithm::SlidingLog)),
+    ("script", None),
+];
+
+pub(super) fn read(fields: &Fields<'_>) -> LimitFields {
+    let expected = "a rate in quotes, such as \"100r/s\" or \"5/10s\"";
+    let rate = fields.text("limit", expected).and_then(|text| {
+        let rate = text.parse::<Rate>();
+        rate.map_err(|error| fields.error("limit", error.to_string()))
+            .ok()
+    });
+    let algorithm = fields.choice("algorithm", &ALGORITHMS);
+    if algorithm == Some(None) {
+        fields.error(
+            "algorithm",
+            "\"script\" is not built yet: expected another algorithm",
+        );
+    }
+    LimitFields {
+        rate,
+        algorithm: algorithm.flatten(),
+        burst: fields.number_in("burst", 1..1 << 32),
+        strict: fields.flag("strict"),
+        align: fields.choice("align", &[("first", Align::First), ("epoch", Align::Epoch)]),
+        block: fields.flag("block"),
+    }
+}

@@ -1,0 +1,224 @@
+//! The policies of a file: read into drafts, which are then built like those made in
+//! code. What is wrong is reported where it stands.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::read::Fields;
+use super::{Store, limits};
+use crate::headers::Dialect;
+use crate::policy::name::shown;
+use crate::policy::{Draft, LevelDraft, Mode, OnError, Override, Place, Policy, Problem, Settings};
+
+pub(super) fn policies(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<Policy> {
+    let tables = root.tables("policies");
+    if root.has("policies") && tables.is_empty() && !root.is_wrong("policies") {
+        root.error(
+            "policies",
+            "an empty list: expected at least one of [[policies]]",
+        );
+    }
+    let mut names: Vec<String> = Vec::new();
+    let mut policies: Vec<Policy> = Vec::new();
+    for fields in &tables {
+        let draft = draft(fields);
+        if names.contains(&draft.draft.name) && !fields.is_wrong("name") {
+            let message = "two policies of this name: expected different names";
+            let name = shown(&draft.draft.name);
+            fields.error("name", format!("{name}: {message}"));
+        }
+        names.push(draft.draft.name.clone());
+        let store = &*draft.draft.settings.store;
+        if !stores.contains_key(store) {
+            let known: Vec<&str> = stores.keys().map(String::as_str).collect();
+            let message = format!(
+                "{}: no store of this name: expected one of {}",
+                shown(store),
+                known.join(", ")
+            );
+            fields.error("store", message);
+        }
+        policies.extend(draft.build());
+    }
+    policies
+}
+
+/// A draft, and the tables it came from.
+struct Drafted<'a> {
+    draft: Draft,
+    policy: &'a Fields<'a>,
+    levels: Vec<Fields<'a>>,
+    overrides: Vec<Fields<'a>>,
+}
+
+fn draft<'a>(fields: &'a Fields<'a>) -> Drafted<'a> {
+    let levels = fields.tables("levels");
+    let overrides = fields.tables("overrides");
+    let draft = Draft {
+        name: name(fields),
+        only: LevelDraft {
+            name: String::new(),
+            key: key(fields),
+            limit: limits::read(fields),
+        },
+        levels: levels.iter().map(level).collect(),
+        tag: fields.text("tag", TEMPLATE).map(str::to_owned),
+        overrides: overrides.iter().map(change).collect(),
+        headers: headers(fields),
+        settings: settings(fields),
+    };
+    for field in ["script", "args"] {
+        if fields.has(field) && !fields.is_wrong("algorithm") {
+            fields.error(field, "only algorithm = \"script\" has this");
+        }
+    }
+    Drafted {
+        draft,
+        policy: fields,
+        levels,
+        overrides,
+    }
+}
+
+impl Drafted<'_> {
+    fn build(self) -> Option<Policy> {
+        let Self {
+            draft,
+            policy: fields,
+            levels,
+            overrides,
+        } = self;
+        let table = |place: Place| match place {
+            Place::Level(index) if !levels.is_empty() => &levels[index],
+            Place::Policy | Place::Level(_) => fields,
+            Place::Override(index) => &overrides[index],
+        };
+        // Without the keys, nothing that is made of them can be judged.
+        let keys_known = ["key", "levels", "overrides"]
+            .iter()
+            .all(|field| !fields.is_wrong(field))
+            && levels.iter().all(|level| !level.is_wrong("key"));
+        let built = keys_known.then(|| draft.build());
+        if let Some(Err(error)) = &built {
+            for problem in &error.problems {
+                report(table(problem.place), problem);
+            }
+        }
+        fields.finish();
+        for table in levels.iter().chain(&overrides) {
+            table.finish_within(fields, "the policy");
+        }
+        built?.ok()
+    }
+}
+
+/// Reports what a draft has wrong, unless the reader has already said so.
+fn report(table: &Fields<'_>, problem: &Problem) {
+    let of_limit = limits::FIELDS.contains(&problem.field);
+    let said = table.is_wrong(problem.field)
+        || of_limit && limits::FIELDS.iter().any(|field| table.is_wrong(field));
+    if !said {
+        table.error(problem.field, problem.message.as_str());
+    }
+}
+
+const TEMPLATE: &str = "a template such as \"{ip}\"";
+
+fn name(fields: &Fields<'_>) -> String {
+    let expected = "a name in quotes";
+    let name = fields.text("name", expected);
+    if !fields.has("name") {
+        fields.error("name", format!("missing: expected {expected}"));
+    }
+    name.unwrap_or_default().into()
+}
+
+fn key(fields: &Fields<'_>) -> Option<String> {
+    fields.text("key", TEMPLATE).map(str::to_owned)
+}
+
+fn level(fields: &Fields<'_>) -> LevelDraft {
+    LevelDraft {
+        name: name(fields),
+        key: key(fields),
+        limit: limits::read(fields),
+    }
+}
+
+fn change(fields: &Fields<'_>) -> Override {
+    let expected = "attributes and their values, such as { ip = \"10.1.2.3\" }";
+    let matches = fields.pairs("match", expected);
+    if !fields.has("match") {
+        fields.error("match", format!("missing: expected {expected}"));
+    }
+    let matches = matches.unwrap_or_default().into_iter();
+    Override {
+        matches: matches
+            .map(|(attribute, value)| (attribute.into(), value.into()))
+            .collect(),
+        level: fields
+            .text("level", "the name of a level")
+            .map(str::to_owned),
+        limit: limits::read(fields),
+        enabled: fields.flag("enabled").unwrap_or(true),
+    }
+}
+
+fn headers(fields: &Fields<'_>) -> Dialect {
+    const EXPECTED: &str = "\"ietf\", \"x-ratelimit\", \"draft-06\", \"none\", or a list of three names for limit, reset and remaining";
+    let Some(texts) = fields.texts("headers", true, EXPECTED) else {
+        return Dialect::default();
+    };
+    match texts[..] {
+        [limit, reset, remaining] => Dialect::Custom([limit, reset, remaining].map(Box::from)),
+        ["ietf"] => Dialect::Ietf,
+        ["x-ratelimit"] => Dialect::XRateLimit,
+        ["draft-06"] => Dialect::Draft06,
+        ["none"] => Dialect::None,
+        _ => {
+            let value = match texts[..] {
+                [text] => shown(text),
+                _ => format!("a list of {}", texts.len()),
+            };
+            fields.error("headers", format!("{value}: expected {EXPECTED}"));
+            Dialect::default()
+        }
+    }
+}
+
+fn settings(fields: &Fields<'_>) -> Settings {
+    let standard = Settings::default();
+    let modes = [
+        ("exact", Mode::Exact),
+        ("lease", Mode::Lease),
+        ("background", Mode::Background),
+    ];
+    let answers = [
+        ("allow", OnError::Allow),
+        ("deny", OnError::Deny),
+        ("local", OnError::Local),
+    ];
+    let (zero, millisecond) = (Duration::ZERO, Duration::from_millis(1));
+    let minute = Duration::from_secs(60);
+    Settings {
+        mode: fields.choice("mode", &modes).unwrap_or(standard.mode),
+        sync_interval: fields
+            .duration("sync_interval", millisecond, minute)
+            .unwrap_or(standard.sync_interval),
+        refusal_memory: fields
+            .duration("refusal_memory", zero, minute)
+            .unwrap_or(standard.refusal_memory),
+        on_error: fields
+            .choice("on_error", &answers)
+            .unwrap_or(standard.on_error),
+        local_share: fields
+            .fraction("local_share")
+            .unwrap_or(standard.local_share),
+        count_denied: fields.flag("count_denied").unwrap_or(standard.count_denied),
+        shadow: fields.flag("shadow").unwrap_or(standard.shadow),
+        enabled: fields.flag("enabled").unwrap_or(standard.enabled),
+        store: fields
+            .text("store", "the name of a store")
+            .map_or(standard.store, Box::from),
+    }
+}

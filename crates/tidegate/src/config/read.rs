@@ -1,0 +1,340 @@
+//! Reading the fields of a table one by one: each is there and right, or absent, or an
+//! error that says where it stands, what it is and what was expected. Whatever nobody
+//! has asked for is unknown.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::ops::Range;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::error::Errors;
+use crate::duration::{Text, micros};
+
+/// A table of the file.
+pub(super) struct Fields<'a> {
+    table: &'a DeTable<'a>,
+    /// Where it lies, such as `policies.login`.
+    path: String,
+    span: Range<usize>,
+    /// The fields that were asked for.
+    known: RefCell<Vec<&'static str>>,
+    errors: &'a Errors<'a>,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn root(table: &'a DeTable<'a>, errors: &'a Errors<'a>) -> Self {
+        Self::new(table, String::new(), 0..0, errors)
+    }
+
+    fn new(
+        table: &'a DeTable<'a>,
+        path: String,
+        span: Range<usize>,
+        errors: &'a Errors<'a>,
+    ) -> Self {
+        Self {
+            table,
+            path,
+            span,
+            known: RefCell::default(),
+            errors,
+        }
+    }
+
+    fn get(&self, name: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        let mut known = self.known.borrow_mut();
+        if !known.contains(&name) {
+            known.push(name);
+        }
+        self.peek(name)
+    }
+
+    fn peek(&self, name: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.table.get(name)
+    }
+
+    /// Whether the file has a field.
+    pub(super) fn has(&self, name: &'static str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// Where a field lies.
+    pub(super) fn path_of(&self, name: &str) -> String {
+        match self.path.as_str() {
+            "" => name.into(),
+            path => format!("{path}.{name}"),
+        }
+    }
+
+    /// Says that a field is wrong. One that is absent is wrong where its table begins.
+    pub(super) fn error(&self, name: &str, message: impl Into<String>) {
+        let span = self.peek(name).map_or(self.span.clone(), Spanned::span);
+        self.errors.add(span, self.path_of(name), message);
+    }
+
+    /// Whether a field was found to be wrong.
+    pub(super) fn is_wrong(&self, name: &str) -> bool {
+        self.errors.has(&self.path_of(name))
+    }
+
+    fn expected(&self, name: &str, value: &Spanned<DeValue<'_>>, expected: impl Display) {
+        self.error(name, format!("{}: expected {expected}", self.shown(value)));
+    }
+
+    /// A value as it is repeated in a message.
+    fn shown(&self, value: &Spanned<DeValue<'_>>) -> String {
+        const SHOWN: usize = 40;
+        match value.get_ref() {
+            DeValue::Table(_) => return "a table".into(),
+            DeValue::Array(_) => return "a list".into(),
+            DeValue::String(text) => return crate::policy::name::shown(text),
+            _ => {}
+        }
+        let source = self.errors.source(value.span());
+        let mut shown: String = source.chars().take(SHOWN).collect();
+        if shown.len() < source.len() {
+            shown.push('…');
+        }
+        shown
+    }
+
+    pub(super) fn text(&self, name: &'static str, expected: &str) -> Option<&'a str> {
+        let value = self.get(name)?;
+        let text = value.get_ref().as_str();
+        if text.is_none() {
+            self.expected(name, value, expected);
+        }
+        text
+    }
+
+    pub(super) fn flag(&self, name: &'static str) -> Option<bool> {
+        let value = self.get(name)?;
+        let flag = value.get_ref().as_bool();
+        if flag.is_none() {
+            self.expected(name, value, "true or false");
+        }
+        flag
+    }
+
+    pub(super) fn number_in(&self, name: &'static str, range: Range<u64>) -> Option<u64> {
+        let value = self.get(name)?;
+        let number = whole(value.get_ref()).filter(|number| range.contains(number));
+        if number.is_none() {
+            let expected = format!("a whole number from {} to {}", range.start, range.end - 1);
+            self.expected(name, value, expected);
+        }
+        number
+    }
+
+    pub(super) fn fraction(&self, name: &'static str) -> Option<f64> {
+        let value = self.get(name)?;
+        let fraction = match value.get_ref() {
+            DeValue::Float(float) => float.as_str().parse().ok(),
+            DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok(),
+            _ => None,
+        };
+        if fraction.is_none() {
+            self.expected(name, value, "a number such as 0.5");
+        }
+        fraction
+    }
+
+    pub(super) fn duration(
+        &self,
+        name: &'static str,
+        from: Duration,
+        to: Duration,
+    ) -> Option<Duration> {
+        let value = self.get(name)?;
+        let text = value.get_ref().as_str();
+        let duration = text.and_then(micros).map(Duration::from_micros);
+        let duration = duration.filter(|duration| (from..=to).contains(duration));
+        if duration.is_none() {
+            let expected = format!(
+                "a duration in quotes, such as \"50ms\" or \"1s\", from {} to {}",
+                Text(from),
+                Text(to)
+            );
+            self.expected(name, value, expected);
+        }
+        duration
+    }
+
+    /// One of a few words.
+    pub(super) fn choice<T: Copy>(&self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
+        let value = self.get(name)?;
+        let text = value.get_ref().as_str();
+        let choice = choices.iter().find(|(word, _)| text == Some(word));
+        if choice.is_none() {
+            let words: Vec<String> = choices
+                .iter()
+                .map(|(word, _)| format!("{word:?}"))
+                .collect();
+            self.expected(name, value, format!("one of {}", words.join(", ")));
+        }
+        choice.map(|(_, choice)| *choice)
+    }
+
+    /// A list of texts; a single one will do where `one` is true.
+    pub(super) fn texts(
+        &self,
+        name: &'static str,
+        one: bool,
+        expected: &str,
+    ) -> Option<Vec<&'a str>> {
+        let value = self.get(name)?;
+        let texts = match value.get_ref() {
+            DeValue::Array(list) => list.iter().map(|item| item.get_ref().as_str()).collect(),
+            DeValue::String(text) if one => Some(vec![&**text]),
+            _ => None,
+        };
+        if texts.is_none() {
+            self.expected(name, value, expected);
+        }
+        texts
+    }
+
+    /// Every field of a table with its value as text.
+    pub(super) fn pairs(
+        &self,
+        name: &'static str,
+        expected: &str,
+    ) -> Option<Vec<(&'a str, &'a str)>> {
+        let value = self.get(name)?;
+        let pairs = match value.get_ref() {
+            DeValue::Table(table) => table
+                .iter()
+                .map(|(name, value)| Some((name.get_ref().as_ref(), value.get_ref().as_str()?)))
+                .collect(),
+            _ => None,
+        };
+        if pairs.is_none() {
+            self.expected(name, value, expected);
+        }
+        pairs
+    }
+
+    /// A table.
+    pub(super) fn table(&self, name: &'static str) -> Option<Fields<'a>> {
+        let value = self.get(name)?;
+        let DeValue::Table(table) = value.get_ref() else {
+            self.expected(name, value, format!("a table, [{}]", self.path_of(name)));
+            return None;
+        };
+        Some(Self::new(
+            table,
+            self.path_of(name),
+            value.span(),
+            self.errors,
+        ))
+    }
+
+    /// The tables in a table, by their names.
+    pub(super) fn named_tables(&self) -> Vec<(&'a str, Fields<'a>)> {
+        let mut tables = Vec::new();
+        for (name, value) in self.table {
+            let path = self.path_of(name.get_ref());
+            match value.get_ref() {
+                DeValue::Table(table) => {
+                    let fields = Self::new(table, path, value.span(), self.errors);
+                    tables.push((name.get_ref().as_ref(), fields));
+                }
+                _ => {
+                    let message = format!("{}: expected a table, [{path}]", self.shown(value));
+                    self.errors.add(value.span(), path, message);
+                }
+            }
+        }
+        tables
+    }
+
+    /// The tables of a list, each called by its own `name` where it has a good one.
+    pub(super) fn tables(&self, name: &'static str) -> Vec<Fields<'a>> {
+        let Some(value) = self.get(name) else {
+            return Vec::new();
+        };
+        let expected = format!("tables, [[{name}]]");
+        let DeValue::Array(list) = value.get_ref() else {
+            self.expected(name, value, expected);
+            return Vec::new();
+        };
+        let mut tables: Vec<Fields<'a>> = Vec::new();
+        for (index, item) in list.iter().enumerate() {
+            let DeValue::Table(table) = item.get_ref() else {
+                let message = format!("{}: expected {expected}", self.shown(item));
+                self.errors.add(item.span(), self.path_of(name), message);
+                continue;
+            };
+            let own = table.get("name").and_then(|own| own.get_ref().as_str());
+            let own = own.filter(|own| crate::policy::name::is_name(own));
+            let path = match own {
+                Some(own) => format!("{}.{own}", self.path_of(name)),
+                None => format!("{}[{index}]", self.path_of(name)),
+            };
+            let taken = tables.iter().any(|other| other.path == path);
+            let path = match taken {
+                true => format!("{}[{index}]", self.path_of(name)),
+                false => path,
+            };
+            tables.push(Self::new(table, path, item.span(), self.errors));
+        }
+        tables
+    }
+
+    /// Reports the fields that nobody has asked for.
+    pub(super) fn finish(&self) {
+        self.report_unknown(|known, name| match nearest(name, known) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("expected one of {}", known.join(", ")),
+        });
+    }
+
+    /// The same for a table inside another one, to which a field may belong.
+    pub(super) fn finish_within(&self, outer: &Self, name_of_outer: &str) {
+        let outer = outer.known.borrow();
+        self.report_unknown(|known, name| match nearest(name, known) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None if outer.contains(&name) => {
+                format!("expected it in {name_of_outer}, not here")
+            }
+            None => format!("expected one of {}", known.join(", ")),
+        });
+    }
+
+    fn report_unknown(&self, advice: impl Fn(&[&'static str], &str) -> String) {
+        let known = self.known.borrow();
+        for name in self.table.keys() {
+            let (text, span) = (name.get_ref().as_ref(), name.span());
+            if known.contains(&text) {
+                continue;
+            }
+            let shown: String = text.escape_debug().take(64).collect();
+            let message = format!("unknown field: {}", advice(&known, text));
+            self.errors.add(span, self.path_of(&shown), message);
+        }
+    }
+}
+
+/// A whole number, in any notation TOML has.
+fn whole(value: &DeValue<'_>) -> Option<u64> {
+    let integer = value.as_integer()?;
+    u64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+/// The known name that was probably meant.
+fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    const ALIKE: f64 = 0.8;
+    // Longer than any name: not worth comparing.
+    if name.len() > 64 {
+        return None;
+    }
+    let name = name.to_lowercase().replace('-', "_");
+    let scored = known
+        .iter()
+        .map(|other| (strsim::jaro_winkler(&name, other), *other));
+    let best = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (best.0 >= ALIKE).then_some(best.1)
+}

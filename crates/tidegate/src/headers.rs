@@ -1,0 +1,246 @@
+//! What a client sees of a decision: header fields and the body of a refusal, as
+//! text. Sending them is the business of a front end.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::limit::Limit;
+use crate::policy::name::shown;
+use crate::policy::{LevelReport, PolicyDecision};
+
+/// Which header fields a policy's clients see.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Dialect {
+    /// `RateLimit-Policy` and `RateLimit`, lists with an item a level, as in
+    /// draft-ietf-httpapi-ratelimit-headers-11.
+    #[default]
+    Ietf,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
+    XRateLimit,
+    /// `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset` and
+    /// `RateLimit-Policy`, as in the sixth version of that draft.
+    Draft06,
+    /// Names of your own, in this order: limit, reset, remaining.
+    Custom([Box<str>; 3]),
+    /// No headers at all, not even `Retry-After`.
+    None,
+}
+
+/// Header fields: names and values, ready to be sent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Headers<'p>(SmallVec<[(&'p str, Cow<'static, str>); 4]>);
+
+/// The greatest integer of a structured field (RFC 9651).
+const MAX_INTEGER: u128 = 999_999_999_999_999;
+
+const MICROS: u128 = 1_000_000;
+
+impl Dialect {
+    /// What is wrong with names of one's own.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Self::Custom(names) = self else {
+            return Ok(());
+        };
+        for (index, name) in names.iter().enumerate() {
+            if !is_field_name(name) {
+                return Err(format!(
+                    "{}: expected the name of a header, such as \"x-ratelimit-limit\"",
+                    shown(name)
+                ));
+            }
+            let mut others = names[..index].iter();
+            if others.any(|other| other.eq_ignore_ascii_case(name))
+                || name.eq_ignore_ascii_case(RETRY_AFTER)
+            {
+                return Err(format!(
+                    "{}: this name is taken: expected three different names",
+                    shown(name)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The longest name of a header.
+const MAX_NAME: usize = 128;
+
+fn is_field_name(name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_part)
+}
+
+const RETRY_AFTER: &str = "Retry-After";
+
+impl<'p> Headers<'p> {
+    /// The headers of one response: of all policies that were asked.
+    pub(crate) fn of<'d>(
+        decisions: impl IntoIterator<Item = &'d PolicyDecision<'p>> + Clone,
+    ) -> Self
+    where
+        'p: 'd,
+    {
+        let mut headers = Self::default();
+        let decisions = || decisions.clone().into_iter();
+        for decision in decisions() {
+            match decision.policy().headers() {
+                Dialect::Ietf => headers.add_ietf(decision),
+                Dialect::Draft06 => headers.add_draft_06_policy(decision),
+                Dialect::XRateLimit | Dialect::Custom(_) | Dialect::None => {}
+            }
+        }
+        // Single numbers can only tell of one policy: the one that refused, or else the
+        // one with the least remaining.
+        let refusal = decisions().find(|decision| !decision.allowed());
+        let counted = decisions().filter(|decision| decision.levels().len() > 0);
+        let reported = refusal.or_else(|| counted.min_by_key(|decision| decision.remaining()));
+        if let Some(decision) = reported {
+            headers.add_numbers(decision);
+        }
+        let told = refusal.filter(|refusal| *refusal.policy().headers() != Dialect::None);
+        if let Some(wait) = told.and_then(PolicyDecision::retry_after) {
+            headers.add(RETRY_AFTER, seconds(wait).max(1).to_string());
+        }
+        headers
+    }
+
+    /// Names and values, in the order to send them.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (*name, &**value))
+    }
+
+    /// The value of a field, whatever the case of its name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.iter()
+            .find(|(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    fn add_ietf(&mut self, decision: &PolicyDecision<'p>) {
+        let refused = !decision.allowed();
+        for level in decision.levels() {
+            let name = item_name(decision, &level);
+            let limit = match quota(level.limit()) {
+                Some((quota, window)) => format!("\"{name}\";q={quota};w={window}"),
+                None => format!("\"{name}\";q=0"),
+            };
+            self.list("RateLimit-Policy", &limit);
+            let numbers = level.numbers();
+            let mut item = format!("\"{name}\";r={}", numbers.remaining());
+            let wait = numbers.retry_after().filter(|_| refused && level.refuses());
+            let wait = wait.unwrap_or_else(|| numbers.reset_after());
+            if quota(level.limit()).is_some() {
+                write!(item, ";t={}", seconds(wait).max(1)).expect("a string takes everything");
+            }
+            self.list("RateLimit", &item);
+        }
+    }
+
+    fn add_draft_06_policy(&mut self, decision: &PolicyDecision<'p>) {
+        for level in decision.levels() {
+            if let Some((quota, window)) = quota(level.limit()) {
+                self.list("RateLimit-Policy", &format!("{quota};w={window}"));
+            }
+        }
+    }
+
+    fn add_numbers(&mut self, decision: &PolicyDecision<'p>) {
+        let [limit, reset, remaining] = match decision.policy().headers() {
+            Dialect::XRateLimit => [
+                "X-RateLimit-Limit",
+                "X-RateLimit-Reset",
+                "X-RateLimit-Remaining",
+            ],
+            Dialect::Draft06 => ["RateLimit-Limit", "RateLimit-Reset", "RateLimit-Remaining"],
+            Dialect::Custom([limit, reset, remaining]) => [&**limit, &**reset, &**remaining],
+            Dialect::Ietf | Dialect::None => return,
+        };
+        if decision.levels().len() == 0 {
+            return;
+        }
+        self.add(limit, decision.limit().to_string());
+        self.add(remaining, decision.remaining().to_string());
+        self.add(reset, seconds(decision.reset_after()).to_string());
+    }
+
+    fn add(&mut self, name: &'p str, value: String) {
+        self.0.push((name, value.into()));
+    }
+
+    /// Appends an item to a list, or begins it.
+    fn list(&mut self, name: &'static str, item: &str) {
+        match self.0.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, list)) => {
+                let list = list.to_mut();
+                list.push_str(", ");
+                list.push_str(item);
+            }
+            None => self.add(name, item.into()),
+        }
+    }
+}
+
+/// The body of a refusal, as `application/problem+json`: which policies it violates.
+pub(crate) fn problem<'p: 'd, 'd>(
+    decisions: impl IntoIterator<Item = &'d PolicyDecision<'p>>,
+    status: u16,
+) -> String {
+    let mut violated = String::new();
+    for decision in decisions.into_iter().filter(|decision| !decision.allowed()) {
+        for level in decision.levels().filter(LevelReport::refuses) {
+            if !violated.is_empty() {
+                violated.push(',');
+            }
+            write!(violated, "\"{}\"", item_name(decision, &level))
+                .expect("a string takes everything");
+        }
+    }
+    format!(
+        "{{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
+         \"title\":\"Request cannot be satisfied as assigned quota has been exceeded\",\
+         \"status\":{status},\"violated-policies\":[{violated}]}}"
+    )
+}
+
+/// `policy`, or `policy.level` where there are several. Names are such that they need
+/// no escapes, neither in a structured field nor in JSON.
+fn item_name<'d>(decision: &PolicyDecision<'d>, level: &LevelReport<'_>) -> Cow<'d, str> {
+    let policy = decision.policy();
+    match policy.levels().len() {
+        1 => policy.name().into(),
+        _ => format!("{}.{}", policy.name(), level.name()).into(),
+    }
+}
+
+/// Whole seconds, rounded up.
+fn seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// Requests per window, scaled to the least whole number of seconds; `None` for a
+/// block. `3/500ms` is 6 per 1.
+fn quota(limit: &Limit) -> Option<(u128, u128)> {
+    let rate = limit.spec()?.rate;
+    let (requests, window_us) = (u128::from(rate.requests()), u128::from(rate.window_us()));
+    let times = MICROS / greatest_common_divisor(window_us, MICROS);
+    let (quota, window) = (requests * times, window_us * times / MICROS);
+    if quota.max(window) <= MAX_INTEGER {
+        return Some((quota, window));
+    }
+    // No structured field could say it exactly: less than it is, in the shortest
+    // window that has whole seconds.
+    let window = window_us.div_ceil(MICROS);
+    Some((requests * window * MICROS / window_us, window))
+}
+
+fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,395 @@
+//! From what was said about a policy, in code or in a file, to a [`Policy`]: the one
+//! place where it is checked. Everything that is wrong is reported, not just the first.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::builder::{Draft, LevelDraft, Override};
+use super::cases::{Case, Cases, Condition};
+use super::fields::LimitFields;
+use super::name::{self, shown};
+use super::settings::{Mode, OnError, Settings};
+use super::template::Template;
+use super::{Policy, PolicyLevel, Tag};
+use crate::duration::Text;
+use crate::limit::{Algorithm, Limit};
+
+/// The most levels of one policy.
+const MAX_LEVELS: usize = 16;
+
+/// What is wrong with a policy: everything, not just the first thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyError {
+    policy: String,
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// One thing that is wrong, and the field that says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) place: Place,
+    pub(crate) field: &'static str,
+    pub(crate) message: String,
+}
+
+/// Where a field stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Policy,
+    Level(usize),
+    Override(usize),
+}
+
+impl Draft {
+    pub(crate) fn build(self) -> Result<Policy, PolicyError> {
+        let mut problems = Problems(Vec::new());
+        if !name::is_name(&self.name) {
+            let message = format!("{}: expected {}", shown(&self.name), name::EXPECTED);
+            problems.add(Place::Policy, "name", message);
+        }
+        check_settings(&self.settings, &mut problems);
+        if self.only.limit.block == Some(true) && !self.settings.enabled {
+            let message =
+                "true: with enabled = false, which allows everything: expected one of the two";
+            problems.add(Place::Policy, "block", message.into());
+        }
+        if let Err(message) = self.headers.check() {
+            problems.add(Place::Policy, "headers", message);
+        }
+        let levels = self.levels(&mut problems);
+        check_names(&levels, &mut problems);
+        check_mode(self.settings.mode, &levels, &mut problems);
+        let tag = self.tag(&levels, &mut problems);
+        let overrides = self.cases(&levels, &mut problems);
+        if !problems.0.is_empty() {
+            return Err(PolicyError {
+                policy: self.name,
+                problems: problems.0,
+            });
+        }
+        let levels = levels.into_iter().zip(overrides);
+        let levels = levels.filter_map(|(level, overrides)| {
+            let key = level.key?;
+            Some(PolicyLevel {
+                tag_slots: tag.slots(&key),
+                name: level.name.into(),
+                cases: Cases::new(overrides, level.limit?),
+                key,
+            })
+        });
+        Ok(Policy {
+            name: self.name.into(),
+            levels: levels.collect(),
+            tag,
+            headers: self.headers,
+            settings: self.settings,
+        })
+    }
+
+    /// The levels, as far as they are right.
+    fn levels(&self, problems: &mut Problems) -> Vec<Checked> {
+        let only = &self.only;
+        let blocked = only.limit.block == Some(true);
+        let check = |index: usize, name: &str, level: &LevelDraft, problems: &mut Problems| {
+            let place = Place::Level(index);
+            let key = level.key.as_deref().unwrap_or(Template::DEFAULT);
+            let key = Template::parse(key);
+            let key = key.map_err(|message| problems.add(place, "key", message));
+            let limit = match level.limit.limit() {
+                _ if blocked => Some(Limit::block()),
+                Ok(limit) => Some(limit),
+                Err(wrong) => {
+                    problems.add(place, wrong.field, wrong.message);
+                    None
+                }
+            };
+            Checked {
+                name: name.into(),
+                key: key.ok(),
+                limit,
+                fields: level.limit,
+            }
+        };
+        if self.levels.is_empty() {
+            return vec![check(0, &self.name, only, problems)];
+        }
+        let said = [
+            ("key", only.key.is_some()),
+            ("limit", only.limit.rate.is_some()),
+            ("algorithm", only.limit.algorithm.is_some()),
+            ("burst", only.limit.burst.is_some()),
+            ("strict", only.limit.strict.is_some()),
+            ("align", only.limit.align.is_some()),
+        ];
+        for (field, _) in said.into_iter().filter(|(_, said)| *said) {
+            let message = "beside levels: expected it in each of the levels instead";
+            problems.add(Place::Policy, field, message.into());
+        }
+        if self.levels.len() > MAX_LEVELS {
+            let message = format!(
+                "{} levels: expected at most {MAX_LEVELS}",
+                self.levels.len()
+            );
+            problems.add(Place::Policy, "levels", message);
+        }
+        let levels = self.levels.iter().enumerate();
+        levels
+            .map(|(index, level)| check(index, &level.name, level, problems))
+            .collect()
+    }
+
+    fn tag(&self, levels: &[Checked], problems: &mut Problems) -> Tag {
+        let keys: Option<Vec<&Template>> = levels.iter().map(|level| level.key.as_ref()).collect();
+        let Some(keys) = keys else {
+            // Nothing can be said about a tag before the keys are right.
+            return Tag::default();
+        };
+        let everywhere = |attribute: &str| keys.iter().all(|key| key.position(attribute).is_some());
+        let Some(text) = &self.tag else {
+            let first = keys.first().into_iter().flat_map(|key| key.attributes());
+            return Tag {
+                text: None,
+                attributes: first
+                    .filter(|name| everywhere(name))
+                    .map(Box::from)
+                    .collect(),
+            };
+        };
+        let mut add = |message| problems.add(Place::Policy, "tag", message);
+        let template = match Template::parse(text) {
+            Ok(template) => template,
+            Err(message) => {
+                add(message);
+                return Tag::default();
+            }
+        };
+        if template.attributes().len() == 0 {
+            add(format!(
+                "{}: no attribute: expected one that every level has in its key",
+                shown(text)
+            ));
+        }
+        for attribute in template.attributes().filter(|name| !everywhere(name)) {
+            add(format!(
+                "{}: the attribute {} is not in the key of every level: one counter would live in several places of a cluster",
+                shown(text),
+                shown(attribute)
+            ));
+        }
+        Tag {
+            attributes: template.attributes().map(Box::from).collect(),
+            text: Some(text.as_str().into()),
+        }
+    }
+
+    /// For each level, the overrides that are for it.
+    fn cases(&self, levels: &[Checked], problems: &mut Problems) -> Vec<Vec<Case>> {
+        let mut cases: Vec<Vec<Case>> = levels.iter().map(|_| Vec::new()).collect();
+        let keys_known = levels.iter().all(|level| level.key.is_some());
+        for (index, change) in self.overrides.iter().enumerate() {
+            let place = Place::Override(index);
+            if change.matches.is_empty() {
+                let message = "empty: expected at least one attribute and its value";
+                problems.add(place, "match", message.into());
+                continue;
+            }
+            if change.enabled && change.limit == LimitFields::default() {
+                let message = "missing: expected a limit, or block = true, or enabled = false";
+                problems.add(place, "limit", message.into());
+                continue;
+            }
+            let wanted =
+                |level: &Checked| change.level.as_ref().is_none_or(|name| *name == level.name);
+            if !levels.iter().any(wanted) {
+                let name = change.level.as_deref().unwrap_or_default();
+                let known: Vec<&str> = levels.iter().map(|level| &*level.name).collect();
+                let message = format!(
+                    "{}: no such level: expected one of {}",
+                    shown(name),
+                    known.join(", ")
+                );
+                problems.add(place, "level", message);
+                continue;
+            }
+            let mut used = false;
+            for (level, cases) in levels.iter().zip(&mut cases) {
+                let Some(conditions) = level.conditions(change).filter(|_| wanted(level)) else {
+                    continue;
+                };
+                used = true;
+                if level.limit == Some(Limit::block()) {
+                    // Refuses everything, whoever asks.
+                    continue;
+                }
+                let limit = match level.fields.changed(change.limit).limit() {
+                    _ if !change.enabled => None,
+                    Ok(limit) => Some(limit),
+                    Err(wrong) => {
+                        problems.add(place, wrong.field, wrong.message);
+                        continue;
+                    }
+                };
+                cases.push(Case { conditions, limit });
+            }
+            if !used && keys_known {
+                let names: Vec<&str> = change.matches.iter().map(|(name, _)| &**name).collect();
+                let message = match &change.level {
+                    None if levels.len() > 1 => {
+                        format!("{}: no level has that in its key", names.join(", "))
+                    }
+                    _ => format!("{}: not in the key of the level", names.join(", ")),
+                };
+                let message = format!("{message}: expected attributes of the key");
+                problems.add(place, "match", message);
+            }
+        }
+        if cases.iter().any(|cases| cases.len() > Cases::MAX_OVERRIDES) {
+            let message = format!(
+                "{}: expected at most {} for a level",
+                self.overrides.len(),
+                Cases::MAX_OVERRIDES
+            );
+            problems.add(Place::Policy, "overrides", message);
+        }
+        cases
+    }
+}
+
+/// A level whose parts were looked at; what was wrong is `None`.
+struct Checked {
+    name: String,
+    key: Option<Template>,
+    limit: Option<Limit>,
+    fields: LimitFields,
+}
+
+impl Checked {
+    /// The conditions of an override, if this level's key has all its attributes.
+    fn conditions(&self, change: &Override) -> Option<Box<[Condition]>> {
+        let key = self.key.as_ref()?;
+        let condition = |(attribute, value): &(String, String)| {
+            let slot = u16::try_from(key.position(attribute)?).ok()?;
+            Some((slot, value.as_bytes().into()))
+        };
+        change.matches.iter().map(condition).collect()
+    }
+}
+
+fn check_names(levels: &[Checked], problems: &mut Problems) {
+    if levels.len() == 1 && levels[0].name.is_empty() {
+        return;
+    }
+    for (index, level) in levels.iter().enumerate() {
+        let name = &level.name;
+        let message = if !name::is_name(name) {
+            format!("{}: expected {}", shown(name), name::EXPECTED)
+        } else if levels[..index].iter().any(|other| other.name == *name) {
+            format!(
+                "{}: two levels of this name: expected different names",
+                shown(name)
+            )
+        } else {
+            continue;
+        };
+        problems.add(Place::Level(index), "name", message);
+    }
+}
+
+/// A setting that would have no effect is refused, unless it says what holds anyway.
+fn check_settings(settings: &Settings, problems: &mut Problems) {
+    let standard = Settings::default();
+    let mut add = |field, message| problems.add(Place::Policy, field, message);
+    if !name::is_name(&settings.store) {
+        add(
+            "store",
+            format!("{}: expected {}", shown(&settings.store), name::EXPECTED),
+        );
+    }
+    if settings.mode != Mode::Background && settings.sync_interval != standard.sync_interval {
+        let value = Text(settings.sync_interval);
+        add(
+            "sync_interval",
+            format!("{value}: only mode = \"background\" has one"),
+        );
+    }
+    if settings.mode != Mode::Exact && settings.refusal_memory != standard.refusal_memory {
+        let value = Text(settings.refusal_memory);
+        add(
+            "refusal_memory",
+            format!("{value}: only mode = \"exact\" has one"),
+        );
+    }
+    if settings.refusal_memory > Duration::from_secs(60) {
+        let value = Text(settings.refusal_memory);
+        add("refusal_memory", format!("{value}: expected 0s to 60s"));
+    }
+    let share = settings.local_share;
+    if !(share > 0.0 && share <= 1.0) {
+        add(
+            "local_share",
+            format!("{share:?}: expected more than 0 and at most 1"),
+        );
+    } else if settings.on_error != OnError::Local && share < 1.0 {
+        add(
+            "local_share",
+            format!("{share:?}: only on_error = \"local\" has one"),
+        );
+    }
+}
+
+/// What the modes can do, and which are there.
+fn check_mode(mode: Mode, levels: &[Checked], problems: &mut Problems) {
+    let mut add = |message| problems.add(Place::Policy, "mode", message);
+    let name = match mode {
+        Mode::Exact => return,
+        Mode::Lease => "lease",
+        Mode::Background => "background",
+    };
+    let limits = levels.iter().filter_map(|level| level.limit);
+    let cannot = limits.map(|limit| limit.algorithm()).find(|algorithm| {
+        !matches!(
+            algorithm,
+            Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::Block
+        )
+    });
+    match cannot {
+        Some(algorithm) if mode == Mode::Lease => add(format!(
+            "\"lease\" with {algorithm}: only token_bucket and fixed_window can lease"
+        )),
+        _ => add(format!("{name:?} is not built yet: expected \"exact\"")),
+    }
+}
+
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn add(&mut self, place: Place, field: &'static str, message: String) {
+        let problem = Problem {
+            place,
+            field,
+            message,
+        };
+        // An override may be wrong in the same way for several levels.
+        if !self.0.contains(&problem) {
+            self.0.push(problem);
+        }
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "policy {}", shown(&self.policy))?;
+        for (index, problem) in self.problems.iter().enumerate() {
+            f.write_str(if index == 0 { ": " } else { "; " })?;
+            match problem.place {
+                Place::Policy => {}
+                Place::Level(level) => write!(f, "levels[{level}].")?,
+                Place::Override(change) => write!(f, "overrides[{change}].")?,
+            }
+            write!(f, "{}: {}", problem.field, problem.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PolicyError {}

@@ -1,0 +1,94 @@
+//! Which limit is in force for a key: an override's, or the level's own.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use crate::limit::Limit;
+
+/// A level's limits: of the overrides in order, then its own, which fits every key.
+#[derive(Debug, Clone)]
+pub(crate) struct Cases {
+    all: Box<[Case]>,
+    /// The overrides by their first condition, so that a check does not pay for
+    /// every one of them: for each attribute, what there is for a value.
+    by_first: Box<[(u16, ByValue)]>,
+}
+
+type ByValue = HashMap<Box<[u8]>, Vec<u16>, FixedState>;
+
+/// Conditions, and the limit where all of them hold.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Case {
+    pub(crate) conditions: Box<[Condition]>,
+    /// `None`: the level does not count.
+    pub(crate) limit: Option<Limit>,
+}
+
+/// An attribute, by its position in the level's key, and the value it must have.
+pub(crate) type Condition = (u16, Box<[u8]>);
+
+/// The rest follows from `all`.
+impl PartialEq for Cases {
+    fn eq(&self, other: &Self) -> bool {
+        self.all == other.all
+    }
+}
+
+impl Cases {
+    /// The most overrides of one level.
+    pub(crate) const MAX_OVERRIDES: usize = 10_000;
+
+    pub(crate) fn new(overrides: Vec<Case>, own: Limit) -> Self {
+        let mut by_first: Vec<(u16, ByValue)> = Vec::new();
+        for (index, case) in (0..).zip(&overrides) {
+            let Some((slot, value)) = case.conditions.first() else {
+                continue;
+            };
+            let at = by_first.iter().position(|(other, _)| other == slot);
+            let at = at.unwrap_or_else(|| {
+                by_first.push((*slot, ByValue::default()));
+                by_first.len() - 1
+            });
+            by_first[at].1.entry(value.clone()).or_default().push(index);
+        }
+        let own = Case {
+            conditions: Box::default(),
+            limit: Some(own),
+        };
+        Self {
+            all: overrides.into_iter().chain([own]).collect(),
+            by_first: by_first.into(),
+        }
+    }
+
+    /// The first case that fits these values: its index.
+    #[inline]
+    pub(crate) fn find(&self, values: &[&[u8]]) -> usize {
+        if self.by_first.is_empty() {
+            return 0;
+        }
+        self.find_override(values)
+            .map_or(self.all.len() - 1, usize::from)
+    }
+
+    fn find_override(&self, values: &[&[u8]]) -> Option<u16> {
+        let holds = |(slot, value): &Condition| values[usize::from(*slot)] == &**value;
+        let fits = |case: &u16| self.all[usize::from(*case)].conditions.iter().all(holds);
+        let first_of = |(slot, by_value): &(u16, ByValue)| {
+            let candidates = by_value.get(values[usize::from(*slot)])?;
+            candidates.iter().copied().find(fits)
+        };
+        self.by_first.iter().filter_map(first_of).min()
+    }
+
+    pub(crate) fn all(&self) -> &[Case] {
+        &self.all
+    }
+
+    /// The level's own limit.
+    pub(crate) fn own(&self) -> &Limit {
+        let own = self.all.last().and_then(|case| case.limit.as_ref());
+        own.expect("the last case is the level's own limit")
+    }
+}

@@ -1,0 +1,228 @@
+//! The answer of a policy: a decision in the words of the policy.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{Policy, PolicyLevel};
+use crate::decision::{Decision, LevelDecision, Receipt, Source};
+use crate::headers::{Headers, problem};
+use crate::limit::Limit;
+
+/// What a policy says to a request.
+///
+/// The numbers are those of [`Decision`]; levels have their names and the limits in
+/// force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyDecision<'p> {
+    policy: &'p Policy,
+    /// The level and the case behind each level of the decision.
+    cases: SmallVec<[(u16, u16); 2]>,
+    decision: Decision,
+}
+
+/// One level of a [`PolicyDecision`]: its name, its limit, its numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LevelReport<'d> {
+    policy: &'d Policy,
+    level: u16,
+    case: u16,
+    numbers: &'d LevelDecision,
+}
+
+/// The decisions of several policies on one request, in order. A refusal ends the
+/// list, and has given back what the policies before it had charged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decisions<'p>(pub(super) SmallVec<[PolicyDecision<'p>; 2]>);
+
+impl<'p> PolicyDecision<'p> {
+    #[inline]
+    pub(super) fn new(
+        policy: &'p Policy,
+        cases: SmallVec<[(u16, u16); 2]>,
+        decision: Decision,
+    ) -> Self {
+        Self {
+            policy,
+            cases,
+            decision,
+        }
+    }
+
+    /// Whether the request may go on: always, under a policy that only watches.
+    #[must_use]
+    pub fn allowed(&self) -> bool {
+        self.decision.allowed() || self.policy.shadow()
+    }
+
+    /// Whether a policy that only watches would have refused it.
+    #[must_use]
+    pub fn would_deny(&self) -> bool {
+        self.policy.shadow() && !self.decision.allowed()
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &'p Policy {
+        self.policy
+    }
+
+    /// The name of the first level that refused, or would have.
+    #[must_use]
+    pub fn denied_by(&self) -> Option<&'p str> {
+        let (level, _) = self.cases.get(self.decision.denied_by()?)?;
+        Some(self.policy.levels[usize::from(*level)].name())
+    }
+
+    /// The limit of the level reported: the one that refused, or the one with the
+    /// least remaining.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.decision.limit()
+    }
+
+    /// Requests of cost 1 that would still be admitted now.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.decision.remaining()
+    }
+
+    /// Usage now, of the level reported.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.decision.rate()
+    }
+
+    /// How long to wait before the same cost is admitted: zero when no level refused,
+    /// `None` when waiting will never help.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.decision.retry_after()
+    }
+
+    /// How long until the key of the level reported is as good as new.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        self.decision.reset_after()
+    }
+
+    /// Who answered.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.decision.source()
+    }
+
+    /// When it was decided on the store's clock, in microseconds since the Unix
+    /// epoch.
+    #[must_use]
+    pub fn decided_at_us(&self) -> u64 {
+        self.decision.decided_at_us()
+    }
+
+    /// What to hand in for a refund: of an allowed check that was charged.
+    #[must_use]
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.decision.receipt()
+    }
+
+    /// Every level that counted, in the policy's order. None when the policy is not
+    /// enabled.
+    pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelReport<'_>> {
+        let numbers = self.decision.levels().iter();
+        self.cases
+            .iter()
+            .zip(numbers)
+            .map(|(&(level, case), numbers)| LevelReport {
+                policy: self.policy,
+                level,
+                case,
+                numbers,
+            })
+    }
+
+    /// The level whose numbers stand at the top.
+    #[must_use]
+    pub fn reported(&self) -> Option<LevelReport<'_>> {
+        let index = self.decision.reported_index()?;
+        self.levels().nth(index)
+    }
+
+    /// The headers for the client, in the policy's dialect.
+    #[must_use]
+    pub fn headers(&self) -> Headers<'p> {
+        Headers::of([self])
+    }
+
+    /// The body of a refusal, as `application/problem+json`.
+    #[must_use]
+    pub fn problem(&self, status: u16) -> String {
+        problem([self], status)
+    }
+}
+
+impl<'d> LevelReport<'d> {
+    /// The level.
+    #[must_use]
+    pub fn level(&self) -> &'d PolicyLevel {
+        &self.policy.levels[usize::from(self.level)]
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &'d str {
+        self.level().name()
+    }
+
+    /// The limit in force for this key.
+    #[must_use]
+    pub fn limit(&self) -> &'d Limit {
+        let case = &self.level().cases.all()[usize::from(self.case)];
+        let limit = case.limit.as_ref();
+        limit.expect("levels that do not count are not in a decision")
+    }
+
+    /// Its numbers.
+    #[must_use]
+    pub fn numbers(&self) -> &'d LevelDecision {
+        self.numbers
+    }
+
+    /// Whether this level refuses, or would.
+    #[must_use]
+    pub fn refuses(&self) -> bool {
+        self.numbers.retry_after() != Some(Duration::ZERO)
+    }
+}
+
+impl<'p> Decisions<'p> {
+    /// Whether the request may go on: when every policy says so.
+    #[must_use]
+    pub fn allowed(&self) -> bool {
+        self.refusal().is_none()
+    }
+
+    /// The decision that refused.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&PolicyDecision<'p>> {
+        self.0.last().filter(|decision| !decision.allowed())
+    }
+
+    /// The decisions, in the order the policies were asked.
+    #[must_use]
+    pub fn as_slice(&self) -> &[PolicyDecision<'p>] {
+        &self.0
+    }
+
+    /// The headers for the client: lists have the items of all policies; of single
+    /// numbers, those of the policy that refused, or has the least remaining.
+    #[must_use]
+    pub fn headers(&self) -> Headers<'p> {
+        Headers::of(&self.0)
+    }
+
+    /// The body of a refusal, as `application/problem+json`.
+    #[must_use]
+    pub fn problem(&self, status: u16) -> String {
+        problem(&self.0, status)
+    }
+}

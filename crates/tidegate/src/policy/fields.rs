@@ -1,0 +1,112 @@
+//! The numbers of a limit one by one, as a file has them: a policy's own, and those
+//! that an override puts in their place.
+
+use crate::error::LimitError;
+use crate::limit::{Algorithm, Align, Kind, Limit, LimitSpec};
+use crate::rate::Rate;
+
+/// What was said about a limit. What was not said is `None`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct LimitFields {
+    pub(crate) rate: Option<Rate>,
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) burst: Option<u64>,
+    pub(crate) strict: Option<bool>,
+    pub(crate) align: Option<Align>,
+    pub(crate) block: Option<bool>,
+}
+
+/// Why there is no limit, and the field to blame.
+pub(crate) struct Wrong {
+    pub(crate) field: &'static str,
+    pub(crate) message: String,
+}
+
+impl LimitFields {
+    /// These fields with some of them changed. What is not changed stays, but for
+    /// what belongs to another algorithm.
+    pub(crate) fn changed(self, change: Self) -> Self {
+        let algorithm = change.algorithm.or(self.algorithm);
+        let kept = if algorithm == self.algorithm {
+            self
+        } else {
+            Self {
+                rate: self.rate,
+                ..Self::default()
+            }
+        };
+        Self {
+            rate: change.rate.or(kept.rate),
+            algorithm,
+            burst: change.burst.or(kept.burst),
+            strict: change.strict.or(kept.strict),
+            align: change.align.or(kept.align),
+            block: change.block.or(kept.block),
+        }
+    }
+
+    /// The limit they make.
+    pub(crate) fn limit(self) -> Result<Limit, Wrong> {
+        if self.block == Some(true) {
+            return Ok(Limit::block());
+        }
+        let Some(rate) = self.rate else {
+            return Err(Wrong {
+                field: "limit",
+                message:
+                    "missing: expected a rate such as \"100r/s\" or \"5/10s\", or block = true"
+                        .into(),
+            });
+        };
+        let spec = LimitSpec {
+            rate,
+            algorithm: self.algorithm.unwrap_or_default(),
+            burst: self.burst,
+            strict: self.strict.unwrap_or_default(),
+            align: self.align.unwrap_or_default(),
+        };
+        spec.build().map_err(|error| Wrong {
+            field: field(&error),
+            message: error.to_string(),
+        })
+    }
+}
+
+/// The field that an error is about.
+fn field(error: &LimitError) -> &'static str {
+    match error {
+        LimitError::Burst(_) | LimitError::BurstRefill { .. } | LimitError::BurstOf { .. } => {
+            "burst"
+        }
+        LimitError::StrictBurst { .. } | LimitError::StrictOf(_) => "strict",
+        LimitError::AlignOf(_) => "align",
+        LimitError::Requests(_)
+        | LimitError::RequestsOf { .. }
+        | LimitError::Window(_)
+        | LimitError::Cost(_) => "limit",
+    }
+}
+
+/// Every field of a limit said.
+impl From<Limit> for LimitFields {
+    fn from(limit: Limit) -> Self {
+        let Some(spec) = limit.spec() else {
+            return Self {
+                block: Some(true),
+                ..Self::default()
+            };
+        };
+        let bucket = match limit.kind() {
+            Kind::TokenBucket(bucket) => Some(bucket),
+            _ => None,
+        };
+        Self {
+            rate: Some(spec.rate),
+            algorithm: Some(spec.algorithm),
+            burst: bucket.map(|bucket| bucket.burst().into()),
+            strict: bucket.map(|bucket| bucket.is_strict()),
+            align: Some(spec.align),
+            block: Some(false),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! From attributes to keys: what a policy asks a store about.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::cases::Case;
+use super::{Policy, PolicyLevel};
+use crate::attributes::Attributes;
+use crate::key::{self, KeyText};
+use crate::limit::Limit;
+
+/// The keys of one check of a policy: one a level, with the limit in force for it.
+/// Levels that do not count this key are left out.
+///
+/// One or two levels, and keys that fit into 128 bytes or need no encoding, do not
+/// allocate.
+#[derive(Debug, Clone)]
+pub struct Keys<'a> {
+    policy: &'a Policy,
+    levels: SmallVec<[Keyed<'a>; 2]>,
+    text: KeyText,
+}
+
+/// A level, the case of it that fits, and the key.
+#[derive(Debug, Clone)]
+struct Keyed<'a> {
+    level: u16,
+    case: u16,
+    key: Part<'a>,
+}
+
+#[derive(Debug, Clone)]
+enum Part<'a> {
+    /// A single value that needs no encoding.
+    Plain(&'a [u8]),
+    /// A part of the text.
+    Encoded(Range<usize>),
+}
+
+/// One level of [`Keys`].
+#[derive(Debug, Clone, Copy)]
+pub struct LevelKey<'a> {
+    policy: &'a Policy,
+    pub(super) level: u16,
+    pub(super) case: u16,
+    text: &'a [u8],
+}
+
+/// A check without an attribute that its policy's keys are made of.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the attribute {attribute:?} is missing: policy {policy:?} expects {expected}")]
+pub struct MissingAttribute {
+    policy: String,
+    attribute: String,
+    expected: String,
+}
+
+impl MissingAttribute {
+    /// The name of the attribute.
+    #[must_use]
+    pub fn attribute(&self) -> &str {
+        &self.attribute
+    }
+}
+
+impl Policy {
+    /// The keys of a check with these attributes.
+    ///
+    /// ```
+    /// use tidegate::{Limit, Policy};
+    ///
+    /// let policy = Policy::builder("api")
+    ///     .level("resource", "{resource}", Limit::per_second(5))
+    ///     .level("consumer", "{resource}:{consumer}", Limit::per_second(3))
+    ///     .build()?;
+    /// let keys = policy.keys(&[("resource", "1:2"), ("consumer", "3")])?;
+    /// let stored: Vec<String> = keys.iter().map(|key| key.stored("tg")).collect();
+    /// assert_eq!(stored, ["tg:{1%3A2}:api:resource", "tg:{1%3A2}:api:consumer:1%3A2:3"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn keys<'a, A>(&'a self, attributes: &'a A) -> Result<Keys<'a>, MissingAttribute>
+    where
+        A: Attributes + ?Sized,
+    {
+        let mut keys = Keys::none(self);
+        for level in 0..self.levels.len() {
+            keys.add(level, attributes)?;
+        }
+        Ok(keys)
+    }
+
+    /// The key of one of its levels.
+    pub(super) fn key_of<'a, A>(
+        &'a self,
+        level: usize,
+        attributes: &'a A,
+    ) -> Result<Keys<'a>, MissingAttribute>
+    where
+        A: Attributes + ?Sized,
+    {
+        let mut keys = Keys::none(self);
+        keys.add(level, attributes)?;
+        Ok(keys)
+    }
+
+    #[cold]
+    fn missing(&self, attribute: &str) -> MissingAttribute {
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.levels.iter().flat_map(|level| level.key.attributes()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        MissingAttribute {
+            policy: self.name.to_string(),
+            attribute: attribute.to_owned(),
+            expected: names.join(", "),
+        }
+    }
+}
+
+impl<'a> Keys<'a> {
+    #[inline]
+    pub(super) fn none(policy: &'a Policy) -> Self {
+        Self {
+            policy,
+            levels: SmallVec::new(),
+            text: KeyText::new(),
+        }
+    }
+
+    /// The levels that count, in the policy's order.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = LevelKey<'_>> {
+        self.all().filter(LevelKey::counts)
+    }
+
+    /// And those that an override exempts.
+    #[inline]
+    pub(super) fn all(&self) -> impl Iterator<Item = LevelKey<'_>> {
+        self.levels.iter().map(|keyed| LevelKey {
+            policy: self.policy,
+            level: keyed.level,
+            case: keyed.case,
+            text: match &keyed.key {
+                Part::Plain(value) => value,
+                Part::Encoded(range) => &self.text[range.clone()],
+            },
+        })
+    }
+
+    #[inline]
+    fn add<A>(&mut self, number: usize, attributes: &'a A) -> Result<(), MissingAttribute>
+    where
+        A: Attributes + ?Sized,
+    {
+        let level: &'a PolicyLevel = &self.policy.levels[number];
+        let mut values: SmallVec<[&[u8]; 4]> = SmallVec::new();
+        for name in level.key.attributes() {
+            match attributes.value(name) {
+                Some(value) => values.push(value),
+                None => return Err(self.policy.missing(name)),
+            }
+        }
+        let case = level.cases.find(&values);
+        let key = match values[..] {
+            [value] if key::is_plain(value) => Part::Plain(value),
+            _ => {
+                let start = self.text.len();
+                for (index, value) in values.iter().enumerate() {
+                    if index > 0 {
+                        self.text.push(b':');
+                    }
+                    key::encode(value, &mut self.text);
+                }
+                Part::Encoded(start..self.text.len())
+            }
+        };
+        let index = |number| u16::try_from(number).expect("levels and overrides are bounded");
+        self.levels.push(Keyed {
+            level: index(number),
+            case: index(case),
+            key,
+        });
+        Ok(())
+    }
+}
+
+impl<'a> LevelKey<'a> {
+    /// The level.
+    #[must_use]
+    pub fn level(&self) -> &'a PolicyLevel {
+        &self.policy.levels[usize::from(self.level)]
+    }
+
+    /// The limit in force for this key.
+    #[must_use]
+    pub fn limit(&self) -> &'a Limit {
+        let limit = self.case().limit.as_ref();
+        limit.expect("only levels that count are handed out")
+    }
+
+    #[inline]
+    pub(super) fn counts(&self) -> bool {
+        self.case().limit.is_some()
+    }
+
+    #[inline]
+    fn case(&self) -> &'a Case {
+        &self.level().cases.all()[usize::from(self.case)]
+    }
+
+    /// The override in force, by its number among those of the level.
+    #[must_use]
+    pub fn overridden_by(&self) -> Option<usize> {
+        let case = usize::from(self.case);
+        (case + 1 < self.level().cases.all().len()).then_some(case)
+    }
+
+    /// The values, encoded and joined by `:`. Empty for a key without attributes.
+    #[must_use]
+    pub fn text(&self) -> &'a [u8] {
+        self.text
+    }
+
+    /// The key in a shared store: `<prefix>:{<tag>}:<policy>:<level>[:<values>]`. The
+    /// values are left out where they are the tag.
+    #[must_use]
+    pub fn stored(&self, prefix: &str) -> String {
+        let level = self.level();
+        let (policy, name) = (&self.policy.name, &level.name);
+        // What `key.rs` has encoded is ASCII.
+        let values = String::from_utf8_lossy(self.text);
+        if level.tag_slots.is_empty() {
+            return match level.key.attributes().len() {
+                0 => format!("{prefix}:{{{policy}}}:{policy}:{name}"),
+                _ => format!("{prefix}:{{{policy}}}:{policy}:{name}:{values}"),
+            };
+        }
+        if (0..).zip(&level.tag_slots).all(|(at, slot)| at == *slot)
+            && level.tag_slots.len() == level.key.attributes().len()
+        {
+            return format!("{prefix}:{{{values}}}:{policy}:{name}");
+        }
+        let parts: SmallVec<[&str; 4]> = values.split(':').collect();
+        let tag: SmallVec<[&str; 4]> = level
+            .tag_slots
+            .iter()
+            .map(|slot| parts[usize::from(*slot)])
+            .collect();
+        format!("{prefix}:{{{}}}:{policy}:{name}:{values}", tag.join(":"))
+    }
+}

@@ -1,0 +1,456 @@
+//! Policies over stores in memory: a policy's name and attributes in, a decision out.
+
+use std::collections::{BTreeMap, HashMap};
+
+use foldhash::fast::FixedState;
+use smallvec::SmallVec;
+
+use super::decision::{Decisions, PolicyDecision};
+use super::keys::{Keys, MissingAttribute};
+use super::name::shown;
+use super::{Policy, PolicyLevel};
+use crate::attributes::Attributes;
+use crate::cost::Cost;
+use crate::decision::{LevelDecision, Receipt};
+use crate::limit::Limit;
+use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
+
+/// The limiter for policies, in memory.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Cost, Limit, Policy, PolicyLimiter};
+///
+/// let api = Policy::builder("api")
+///     .level("resource", "{resource}", Limit::per(5, Duration::from_secs(10)).sliding_log())
+///     .level("consumer", "{resource}:{consumer}", Limit::per(3, Duration::from_secs(10)).sliding_log())
+///     .build()?;
+/// let limiter = PolicyLimiter::in_memory([api])?;
+///
+/// let attributes = [("resource", "12"), ("consumer", "1")];
+/// for _ in 0..3 {
+///     assert!(limiter.check("api", &attributes, Cost::ONE)?.allowed());
+/// }
+/// let decision = limiter.check("api", &attributes, Cost::ONE)?;
+/// assert_eq!(decision.denied_by(), Some("consumer"));
+/// for (name, value) in decision.headers().iter() {
+///     println!("{name}: {value}"); // RateLimit-Policy, RateLimit, Retry-After
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Policies do not change under a limiter: [`changed`](Self::changed) makes a new one
+/// that goes on with the same counts.
+#[derive(Debug, Clone)]
+pub struct PolicyLimiter {
+    policies: HashMap<Box<str>, Compiled, FixedState>,
+    stores: BTreeMap<Box<str>, MemoryStore>,
+}
+
+/// A policy, its store, and its limits as that store knows them.
+#[derive(Debug, Clone)]
+struct Compiled {
+    policy: Policy,
+    store: MemoryStore,
+    charge: Charge,
+    /// For each level of the policy, its cases.
+    levels: Box<[Box<[Level]>]>,
+}
+
+/// Why there is no limiter over some policies.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoliciesError {
+    /// Two policies have one name.
+    #[error("two policies of the name {0:?}: expected different names")]
+    Duplicate(String),
+    /// A policy names a store that is not there.
+    #[error("policy {policy:?}: no store of the name {store:?}")]
+    UnknownStore {
+        /// The policy's name.
+        policy: String,
+        /// The store's name.
+        store: String,
+    },
+    /// A store has seen too many different limits.
+    #[error(transparent)]
+    TooManyLimits(#[from] TooManyLimits),
+}
+
+/// A question that cannot be answered: bad input, not a refusal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// No policy of this name.
+    #[error("no policy of the name {}", shown(.0))]
+    UnknownPolicy(String),
+    /// An attribute is missing.
+    #[error(transparent)]
+    MissingAttribute(#[from] MissingAttribute),
+    /// A policy has no level of this name.
+    #[error("policy {policy:?} has no level of the name {}: expected one of {levels}", shown(.level))]
+    UnknownLevel {
+        /// The policy's name.
+        policy: String,
+        /// The name given.
+        level: String,
+        /// The names it has.
+        levels: String,
+    },
+    /// A policy has several levels, and it was not said which of them is meant.
+    #[error("policy {policy:?} has several levels: expected one of {levels}, or all")]
+    WhichLevel {
+        /// The policy's name.
+        policy: String,
+        /// The names of its levels.
+        levels: String,
+    },
+}
+
+/// Which levels of a policy to forget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which<'a> {
+    /// The only one there is.
+    Only,
+    /// The one of this name.
+    Level(&'a str),
+    /// All of them: a counter that others share, too.
+    All,
+}
+
+/// A level as it stands for a key: its settings and its numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explained<'p> {
+    /// The level.
+    pub level: &'p PolicyLevel,
+    /// The key's values, encoded.
+    pub key: String,
+    /// The limit in force; `None` when an override exempts this key.
+    pub limit: Option<&'p Limit>,
+    /// The override in force, by its number among those of the level.
+    pub overridden_by: Option<usize>,
+    /// The numbers; `None` when nothing is counted.
+    pub numbers: Option<LevelDecision>,
+}
+
+impl PolicyLimiter {
+    /// A limiter for policies whose store is `default`: at most one million keys, in
+    /// memory.
+    pub fn in_memory(policies: impl IntoIterator<Item = Policy>) -> Result<Self, PoliciesError> {
+        Self::with_stores([("default", MemoryStore::new())], policies)
+    }
+
+    /// A limiter over these stores, by name.
+    ///
+    /// ```
+    /// use tidegate::{Limit, MemoryStore, Policy, PolicyLimiter};
+    ///
+    /// let store = MemoryStore::builder().max_keys(10_000).build();
+    /// let policy = Policy::builder("login").key("{ip}").limit(Limit::per_minute(5)).build()?;
+    /// let limiter = PolicyLimiter::with_stores([("default", store)], [policy])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_stores<N: Into<Box<str>>>(
+        stores: impl IntoIterator<Item = (N, MemoryStore)>,
+        policies: impl IntoIterator<Item = Policy>,
+    ) -> Result<Self, PoliciesError> {
+        let stores = stores.into_iter().map(|(name, store)| (name.into(), store));
+        Self::new(stores.collect(), policies)
+    }
+
+    /// The same stores under other policies: keys go on with what they have used.
+    /// Receipts from before are void.
+    pub fn changed(
+        &self,
+        policies: impl IntoIterator<Item = Policy>,
+    ) -> Result<Self, PoliciesError> {
+        let changed = Self::new(self.stores.clone(), policies)?;
+        self.void_receipts();
+        Ok(changed)
+    }
+
+    /// What a charge was made under is no longer known.
+    pub(crate) fn void_receipts(&self) {
+        self.stores.values().for_each(MemoryStore::void_receipts);
+    }
+
+    fn new(
+        stores: BTreeMap<Box<str>, MemoryStore>,
+        policies: impl IntoIterator<Item = Policy>,
+    ) -> Result<Self, PoliciesError> {
+        let mut compiled: HashMap<Box<str>, Compiled, FixedState> = HashMap::default();
+        for policy in policies {
+            let store = stores.get(policy.store());
+            let store = store.ok_or_else(|| PoliciesError::UnknownStore {
+                policy: policy.name().into(),
+                store: policy.store().into(),
+            })?;
+            let name = policy.name().into();
+            let policy = Compiled::new(policy, store.clone())?;
+            if let Some(first) = compiled.insert(name, policy) {
+                return Err(PoliciesError::Duplicate(first.policy.name().into()));
+            }
+        }
+        Ok(Self {
+            policies: compiled,
+            stores,
+        })
+    }
+
+    /// May a request with these attributes go on, at this cost? Charges every level of
+    /// the policy if so, and none otherwise.
+    #[inline]
+    pub fn check<A>(
+        &self,
+        policy: &str,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<PolicyDecision<'_>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let compiled = self.compiled(policy)?;
+        Ok(compiled.decide(&compiled.keys(attributes)?, cost, compiled.charge))
+    }
+
+    /// The numbers [`check`](Self::check) would decide by, charging nothing.
+    pub fn peek<A>(
+        &self,
+        policy: &str,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<PolicyDecision<'_>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let compiled = self.compiled(policy)?;
+        Ok(compiled.decide(&compiled.keys(attributes)?, cost, Charge::Nothing))
+    }
+
+    /// Asks several policies, in order. The first refusal ends it, and what the
+    /// policies before it had charged is given back: for a moment that may refuse
+    /// somebody else, but it never lets too many through.
+    ///
+    /// ```
+    /// use tidegate::{Cost, Limit, Policy, PolicyLimiter};
+    ///
+    /// let limiter = PolicyLimiter::in_memory([
+    ///     Policy::builder("site").key("").limit(Limit::per_second(100)).build()?,
+    ///     Policy::builder("login").key("{ip}").limit(Limit::per_minute(1)).build()?,
+    /// ])?;
+    /// let ip = [("ip", "203.0.113.7")];
+    /// assert!(limiter.check_all(&["site", "login"], &ip, Cost::ONE)?.allowed());
+    /// let decisions = limiter.check_all(&["site", "login"], &ip, Cost::ONE)?;
+    /// assert_eq!(decisions.refusal().and_then(|refusal| refusal.denied_by()), Some("login"));
+    /// assert_eq!(limiter.peek("site", &(), Cost::ONE)?.remaining(), 99);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check_all<A>(
+        &self,
+        policies: &[&str],
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<Decisions<'_>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        // Bad input is found before anything is charged.
+        let mut asked: SmallVec<[(&Compiled, Keys<'_>); 2]> = SmallVec::new();
+        for policy in policies {
+            let compiled = self.compiled(policy)?;
+            asked.push((compiled, compiled.keys(attributes)?));
+        }
+        let mut decisions: SmallVec<[PolicyDecision<'_>; 2]> = SmallVec::new();
+        for (compiled, keys) in &asked {
+            let decision = compiled.decide(keys, cost, compiled.charge);
+            let refused = !decision.allowed();
+            decisions.push(decision);
+            if refused {
+                break;
+            }
+        }
+        let decisions = Decisions(decisions);
+        if !decisions.allowed() {
+            for ((compiled, keys), decision) in asked.iter().zip(decisions.as_slice()) {
+                if let Some(receipt) = decision.receipt() {
+                    compiled.refund(keys, &receipt);
+                }
+            }
+        }
+        Ok(decisions)
+    }
+
+    /// Gives back what a check with these attributes charged, as far as it still
+    /// counts. A receipt is for one refund, and worth nothing after a reset, a change
+    /// of the policies or a step back of the clock.
+    pub fn refund<A>(
+        &self,
+        policy: &str,
+        attributes: &A,
+        receipt: &Receipt,
+    ) -> Result<(), CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let compiled = self.compiled(policy)?;
+        compiled.refund(&compiled.keys(attributes)?, receipt);
+        Ok(())
+    }
+
+    /// Forgets the keys of these attributes. Says how many there were.
+    pub fn reset<A>(
+        &self,
+        policy: &str,
+        attributes: &A,
+        which: Which<'_>,
+    ) -> Result<usize, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let compiled = self.compiled(policy)?;
+        let policy = &compiled.policy;
+        let levels = match which {
+            Which::All => 0..policy.levels.len(),
+            Which::Only if policy.levels.len() == 1 => 0..1,
+            Which::Only => {
+                return Err(CheckError::WhichLevel {
+                    policy: policy.name().into(),
+                    levels: level_names(policy),
+                });
+            }
+            Which::Level(name) => {
+                let level = policy.level(name).ok_or_else(|| CheckError::UnknownLevel {
+                    policy: policy.name().into(),
+                    level: name.into(),
+                    levels: level_names(policy),
+                })?;
+                level..level + 1
+            }
+        };
+        // Bad input is found before anything is forgotten.
+        let mut texts: SmallVec<[(&Level, Vec<u8>); 2]> = SmallVec::new();
+        for level in levels {
+            let keys = policy.key_of(level, attributes)?;
+            for key in keys.all() {
+                texts.push((compiled.level(key.level, key.case), key.text().into()));
+            }
+        }
+        let forgotten = texts
+            .iter()
+            .filter(|(level, key)| compiled.store.reset(level, key));
+        Ok(forgotten.count())
+    }
+
+    /// Every level as it stands for these attributes, with its settings, charging
+    /// nothing.
+    pub fn explain<A>(&self, policy: &str, attributes: &A) -> Result<Vec<Explained<'_>>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let compiled = self.compiled(policy)?;
+        let keys = compiled.policy.keys(attributes)?;
+        let decision = compiled.decide(&keys, Cost::ONE, Charge::Nothing);
+        let mut numbers = decision.levels().map(|level| *level.numbers());
+        let explained = keys.all().map(|key| Explained {
+            level: &compiled.policy.levels[usize::from(key.level)],
+            key: String::from_utf8_lossy(key.text()).into_owned(),
+            limit: compiled.limit(key.level, key.case),
+            overridden_by: key.overridden_by(),
+            numbers: key.counts().then(|| numbers.next()).flatten(),
+        });
+        Ok(explained.collect())
+    }
+
+    /// The policies, in the order of their names.
+    #[must_use]
+    pub fn policies(&self) -> Vec<&Policy> {
+        let mut policies: Vec<&Policy> = self.policies.values().map(|it| &it.policy).collect();
+        policies.sort_unstable_by_key(|policy| policy.name());
+        policies
+    }
+
+    /// The stores, by name.
+    pub fn stores(&self) -> impl Iterator<Item = (&str, &MemoryStore)> {
+        self.stores.iter().map(|(name, store)| (&**name, store))
+    }
+
+    #[inline]
+    fn compiled(&self, policy: &str) -> Result<&Compiled, CheckError> {
+        self.policies
+            .get(policy)
+            .ok_or_else(|| CheckError::UnknownPolicy(policy.to_owned()))
+    }
+}
+
+fn level_names(policy: &Policy) -> String {
+    let names: Vec<&str> = policy.levels.iter().map(PolicyLevel::name).collect();
+    names.join(", ")
+}
+
+impl Compiled {
+    fn new(policy: Policy, store: MemoryStore) -> Result<Self, TooManyLimits> {
+        let levels = policy.levels.iter().map(|level| {
+            // A name has no colon, so no two levels share theirs.
+            let name = format!("{}:{}", policy.name, level.name);
+            let limits = level.cases.all().iter().map(|case| case.limit);
+            // Keys that are exempt have no limit, and are never asked about.
+            let limits = limits.map(|limit| limit.unwrap_or(*level.limit()));
+            limits.map(|limit| store.level(&name, limit)).collect()
+        });
+        let levels = levels.collect::<Result<_, _>>()?;
+        let charge = match policy.count_denied() {
+            true => Charge::Always,
+            false => Charge::Admitted,
+        };
+        Ok(Self {
+            policy,
+            store,
+            charge,
+            levels,
+        })
+    }
+
+    /// The keys to ask about: none where nothing is measured.
+    #[inline]
+    fn keys<'a, A>(&'a self, attributes: &'a A) -> Result<Keys<'a>, MissingAttribute>
+    where
+        A: Attributes + ?Sized,
+    {
+        if self.policy.enabled() {
+            self.policy.keys(attributes)
+        } else {
+            Ok(Keys::none(&self.policy))
+        }
+    }
+
+    #[inline]
+    fn decide(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> PolicyDecision<'_> {
+        let mut cases = SmallVec::new();
+        let checks: SmallVec<[Check<'_>; 2]> = keys
+            .iter()
+            .map(|key| {
+                cases.push((key.level, key.case));
+                self.level(key.level, key.case).check(key.text()).cost(cost)
+            })
+            .collect();
+        PolicyDecision::new(&self.policy, cases, self.store.decide(&checks, charge))
+    }
+
+    fn refund(&self, keys: &Keys<'_>, receipt: &Receipt) {
+        let checks: SmallVec<[Check<'_>; 2]> = keys
+            .iter()
+            .map(|key| self.level(key.level, key.case).check(key.text()))
+            .collect();
+        self.store.refund(&checks, receipt);
+    }
+
+    fn limit(&self, level: u16, case: u16) -> Option<&Limit> {
+        let cases = self.policy.levels[usize::from(level)].cases.all();
+        cases[usize::from(case)].limit.as_ref()
+    }
+
+    #[inline]
+    fn level(&self, level: u16, case: u16) -> &Level {
+        &self.levels[usize::from(level)][usize::from(case)]
+    }
+}

@@ -1,0 +1,228 @@
+//! What a user writes down: named policies over attributes.
+//!
+//! A policy is data. It says which levels there are, which attributes make their
+//! keys, which limit is in force for which key, and how to ask. Deciding is the
+//! business of a limiter ([`PolicyLimiter`](crate::PolicyLimiter)).
+
+mod build;
+mod builder;
+mod cases;
+mod decision;
+mod fields;
+mod keys;
+mod limiter;
+pub(crate) mod name;
+mod settings;
+mod template;
+
+use std::time::Duration;
+
+pub use build::PolicyError;
+pub use builder::{Override, PolicyBuilder};
+pub use decision::{Decisions, LevelReport, PolicyDecision};
+pub use keys::{Keys, LevelKey, MissingAttribute};
+pub use limiter::{CheckError, Explained, PoliciesError, PolicyLimiter, Which};
+pub use settings::{Mode, OnError};
+pub use template::Template;
+
+#[cfg(feature = "toml")]
+pub(crate) use {
+    build::{Place, Problem},
+    builder::{Draft, LevelDraft},
+    fields::LimitFields,
+    settings::Settings,
+};
+
+use cases::Cases;
+#[cfg(not(feature = "toml"))]
+use settings::Settings;
+
+use crate::headers::Dialect;
+use crate::limit::Limit;
+
+/// A named, ordered list of levels, and how to ask.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limit, Policy};
+///
+/// let login = Policy::builder("login")
+///     .key("{ip}")
+///     .limit(Limit::per_second(100).burst(20))
+///     .build()?;
+///
+/// let api = Policy::builder("api")
+///     .level("resource", "{resource}", Limit::per(5, Duration::from_secs(10)).sliding_log())
+///     .level("consumer", "{resource}:{consumer}", Limit::per(3, Duration::from_secs(10)).sliding_log())
+///     .build()?;
+/// # Ok::<(), tidegate::PolicyError>(())
+/// ```
+///
+/// The same from a file is read by [`Config`](crate::Config).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    name: Box<str>,
+    levels: Box<[PolicyLevel]>,
+    tag: Tag,
+    headers: Dialect,
+    settings: Settings,
+}
+
+/// One limit of a policy, and the attributes that make its key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyLevel {
+    name: Box<str>,
+    key: Template,
+    cases: Cases,
+    /// Where the tag's attributes stand in the key.
+    tag_slots: Box<[u16]>,
+}
+
+/// The attributes that decide where in a cluster a policy's keys live.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Tag {
+    /// As it was written, if it was.
+    text: Option<Box<str>>,
+    attributes: Box<[Box<str>]>,
+}
+
+impl Tag {
+    fn slots(&self, key: &Template) -> Box<[u16]> {
+        let slots = self.attributes.iter().map(|name| key.position(name));
+        slots.filter_map(|slot| u16::try_from(slot?).ok()).collect()
+    }
+}
+
+impl Policy {
+    /// A policy in code.
+    pub fn builder(name: impl Into<String>) -> PolicyBuilder {
+        PolicyBuilder::new(name.into())
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its levels, in the order they are asked. A policy of one level has a level of
+    /// its own name.
+    #[must_use]
+    pub fn levels(&self) -> &[PolicyLevel] {
+        &self.levels
+    }
+
+    /// The attributes that decide where in a cluster its keys live. None: all of them
+    /// live in one place.
+    pub fn tag(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.tag.attributes.iter().map(|attribute| &**attribute)
+    }
+
+    /// The headers that clients see.
+    #[must_use]
+    pub fn headers(&self) -> &Dialect {
+        &self.headers
+    }
+
+    /// How its store is asked.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.settings.mode
+    }
+
+    /// How often a node in background mode tells the store.
+    #[must_use]
+    pub fn sync_interval(&self) -> Duration {
+        self.settings.sync_interval
+    }
+
+    /// How long a refusal is remembered at most.
+    #[must_use]
+    pub fn refusal_memory(&self) -> Duration {
+        self.settings.refusal_memory
+    }
+
+    /// What to answer when the store cannot.
+    #[must_use]
+    pub fn on_error(&self) -> OnError {
+        self.settings.on_error
+    }
+
+    /// This node's share of the limit under [`OnError::Local`].
+    #[must_use]
+    pub fn local_share(&self) -> f64 {
+        self.settings.local_share
+    }
+
+    /// Whether refused requests are counted.
+    #[must_use]
+    pub fn count_denied(&self) -> bool {
+        self.settings.count_denied
+    }
+
+    /// Whether it only watches.
+    #[must_use]
+    pub fn shadow(&self) -> bool {
+        self.settings.shadow
+    }
+
+    /// Whether it is asked at all.
+    #[must_use]
+    pub fn enabled(&self) -> bool {
+        self.settings.enabled
+    }
+
+    /// The name of the store that keeps its counts.
+    #[must_use]
+    pub fn store(&self) -> &str {
+        &self.settings.store
+    }
+
+    /// A level by its name.
+    fn level(&self, name: &str) -> Option<usize> {
+        self.levels.iter().position(|level| &*level.name == name)
+    }
+
+    #[cfg(feature = "toml")]
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    #[cfg(feature = "toml")]
+    pub(crate) fn tag_text(&self) -> Option<&str> {
+        self.tag.text.as_deref()
+    }
+}
+
+impl PolicyLevel {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The attributes that make its key.
+    #[must_use]
+    pub fn key(&self) -> &Template {
+        &self.key
+    }
+
+    /// Its limit, where no override is in force.
+    #[must_use]
+    pub fn limit(&self) -> &Limit {
+        self.cases.own()
+    }
+
+    /// Its overrides, first match first: the attributes with the values they must
+    /// have, and the limit then; `None` for keys that are not counted.
+    pub fn overrides(&self) -> impl ExactSizeIterator<Item = (Vec<(&str, &[u8])>, Option<&Limit>)> {
+        let all = self.cases.all();
+        all[..all.len() - 1].iter().map(|case| {
+            let conditions = case.conditions.iter().filter_map(|(slot, value)| {
+                let name = self.key.attributes().nth(usize::from(*slot))?;
+                Some((name, &**value))
+            });
+            (conditions.collect(), case.limit.as_ref())
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! Names of policies, levels, attributes and stores.
+
+/// The longest name.
+const MAX: usize = 64;
+
+/// What a name looks like, for messages.
+pub(crate) const EXPECTED: &str = "1 to 64 of the characters A-Z a-z 0-9 _ -";
+
+/// Whether this can be a name: such a name needs no escaping in a key, a header, a
+/// metric or a log line.
+pub(crate) fn is_name(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    (1..=MAX).contains(&text.len()) && text.bytes().all(is_part)
+}
+
+/// A wrong text as it is repeated in a message: in quotes, escaped and not too long.
+pub(crate) fn shown(text: &str) -> String {
+    let mut start: String = text.chars().take(MAX).collect();
+    if start.len() < text.len() {
+        start.push('…');
+    }
+    format!("{start:?}")
+}
