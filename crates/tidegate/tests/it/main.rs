@@ -10,8 +10,11 @@ mod pitfalls_input;
 mod pitfalls_keys;
 mod pitfalls_store;
 
+mod policies;
 mod properties;
 
+mod config;
+mod headers;
 mod memory;
 mod regressions;
 mod threads;

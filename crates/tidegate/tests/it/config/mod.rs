@@ -1,0 +1,1 @@
+//! The config file: what is read, what is refused, what is printed.

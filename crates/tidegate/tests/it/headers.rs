@@ -1,0 +1,1 @@
+//! What clients see, judged by an independent parser of structured fields.
