@@ -13,8 +13,10 @@ use crate::command::{cargo, find, output, program, root, run};
 /// Checks of the shorter of the two counted runs.
 const CHECKS: u64 = 200_000;
 
-const LIMITERS: [(&str, &str); 3] = [
+const LIMITERS: [(&str, &str); 5] = [
     ("tidegate", "tidegate"),
+    ("policy", "tidegate, through a policy of 1 level"),
+    ("two-levels", "tidegate, through a policy of 2 levels"),
     ("governor", "governor 0.10"),
     ("aerorate", "aerorate 0.1"),
 ];
@@ -50,15 +52,16 @@ fn instructions(bench: &Path) -> Result<String> {
     if find("valgrind").is_none() {
         return Ok("Instructions were not counted: valgrind is not installed.\n".into());
     }
-    let mut table = String::from("| limiter       | instructions a check |\n");
-    table.push_str("| ------------- | -------------------: |\n");
+    let width = 38;
+    let mut table = format!("| {:<width$} | instructions a check |\n", "limiter");
+    writeln!(table, "| {} | -------------------: |", "-".repeat(width))?;
     for (argument, name) in LIMITERS {
         eprintln!("counting instructions: {name}");
         let short = count(bench, argument, CHECKS)?;
         let long = count(bench, argument, 2 * CHECKS)?;
         // Starting and filling the limiter is in both.
         let each = long.saturating_sub(short) / CHECKS;
-        writeln!(table, "| {name:<13} | {each:>20} |")?;
+        writeln!(table, "| {name:<width$} | {each:>20} |")?;
     }
     Ok(table)
 }

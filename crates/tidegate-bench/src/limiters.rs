@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tidegate::{Cost, Limit, MemoryStore, Override, Policy, PolicyBuilder, PolicyLimiter};
+
 /// What the limit does to the keys. Either way each key stays in use for the
 /// whole measurement: no limiter may take a key for new, or forget it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,13 +50,17 @@ pub(crate) trait Keyed: Sync {
     fn check(&self, key: &String) -> bool;
 }
 
+/// The limit of a load.
+fn limit(load: Load) -> Limit {
+    Limit::per(1, load.period()).burst(load.burst())
+}
+
 /// This workspace's limiter.
 pub(crate) struct Tidegate(tidegate::Limiter);
 
 impl Keyed for Tidegate {
     fn new(load: Load, keys: usize) -> Self {
-        let limit = tidegate::Limit::per(1, load.period()).burst(load.burst());
-        let builder = tidegate::Limiter::builder(limit);
+        let builder = tidegate::Limiter::builder(limit(load));
         // A million unless more are needed: what a user gets by default.
         Self(builder.max_keys(keys.max(1_000_000)).build())
     }
@@ -62,6 +68,66 @@ impl Keyed for Tidegate {
     fn check(&self, key: &String) -> bool {
         self.0.check(key).allowed()
     }
+}
+
+/// The same limit as a policy of one level: a name, attributes, a template.
+pub(crate) struct OneLevel(PolicyLimiter);
+
+impl Keyed for OneLevel {
+    fn new(load: Load, keys: usize) -> Self {
+        let policy = Policy::builder("api").key("{user}").limit(limit(load));
+        Self(policy_limiter(policy, keys))
+    }
+
+    fn check(&self, key: &String) -> bool {
+        check_policy(&self.0, key)
+    }
+}
+
+/// One level with a thousand overrides for keys that do not come.
+pub(crate) struct Overridden(PolicyLimiter);
+
+impl Keyed for Overridden {
+    fn new(load: Load, keys: usize) -> Self {
+        let policy = Policy::builder("api").key("{user}").limit(limit(load));
+        let overrides = (0..1_000).map(|number| Override::of("user", format!("vip-{number}")));
+        let policy = overrides.fold(policy, |policy, change| {
+            policy.overrides(change.limit(Limit::per_second(1_000)))
+        });
+        Self(policy_limiter(policy, keys))
+    }
+
+    fn check(&self, key: &String) -> bool {
+        check_policy(&self.0, key)
+    }
+}
+
+/// Two levels: one counter for each of two services, one for each user of it.
+pub(crate) struct TwoLevels(PolicyLimiter);
+
+impl Keyed for TwoLevels {
+    fn new(load: Load, keys: usize) -> Self {
+        let policy = Policy::builder("api")
+            .level("service", "{service}", Limit::per_second(u32::MAX))
+            .level("user", "{service}:{user}", limit(load));
+        Self(policy_limiter(policy, keys))
+    }
+
+    fn check(&self, key: &String) -> bool {
+        check_policy(&self.0, key)
+    }
+}
+
+fn policy_limiter(policy: PolicyBuilder, keys: usize) -> PolicyLimiter {
+    let policy = policy.build().expect("a policy that is right");
+    let store = MemoryStore::builder().max_keys(keys.max(1_000_000)).build();
+    PolicyLimiter::with_stores([("default", store)], [policy]).expect("one policy")
+}
+
+fn check_policy(limiter: &PolicyLimiter, key: &str) -> bool {
+    let attributes = [("service", "search"), ("user", key)];
+    let decision = limiter.check("api", &attributes, Cost::ONE);
+    decision.expect("all attributes are there").allowed()
 }
 
 /// governor's keyed limiter, as its documentation makes it.

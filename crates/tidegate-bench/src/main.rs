@@ -23,13 +23,14 @@ mod rounds;
 
 use std::process::ExitCode;
 
-use limiters::{Aerorate, Governor, Keyed, Load, Tidegate};
+use limiters::{Aerorate, Governor, Keyed, Load, OneLevel, Tidegate, TwoLevels};
 
 #[global_allocator]
 static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 const HELP: &str = "usage: tidegate-bench core
-       tidegate-bench instructions N [tidegate|governor|aerorate]
+       tidegate-bench policies
+       tidegate-bench instructions N [tidegate|governor|aerorate|policy|two-levels]
        tidegate-bench pictures DIR";
 
 fn main() -> ExitCode {
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments[..] {
         ["core"] => core(),
+        ["policies"] => policies(),
         ["instructions", checks] => instructions(checks, "tidegate"),
         ["instructions", checks, limiter] => instructions(checks, limiter),
         ["pictures", folder] => return pictures(folder),
@@ -62,6 +64,13 @@ fn core() -> Option<()> {
         "Reading the clock alone: {instant:.0} ns for tidegate's (`Instant`), {quanta:.0} ns for governor's.\n"
     );
     println!("{}", report::growth(&measure::growth()));
+    println!("{}", report::through(&measure::through_policies()));
+    Some(())
+}
+
+/// What policies add, alone.
+fn policies() -> Option<()> {
+    println!("{}", report::through(&measure::through_policies()));
     Some(())
 }
 
@@ -72,6 +81,8 @@ fn instructions(checks: &str, limiter: &str) -> Option<()> {
         "tidegate" => check_known::<Tidegate>(checks),
         "governor" => check_known::<Governor>(checks),
         "aerorate" => check_known::<Aerorate>(checks),
+        "policy" => check_known::<OneLevel>(checks),
+        "two-levels" => check_known::<TwoLevels>(checks),
         _ => return None,
     }
     Some(())

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use crate::allocator;
 use crate::keys;
-use crate::limiters::{Aerorate, Governor, Keyed, Load, Tidegate};
-use crate::report::{Comparison, Growth, Unit};
+use crate::limiters::{Aerorate, Governor, Keyed, Load, OneLevel, Overridden, Tidegate, TwoLevels};
+use crate::report::{Comparison, Growth, Through, Unit};
 use crate::rounds::{Series, interleave};
 
 /// Checks a thread makes in one round.
@@ -127,6 +127,39 @@ pub(crate) fn growth() -> Vec<Growth> {
             times_the_first: times(index),
         })
         .collect()
+}
+
+/// What a policy adds to the bare limiter's check, on one thread.
+pub(crate) fn through_policies() -> Vec<Through> {
+    let mut rows = Vec::new();
+    for (keys, load) in [
+        (1_000, Load::Admitted),
+        (1_000, Load::Refused),
+        (MILLION, Load::Admitted),
+    ] {
+        let label = format!("{} keys, {}", count(keys), load.name());
+        progress(&format!("through policies, {label}"));
+        let order = order(keys, 4);
+        let bare = filled::<Tidegate>(load, keys);
+        let one = filled::<OneLevel>(load, keys);
+        let overridden = filled::<Overridden>(load, keys);
+        let two = filled::<TwoLevels>(load, keys);
+        let passes = CHECKS / order.len();
+        let [bare, one, overridden, two] = interleave([
+            Box::new(|| one_thread(&bare, load, &order, passes)) as Box<dyn FnMut() -> f64 + '_>,
+            Box::new(|| one_thread(&one, load, &order, passes)),
+            Box::new(|| one_thread(&overridden, load, &order, passes)),
+            Box::new(|| one_thread(&two, load, &order, passes)),
+        ]);
+        rows.push(Through {
+            label,
+            bare: bare.best(),
+            one: one.ratio_to(&bare),
+            overridden: overridden.ratio_to(&bare),
+            two: two.ratio_to(&bare),
+        });
+    }
+    rows
 }
 
 /// One of each, with the same keys.

@@ -31,6 +31,18 @@ pub(crate) struct Growth {
     pub(crate) times_the_first: f64,
 }
 
+/// One row: what policies add to a check of the bare limiter, as ratios.
+pub(crate) struct Through {
+    pub(crate) label: String,
+    pub(crate) bare: f64,
+    pub(crate) one: f64,
+    pub(crate) overridden: f64,
+    pub(crate) two: f64,
+}
+
+/// The most a policy of one level may take of the bare limiter's time.
+const ONE_LEVEL: f64 = 1.5;
+
 /// The table that compares.
 pub(crate) fn comparison(comparisons: &[Comparison]) -> String {
     let header = [
@@ -51,11 +63,7 @@ pub(crate) fn comparison(comparisons: &[Comparison]) -> String {
         let [tidegate, governor, aerorate] = &row.series;
         let ratio = tidegate.ratio_to(governor);
         let goal = row.goal.map(|goal| format!("at most {goal:.2}"));
-        let met = row.goal.map(|goal| {
-            // Judged as printed, so that the table agrees with itself.
-            let met = (ratio * 100.0).round() <= (goal * 100.0).round();
-            if met { "met" } else { "missed" }
-        });
+        let met = row.goal.map(|goal| verdict(ratio, goal));
         [
             row.label.clone(),
             figure(tidegate),
@@ -67,6 +75,37 @@ pub(crate) fn comparison(comparisons: &[Comparison]) -> String {
         ]
     });
     table(header, rows)
+}
+
+/// The table of policies.
+pub(crate) fn through(rows: &[Through]) -> String {
+    let header = [
+        "through a policy",
+        "bare limiter",
+        "1 level",
+        "goal",
+        "",
+        "1 level, 1,000 overrides",
+        "2 levels",
+    ];
+    let rows = rows.iter().map(|row| {
+        [
+            row.label.clone(),
+            format!("{:.0} ns", row.bare),
+            format!("{:.2}", row.one),
+            format!("at most {ONE_LEVEL:.2}"),
+            verdict(row.one, ONE_LEVEL).into(),
+            format!("{:.2}", row.overridden),
+            format!("{:.2}", row.two),
+        ]
+    });
+    table(header, rows)
+}
+
+/// Judged as printed, so that the table agrees with itself.
+fn verdict(ratio: f64, goal: f64) -> &'static str {
+    let met = (ratio * 100.0).round() <= (goal * 100.0).round();
+    if met { "met" } else { "missed" }
 }
 
 /// The table of tidegate alone.

@@ -11,67 +11,141 @@
 //! | the empty value | `%` |
 //! | more than 1,024 bytes | `%h` and the SHA-256 of the value in hexadecimal |
 //!
+//! In memory, where nobody reads a key, a tuple of one value is that value as it is:
+//! all keys of a level have one length, so it is as good, and quicker.
+//!
 //! An encoded value is never empty and contains no brace, so it can be a cluster's
 //! hash tag; it is printable, so it can stand in a log line.
 
 use sha2::{Digest, Sha256};
-use smallvec::SmallVec;
 
 /// The longest value that is kept as it is.
-pub(crate) const MAX_VALUE: usize = 1024;
+const MAX_VALUE: usize = 1024;
 
-/// The text of keys: most fit without allocating.
-pub(crate) type KeyText = SmallVec<[u8; 128]>;
-
-const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+/// The most bytes that one byte of a value becomes.
+const WIDEST: usize = 3;
 
 /// Bytes that stand for themselves.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        #[expect(clippy::cast_possible_truncation, reason = "below 256")]
-        let character = byte as u8;
-        plain[byte] =
-            character.is_ascii_alphanumeric() || matches!(character, b'.' | b'_' | b'~' | b'-');
+    let mut byte = 0_u8;
+    loop {
+        plain[byte as usize] =
+            byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-');
+        if byte == u8::MAX {
+            break plain;
+        }
         byte += 1;
     }
-    plain
 };
 
-/// Whether a value is its own encoding.
 #[inline]
-pub(crate) fn is_plain(value: &[u8]) -> bool {
-    !value.is_empty()
-        && value.len() <= MAX_VALUE
-        && value.iter().all(|&byte| PLAIN[usize::from(byte)])
+fn is_plain(byte: u8) -> bool {
+    PLAIN[usize::from(byte)]
 }
 
-/// Appends the encoding of a value.
-pub(crate) fn encode(value: &[u8], text: &mut KeyText) {
-    if is_plain(value) {
-        text.extend_from_slice(value);
-    } else if value.is_empty() {
-        text.push(b'%');
-    } else if value.len() > MAX_VALUE {
-        text.extend_from_slice(b"%h");
-        for byte in Sha256::digest(value) {
-            text.extend_from_slice(&hexadecimal(byte).map(|digit| digit.to_ascii_lowercase()));
-        }
-    } else {
-        for &byte in value {
-            if PLAIN[usize::from(byte)] {
-                text.push(byte);
-            } else {
-                text.push(b'%');
-                text.extend_from_slice(&hexadecimal(byte));
-            }
+fn escaped(byte: u8) -> [u8; WIDEST] {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let digit = |digit: u8| DIGITS[usize::from(digit)];
+    [b'%', digit(byte >> 4), digit(byte & 15)]
+}
+
+/// Encoded values, one behind the other: a hundred bytes or so without allocating.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyText {
+    short: [u8; Self::SHORT],
+    /// What is used instead of `short` when that is full.
+    long: Vec<u8>,
+    length: usize,
+}
+
+impl KeyText {
+    const SHORT: usize = 128;
+
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self {
+            short: [0; Self::SHORT],
+            long: Vec::new(),
+            length: 0,
         }
     }
-}
 
-fn hexadecimal(byte: u8) -> [u8; 2] {
-    [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)])
+    #[inline]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        let bytes = if self.long.is_empty() {
+            &self.short[..]
+        } else {
+            &self.long[..]
+        };
+        &bytes[..self.length]
+    }
+
+    /// Appends values, each encoded, with a colon between them.
+    #[inline]
+    pub(crate) fn push_tuple<'v>(&mut self, values: impl IntoIterator<Item = &'v [u8]>) {
+        for (index, value) in values.into_iter().enumerate() {
+            if index > 0 {
+                self.room(1)[0] = b':';
+                self.length += 1;
+            }
+            self.push(value);
+        }
+    }
+
+    fn push(&mut self, value: &[u8]) {
+        if value.is_empty() {
+            self.room(1)[0] = b'%';
+            self.length += 1;
+        } else if value.len() > MAX_VALUE {
+            self.push_digest(value);
+        } else {
+            let room = self.room(value.len() * WIDEST);
+            let (mut rest, mut at) = (value, 0);
+            while let Some(byte) = rest.first() {
+                // What needs no encoding is copied as a whole.
+                let plain = rest.iter().take_while(|byte| is_plain(**byte)).count();
+                if plain > 0 {
+                    room[at..at + plain].copy_from_slice(&rest[..plain]);
+                    (rest, at) = (&rest[plain..], at + plain);
+                } else {
+                    room[at..at + WIDEST].copy_from_slice(&escaped(*byte));
+                    (rest, at) = (&rest[1..], at + WIDEST);
+                }
+            }
+            self.length += at;
+        }
+    }
+
+    fn push_digest(&mut self, value: &[u8]) {
+        let digest = Sha256::digest(value);
+        let digits = digest
+            .iter()
+            .flat_map(|byte| [byte >> 4, byte & 15])
+            .filter_map(|digit| char::from_digit(digit.into(), 16));
+        let text: String = "%h".chars().chain(digits).collect();
+        self.room(text.len()).copy_from_slice(text.as_bytes());
+        self.length += text.len();
+    }
+
+    /// So many bytes to write to, at the end.
+    #[inline]
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.length + bytes;
+        if self.long.is_empty() && end <= Self::SHORT {
+            return &mut self.short[self.length..end];
+        }
+        self.long_room(end)
+    }
+
+    #[cold]
+    fn long_room(&mut self, end: usize) -> &mut [u8] {
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.short[..self.length]);
+        }
+        self.long.resize(end, 0);
+        &mut self.long[self.length..]
+    }
 }
 
 #[cfg(test)]
@@ -97,9 +171,23 @@ mod tests {
         ];
         for (value, expected) in table {
             let mut text = KeyText::new();
-            encode(value, &mut text);
-            assert_eq!(String::from_utf8_lossy(&text), expected);
-            assert_eq!(is_plain(value), value == expected.as_bytes());
+            text.push_tuple([value]);
+            assert_eq!(String::from_utf8_lossy(text.as_bytes()), expected);
+        }
+    }
+
+    #[test]
+    fn short_and_long_texts_are_joined_the_same_way() {
+        for length in 0..200 {
+            let value = vec![b'/'; length];
+            let mut text = KeyText::new();
+            text.push_tuple([&value[..], b"", b"x"]);
+            text.push_tuple([&b"y"[..]]);
+            let expected = match length {
+                0 => "%:%:xy".into(),
+                _ => format!("{}:%:xy", "%2F".repeat(length)),
+            };
+            assert_eq!(String::from_utf8_lossy(text.as_bytes()), expected);
         }
     }
 }

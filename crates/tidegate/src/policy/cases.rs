@@ -10,6 +10,8 @@ use crate::limit::Limit;
 #[derive(Debug, Clone)]
 pub(crate) struct Cases {
     all: Box<[Case]>,
+    /// The level's own, which is the last.
+    own: u16,
     /// The overrides by their first condition, so that a check does not pay for
     /// every one of them: for each attribute, what there is for a value.
     by_first: Box<[(u16, ByValue)]>,
@@ -52,24 +54,25 @@ impl Cases {
             });
             by_first[at].1.entry(value.clone()).or_default().push(index);
         }
+        let index = u16::try_from(overrides.len()).expect("overrides are bounded");
         let own = Case {
             conditions: Box::default(),
             limit: Some(own),
         };
         Self {
             all: overrides.into_iter().chain([own]).collect(),
+            own: index,
             by_first: by_first.into(),
         }
     }
 
     /// The first case that fits these values: its index.
     #[inline]
-    pub(crate) fn find(&self, values: &[&[u8]]) -> usize {
+    pub(crate) fn find(&self, values: &[&[u8]]) -> u16 {
         if self.by_first.is_empty() {
-            return 0;
+            return self.own;
         }
-        self.find_override(values)
-            .map_or(self.all.len() - 1, usize::from)
+        self.find_override(values).unwrap_or(self.own)
     }
 
     fn find_override(&self, values: &[&[u8]]) -> Option<u16> {
@@ -82,13 +85,19 @@ impl Cases {
         self.by_first.iter().filter_map(first_of).min()
     }
 
+    /// Whether keys of this case are counted.
+    #[inline]
+    pub(crate) fn counts(&self, case: u16) -> bool {
+        self.all[usize::from(case)].limit.is_some()
+    }
+
     pub(crate) fn all(&self) -> &[Case] {
         &self.all
     }
 
     /// The level's own limit.
     pub(crate) fn own(&self) -> &Limit {
-        let own = self.all.last().and_then(|case| case.limit.as_ref());
+        let own = self.all[usize::from(self.own)].limit.as_ref();
         own.expect("the last case is the level's own limit")
     }
 }

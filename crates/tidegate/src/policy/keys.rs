@@ -1,5 +1,6 @@
 //! From attributes to keys: what a policy asks a store about.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -7,7 +8,7 @@ use smallvec::SmallVec;
 use super::cases::Case;
 use super::{Policy, PolicyLevel};
 use crate::attributes::Attributes;
-use crate::key::{self, KeyText};
+use crate::key::KeyText;
 use crate::limit::Limit;
 
 /// The keys of one check of a policy: one a level, with the limit in force for it.
@@ -30,12 +31,13 @@ struct Keyed<'a> {
     key: Part<'a>,
 }
 
+/// What tells a level's keys apart: they are all tuples of one length.
 #[derive(Debug, Clone)]
 enum Part<'a> {
-    /// A single value that needs no encoding.
-    Plain(&'a [u8]),
-    /// A part of the text.
-    Encoded(Range<usize>),
+    /// A single value, as it is.
+    One(&'a [u8]),
+    /// Where the values stand, encoded and joined.
+    Many(Range<usize>),
 }
 
 /// One level of [`Keys`].
@@ -44,7 +46,8 @@ pub struct LevelKey<'a> {
     policy: &'a Policy,
     pub(super) level: u16,
     pub(super) case: u16,
-    text: &'a [u8],
+    /// What tells it from other keys of the level.
+    pub(super) identity: &'a [u8],
 }
 
 /// A check without an attribute that its policy's keys are made of.
@@ -106,7 +109,7 @@ impl Policy {
     }
 
     #[cold]
-    fn missing(&self, attribute: &str) -> MissingAttribute {
+    pub(super) fn missing(&self, attribute: &str) -> MissingAttribute {
         let mut names: Vec<&str> = Vec::new();
         for name in self.levels.iter().flat_map(|level| level.key.attributes()) {
             if !names.contains(&name) {
@@ -144,9 +147,9 @@ impl<'a> Keys<'a> {
             policy: self.policy,
             level: keyed.level,
             case: keyed.case,
-            text: match &keyed.key {
-                Part::Plain(value) => value,
-                Part::Encoded(range) => &self.text[range.clone()],
+            identity: match &keyed.key {
+                Part::One(value) => value,
+                Part::Many(range) => &self.text.as_bytes()[range.clone()],
             },
         })
     }
@@ -156,32 +159,23 @@ impl<'a> Keys<'a> {
     where
         A: Attributes + ?Sized,
     {
-        let level: &'a PolicyLevel = &self.policy.levels[number];
-        let mut values: SmallVec<[&[u8]; 4]> = SmallVec::new();
-        for name in level.key.attributes() {
-            match attributes.value(name) {
-                Some(value) => values.push(value),
-                None => return Err(self.policy.missing(name)),
-            }
+        let level = &self.policy.levels[number];
+        let mut values: SmallVec<[&'a [u8]; 4]> = SmallVec::new();
+        for name in level.key.names() {
+            let value = attributes.value(name);
+            values.push(value.ok_or_else(|| self.policy.missing(name))?);
         }
-        let case = level.cases.find(&values);
         let key = match values[..] {
-            [value] if key::is_plain(value) => Part::Plain(value),
+            [value] => Part::One(value),
             _ => {
-                let start = self.text.len();
-                for (index, value) in values.iter().enumerate() {
-                    if index > 0 {
-                        self.text.push(b':');
-                    }
-                    key::encode(value, &mut self.text);
-                }
-                Part::Encoded(start..self.text.len())
+                let start = self.text.as_bytes().len();
+                self.text.push_tuple(values.iter().copied());
+                Part::Many(start..self.text.as_bytes().len())
             }
         };
-        let index = |number| u16::try_from(number).expect("levels and overrides are bounded");
         self.levels.push(Keyed {
-            level: index(number),
-            case: index(case),
+            level: u16::try_from(number).expect("levels are bounded"),
+            case: level.cases.find(&values),
             key,
         });
         Ok(())
@@ -221,8 +215,13 @@ impl<'a> LevelKey<'a> {
 
     /// The values, encoded and joined by `:`. Empty for a key without attributes.
     #[must_use]
-    pub fn text(&self) -> &'a [u8] {
-        self.text
+    pub fn text(&self) -> Cow<'a, str> {
+        if self.level().key.names().len() != 1 {
+            return String::from_utf8_lossy(self.identity);
+        }
+        let mut text = KeyText::new();
+        text.push_tuple([self.identity]);
+        String::from_utf8_lossy(text.as_bytes()).into_owned().into()
     }
 
     /// The key in a shared store: `<prefix>:{<tag>}:<policy>:<level>[:<values>]`. The
@@ -231,8 +230,7 @@ impl<'a> LevelKey<'a> {
     pub fn stored(&self, prefix: &str) -> String {
         let level = self.level();
         let (policy, name) = (&self.policy.name, &level.name);
-        // What `key.rs` has encoded is ASCII.
-        let values = String::from_utf8_lossy(self.text);
+        let values = self.text();
         if level.tag_slots.is_empty() {
             return match level.key.attributes().len() {
                 0 => format!("{prefix}:{{{policy}}}:{policy}:{name}"),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use foldhash::fast::FixedState;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::decision::{Decisions, PolicyDecision};
 use super::keys::{Keys, MissingAttribute};
@@ -210,7 +210,7 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         let compiled = self.compiled(policy)?;
-        Ok(compiled.decide(&compiled.keys(attributes)?, cost, compiled.charge))
+        Ok(compiled.ask(attributes, cost, compiled.charge)?)
     }
 
     /// The numbers [`check`](Self::check) would decide by, charging nothing.
@@ -224,7 +224,7 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         let compiled = self.compiled(policy)?;
-        Ok(compiled.decide(&compiled.keys(attributes)?, cost, Charge::Nothing))
+        Ok(compiled.ask(attributes, cost, Charge::Nothing)?)
     }
 
     /// Asks several policies, in order. The first refusal ends it, and what the
@@ -332,7 +332,7 @@ impl PolicyLimiter {
         for level in levels {
             let keys = policy.key_of(level, attributes)?;
             for key in keys.all() {
-                texts.push((compiled.level(key.level, key.case), key.text().into()));
+                texts.push((compiled.level(key.level, key.case), key.identity.into()));
             }
         }
         let forgotten = texts
@@ -353,7 +353,7 @@ impl PolicyLimiter {
         let mut numbers = decision.levels().map(|level| *level.numbers());
         let explained = keys.all().map(|key| Explained {
             level: &compiled.policy.levels[usize::from(key.level)],
-            key: String::from_utf8_lossy(key.text()).into_owned(),
+            key: key.text().into_owned(),
             limit: compiled.limit(key.level, key.case),
             overridden_by: key.overridden_by(),
             numbers: key.counts().then(|| numbers.next()).flatten(),
@@ -410,6 +410,32 @@ impl Compiled {
         })
     }
 
+    #[inline]
+    fn ask<A>(
+        &self,
+        attributes: &A,
+        cost: Cost,
+        charge: Charge,
+    ) -> Result<PolicyDecision<'_>, MissingAttribute>
+    where
+        A: Attributes + ?Sized,
+    {
+        // The everyday case, without lists of one.
+        if let ([level], true) = (&*self.policy.levels, self.policy.enabled())
+            && let [name] = level.key.names()
+            && let Some(value) = attributes.value(name)
+        {
+            let case = level.cases.find(&[value]);
+            if level.cases.counts(case) {
+                let check = self.level(0, case).check(value).cost(cost);
+                let decision = self.store.decide(&[check], charge);
+                let cases = smallvec![(0, case)];
+                return Ok(PolicyDecision::new(&self.policy, cases, decision));
+            }
+        }
+        Ok(self.decide(&self.keys(attributes)?, cost, charge))
+    }
+
     /// The keys to ask about: none where nothing is measured.
     #[inline]
     fn keys<'a, A>(&'a self, attributes: &'a A) -> Result<Keys<'a>, MissingAttribute>
@@ -430,7 +456,9 @@ impl Compiled {
             .iter()
             .map(|key| {
                 cases.push((key.level, key.case));
-                self.level(key.level, key.case).check(key.text()).cost(cost)
+                self.level(key.level, key.case)
+                    .check(key.identity)
+                    .cost(cost)
             })
             .collect();
         PolicyDecision::new(&self.policy, cases, self.store.decide(&checks, charge))
@@ -439,7 +467,7 @@ impl Compiled {
     fn refund(&self, keys: &Keys<'_>, receipt: &Receipt) {
         let checks: SmallVec<[Check<'_>; 2]> = keys
             .iter()
-            .map(|key| self.level(key.level, key.case).check(key.text()))
+            .map(|key| self.level(key.level, key.case).check(key.identity))
             .collect();
         self.store.refund(&checks, receipt);
     }

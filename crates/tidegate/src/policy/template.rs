@@ -71,6 +71,11 @@ impl Template {
         self.attributes.iter().map(|attribute| &**attribute)
     }
 
+    #[inline]
+    pub(super) fn names(&self) -> &[Box<str>] {
+        &self.attributes
+    }
+
     /// The template as it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {
