@@ -18,7 +18,10 @@
 //! | one limit for each of many keys | [`Limiter`] |
 //! | a limit, written in the source or read from text | [`Limit`] |
 //! | the answer and its numbers | [`Decision`] |
-//! | several limits decided as one, all charged or none | [`MemoryStore`] |
+//! | named policies over attributes, with levels and overrides | [`PolicyLimiter`], [`Policy`] |
+//! | policies from a file | [`Config`] |
+//! | the headers and the body of a response | [`PolicyDecision::headers`], [`Dialect`] |
+//! | several limits decided as one, by hand | [`MemoryStore`] |
 //! | to wait instead of being refused | [`Limiter::until_ready`] |
 //! | to test without waiting | [`ManualClock`] |
 //! | what exactly an algorithm promises | [`algorithm`] |
@@ -81,7 +84,12 @@ pub use policy::{
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
 
-/// The README's example is a test, too.
-#[cfg(doctest)]
+/// The examples of the README are tests, too.
+#[cfg(all(doctest, feature = "toml"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// And those of the manual.
+#[cfg(all(doctest, feature = "toml"))]
+#[doc = include_str!("../../../docs/policies.md")]
+struct Policies;

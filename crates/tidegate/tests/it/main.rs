@@ -14,6 +14,7 @@ mod policies;
 mod properties;
 
 mod config;
+mod docs;
 mod headers;
 mod memory;
 mod regressions;
