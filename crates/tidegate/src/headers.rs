@@ -93,14 +93,17 @@ impl<'p> Headers<'p> {
                 Dialect::XRateLimit | Dialect::Custom(_) | Dialect::None => {}
             }
         }
-        // Single numbers can only tell of one policy: the one that refused, or else the
-        // one with the least remaining.
-        let refusal = decisions().find(|decision| !decision.allowed());
+        // Single numbers can only tell of one policy: of those that want such numbers, the
+        // one that refused, or else the one with the least remaining.
         let counted = decisions().filter(|decision| decision.levels().len() > 0);
-        let reported = refusal.or_else(|| counted.min_by_key(|decision| decision.remaining()));
-        if let Some(decision) = reported {
-            headers.add_numbers(decision);
+        let numbered = counted.filter_map(|decision| Some((names(decision)?, decision)));
+        let reported = numbered.min_by_key(|(_, it)| (it.allowed(), it.remaining()));
+        if let Some(([limit, reset, remaining], decision)) = reported {
+            headers.add(limit, decision.limit().to_string());
+            headers.add(remaining, decision.remaining().to_string());
+            headers.add(reset, seconds(decision.reset_after()).to_string());
         }
+        let refusal = decisions().find(|decision| !decision.allowed());
         let told = refusal.filter(|refusal| *refusal.policy().headers() != Dialect::None);
         if let Some(wait) = told.and_then(PolicyDecision::retry_after) {
             headers.add(RETRY_AFTER, seconds(wait).max(1).to_string());
@@ -149,25 +152,6 @@ impl<'p> Headers<'p> {
         }
     }
 
-    fn add_numbers(&mut self, decision: &PolicyDecision<'p>) {
-        let [limit, reset, remaining] = match decision.policy().headers() {
-            Dialect::XRateLimit => [
-                "X-RateLimit-Limit",
-                "X-RateLimit-Reset",
-                "X-RateLimit-Remaining",
-            ],
-            Dialect::Draft06 => ["RateLimit-Limit", "RateLimit-Reset", "RateLimit-Remaining"],
-            Dialect::Custom([limit, reset, remaining]) => [&**limit, &**reset, &**remaining],
-            Dialect::Ietf | Dialect::None => return,
-        };
-        if decision.levels().len() == 0 {
-            return;
-        }
-        self.add(limit, decision.limit().to_string());
-        self.add(remaining, decision.remaining().to_string());
-        self.add(reset, seconds(decision.reset_after()).to_string());
-    }
-
     fn add(&mut self, name: &'p str, value: String) {
         self.0.push((name, value.into()));
     }
@@ -182,6 +166,20 @@ impl<'p> Headers<'p> {
             }
             None => self.add(name, item.into()),
         }
+    }
+}
+
+/// The headers that are single numbers, if a policy has such: limit, reset, remaining.
+fn names<'p>(decision: &PolicyDecision<'p>) -> Option<[&'p str; 3]> {
+    match decision.policy().headers() {
+        Dialect::XRateLimit => Some([
+            "X-RateLimit-Limit",
+            "X-RateLimit-Reset",
+            "X-RateLimit-Remaining",
+        ]),
+        Dialect::Draft06 => Some(["RateLimit-Limit", "RateLimit-Reset", "RateLimit-Remaining"]),
+        Dialect::Custom(names) => Some(names.each_ref().map(|name| &**name)),
+        Dialect::Ietf | Dialect::None => None,
     }
 }
 

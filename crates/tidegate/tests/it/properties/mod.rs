@@ -1,7 +1,7 @@
 //! What holds for any limit and any trace, tried on thousands of random ones for
 //! each algorithm.
 
-mod limits;
+pub(crate) mod limits;
 mod trace;
 
 mod bounds;
@@ -16,12 +16,13 @@ mod text;
 
 use proptest::prelude::*;
 
-use trace::{Case, Run, Step, Take, admitted, cases, window_us};
+pub(crate) use trace::window_us;
+use trace::{Case, Run, Step, Take, admitted, cases};
 
 /// Cases of each property of each algorithm.
 const CASES: u32 = 2_000;
 
-fn config() -> ProptestConfig {
+pub(crate) fn config() -> ProptestConfig {
     ProptestConfig {
         max_shrink_iters: 2_000,
         ..ProptestConfig::with_cases(CASES)

@@ -1,1 +1,0 @@
-//! What clients see, judged by an independent parser of structured fields.
