@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::keys::Keys;
 use super::{Policy, PolicyLevel};
 use crate::decision::{Decision, LevelDecision, Receipt, Source};
 use crate::headers::{Headers, problem};
@@ -47,6 +48,14 @@ impl<'p> PolicyDecision<'p> {
             cases,
             decision,
         }
+    }
+
+    /// The answer of a policy to keys of its own, decided by another store than the
+    /// one in memory: one level of the decision for each key.
+    #[must_use]
+    pub fn from_store(policy: &'p Policy, keys: &Keys<'_>, decision: Decision) -> Self {
+        let cases = keys.iter().map(|key| (key.level, key.case)).collect();
+        Self::new(policy, cases, decision)
     }
 
     /// Whether the request may go on: always, under a policy that only watches.
@@ -119,10 +128,11 @@ impl<'p> PolicyDecision<'p> {
         self.decision.decided_at_us()
     }
 
-    /// What to hand in for a refund: of an allowed check that was charged.
+    /// What to hand in for a refund: of an allowed check that was charged to any level.
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        self.decision.receipt()
+        let receipt = self.decision.receipt();
+        receipt.filter(|_| !self.cases.is_empty())
     }
 
     /// Every level that counted, in the policy's order. None when the policy is not
@@ -213,8 +223,9 @@ impl<'p> Decisions<'p> {
         &self.0
     }
 
-    /// The headers for the client: lists have the items of all policies; of single
-    /// numbers, those of the policy that refused, or has the least remaining.
+    /// The headers for the client: lists have the items of all policies; single numbers
+    /// are, of the policies that have such headers, those of the one that refused, or has
+    /// the least remaining.
     #[must_use]
     pub fn headers(&self) -> Headers<'p> {
         Headers::of(&self.0)

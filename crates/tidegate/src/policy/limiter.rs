@@ -351,12 +351,13 @@ impl PolicyLimiter {
         let keys = compiled.policy.keys(attributes)?;
         let decision = compiled.decide(&keys, Cost::ONE, Charge::Nothing);
         let mut numbers = decision.levels().map(|level| *level.numbers());
+        let enabled = compiled.policy.enabled();
         let explained = keys.all().map(|key| Explained {
             level: &compiled.policy.levels[usize::from(key.level)],
             key: key.text().into_owned(),
             limit: compiled.limit(key.level, key.case),
             overridden_by: key.overridden_by(),
-            numbers: key.counts().then(|| numbers.next()).flatten(),
+            numbers: (enabled && key.counts()).then(|| numbers.next()).flatten(),
         });
         Ok(explained.collect())
     }

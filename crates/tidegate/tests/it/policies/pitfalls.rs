@@ -1,0 +1,192 @@
+//! Pitfalls of keys and levels, each under its id.
+
+use std::collections::{HashMap, HashSet};
+
+use tidegate::{Limit, Policy};
+
+use super::slots::{slot, tag};
+use super::{Timed, remaining};
+use crate::support::{HOUR, every_algorithm};
+
+/// Values that have broken other limiters, and what looks like them.
+fn awkward() -> Vec<Vec<u8>> {
+    let mut values: Vec<Vec<u8>> = [
+        "", "}x", "{", "}", "{}", "{}{x}", "x{y}z", "\0", "a\0b", "\n", "q", "q-t", "q-", ":",
+        "a:b", "a", "b:c", "c", "%", "%25", "%3A", "%h", "é",
+    ]
+    .iter()
+    .map(|value| value.as_bytes().to_vec())
+    .collect();
+    values.push(format!("%h{}", "0".repeat(64)).into());
+    values.extend([vec![b'{'; 1 << 16], vec![b'x'; 1_500], vec![0xff; 1_500]]);
+    values.extend([1_023, 1_024, 1_025].map(|length| vec![b'x'; length]));
+    values
+}
+
+#[test]
+fn a4_a_checks_counters_share_a_slot_whatever_the_key() {
+    let limit = Limit::per_second(5);
+    let policies = [
+        Policy::builder("one").key("{a}").limit(limit),
+        Policy::builder("none").key("").limit(limit),
+        Policy::builder("two")
+            .level("a", "{a}", limit)
+            .level("ab", "{a}:{b}", limit),
+        Policy::builder("apart")
+            .level("a", "{a}", limit)
+            .level("b", "{b}", limit),
+        Policy::builder("tagged")
+            .level("ab", "{a}:{b}", limit)
+            .level("bac", "{b}:{a}:{c}", limit)
+            .tag("{b}"),
+    ];
+    for policy in super::built(policies) {
+        for a in awkward() {
+            for b in awkward() {
+                let attributes = [("a", &a), ("b", &b), ("c", &a)];
+                let keys = policy.keys(&attributes).expect("all are there");
+                let stored: Vec<String> = keys.iter().map(|key| key.stored("tg")).collect();
+                let tags: HashSet<&str> = stored.iter().map(|key| tag(key)).collect();
+                assert_eq!(tags.len(), 1, "{stored:?}");
+                for key in &stored {
+                    assert!(
+                        !tag(key).is_empty() && !tag(key).contains(['{', '}']),
+                        "{key}"
+                    );
+                    assert_eq!(slot(key), slot(&stored[0]));
+                    assert!(
+                        key.bytes().all(|byte| (b'!'..=b'~').contains(&byte)),
+                        "{key}"
+                    );
+                    // The only braces are those of the tag.
+                    assert_eq!(key.matches(['{', '}']).count(), 2, "{key}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn b7_c2_no_two_inputs_meet() {
+    // Names that run together when they are joined carelessly.
+    let limit = Limit::per_hour(1);
+    let names = ["a", "a-b", "q", "q-t"];
+    let policies = names.map(|name| {
+        Policy::builder(name)
+            .level("a", "{x}", Limit::per_hour(1_000))
+            .level("b", "{x}:{y}", limit)
+    });
+    let timed = Timed::of(policies);
+    let mut seen: HashMap<String, (&str, usize, Vec<Vec<u8>>)> = HashMap::new();
+    let mut pairs = HashSet::new();
+    for name in names {
+        let policies = timed.limiter.policies();
+        let policy = policies.iter().find(|policy| policy.name() == name);
+        let policy = policy.expect("it is there");
+        for x in awkward() {
+            for y in awkward() {
+                let attributes = [("x", &x), ("y", &y)];
+                let keys = policy.keys(&attributes);
+                for (level, key) in keys.expect("all are there").iter().enumerate() {
+                    let values = [x.clone(), y.clone()][..=level].to_vec();
+                    let meant = (name, level, values);
+                    let other = seen.insert(key.stored("tg"), meant.clone());
+                    assert!(other.is_none_or(|other| other == meant), "{meant:?}");
+                }
+                // In memory, each has a counter of its own, too.
+                assert!(
+                    timed.check(name, &attributes).allowed(),
+                    "{name} {x:?} {y:?}"
+                );
+                assert!(
+                    !timed.check(name, &attributes).allowed(),
+                    "{name} {x:?} {y:?}"
+                );
+                pairs.insert((name, x.clone(), y));
+            }
+        }
+    }
+    assert_eq!(seen.len(), pairs.len() + names.len() * awkward().len());
+    assert_eq!(timed.keys(), seen.len());
+}
+
+#[test]
+fn c2_a_template_that_has_no_separator_does_not_join_its_values() {
+    let timed = Timed::of([Policy::builder("p").key("{a}{b}").limit(Limit::per_hour(1))]);
+    for pair in [["ab", ""], ["a", "b"], ["", "ab"], ["a:b", ""], ["a", ":b"]] {
+        let attributes = [("a", pair[0]), ("b", pair[1])];
+        assert_eq!(timed.admitted_of(2, "p", &attributes), 1, "{pair:?}");
+    }
+    assert_eq!(timed.keys(), 5);
+}
+
+#[test]
+fn e8_remaining_is_never_above_a_limit_that_was_lowered() {
+    for (before, after) in every_algorithm(10, HOUR)
+        .into_iter()
+        .zip(every_algorithm(3, HOUR))
+    {
+        let policy = |limit| Policy::builder("p").limit(limit);
+        let timed = Timed::of([policy(before)]);
+        let key = [("key", "x")];
+        assert_eq!(timed.check_cost("p", &key, 3).remaining(), 7, "{before}");
+        let timed = timed.changed([policy(after)]);
+        let seen = timed.peek("p", &key);
+        assert_eq!((seen.limit(), seen.remaining()), (3, 0), "{after}");
+        assert!(!timed.check("p", &key).allowed(), "{after}");
+        // And a key that is new has all of it, not more.
+        assert_eq!(timed.peek("p", &[("key", "y")]).remaining(), 3, "{after}");
+    }
+}
+
+#[test]
+fn k1_a_refused_request_burns_no_other_levels_quota() {
+    let attributes = [("key", "x")];
+    for wide in every_algorithm(100, HOUR) {
+        for narrow in every_algorithm(5, HOUR) {
+            for last in every_algorithm(50, HOUR) {
+                let timed = Timed::of([Policy::builder("p")
+                    .level("wide", "", wide)
+                    .level("narrow", "{key}", narrow)
+                    .level("last", "{key}", last)]);
+                assert_eq!(timed.admitted_of(50, "p", &attributes), 5);
+                let refused = timed.check("p", &attributes);
+                assert_eq!(refused.denied_by(), Some("narrow"));
+                assert_eq!(remaining(&refused), [95, 0, 45], "{wide}, {narrow}, {last}");
+                assert_eq!(timed.remaining("p", &attributes), [95, 0, 45]);
+            }
+        }
+    }
+}
+
+#[test]
+fn k1_nor_does_one_that_costs_too_much_or_is_blocked() {
+    for wide in every_algorithm(100, HOUR) {
+        let timed = Timed::of([
+            Policy::builder("cost").level("wide", "{key}", wide).level(
+                "few",
+                "{key}",
+                Limit::per_hour(2),
+            ),
+            Policy::builder("block").level("wide", "{key}", wide).level(
+                "no",
+                "{key}",
+                Limit::block(),
+            ),
+        ]);
+        let attributes = [("key", "x")];
+        let refused = timed.check_cost("cost", &attributes, 3);
+        assert_eq!(
+            (refused.denied_by(), refused.retry_after()),
+            (Some("few"), None)
+        );
+        assert_eq!(remaining(&refused), [100, 2], "{wide}");
+        let refused = timed.check("block", &attributes);
+        assert_eq!(
+            (refused.denied_by(), refused.retry_after()),
+            (Some("no"), None)
+        );
+        assert_eq!(remaining(&refused), [100, 0], "{wide}");
+        assert_eq!(timed.keys(), 0);
+    }
+}
