@@ -1,6 +1,7 @@
 //! What is wrong with a file, and where.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -72,6 +73,8 @@ impl std::error::Error for ConfigErrors {}
 pub(super) struct Errors<'t> {
     text: &'t str,
     found: RefCell<Vec<Found>>,
+    /// The fields that are wrong.
+    fields: RefCell<HashSet<String>>,
 }
 
 struct Found {
@@ -88,6 +91,7 @@ impl<'t> Errors<'t> {
         Self {
             text,
             found: RefCell::default(),
+            fields: RefCell::default(),
         }
     }
 
@@ -97,14 +101,21 @@ impl<'t> Errors<'t> {
         field: impl Into<String>,
         message: impl Into<String>,
     ) {
-        let mut found = self.found.borrow_mut();
-        if found.len() < Self::MAX {
-            found.push(Found {
-                span,
-                field: field.into(),
-                message: message.into(),
-            });
+        if self.is_full() {
+            return;
         }
+        let field = field.into();
+        self.fields.borrow_mut().insert(field.clone());
+        self.found.borrow_mut().push(Found {
+            span,
+            field,
+            message: message.into(),
+        });
+    }
+
+    /// Whether no more will be reported: there is no need to look for them.
+    pub(super) fn is_full(&self) -> bool {
+        self.found.borrow().len() >= Self::MAX
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -113,7 +124,7 @@ impl<'t> Errors<'t> {
 
     /// Whether this field was found to be wrong.
     pub(super) fn has(&self, field: &str) -> bool {
-        self.found.borrow().iter().any(|found| found.field == field)
+        self.fields.borrow().contains(field)
     }
 
     /// A value as it stands in the file, if that is short.
@@ -124,8 +135,10 @@ impl<'t> Errors<'t> {
     pub(super) fn into_errors(self, file: &str) -> ConfigErrors {
         let mut found = self.found.into_inner();
         found.sort_by_key(|found| found.span.start);
+        let mut place = Place::default();
         let locate = |found: Found| {
-            let (line, column) = position(self.text, found.span.start);
+            place = place.forward(self.text, found.span.start);
+            let (line, column) = (place.line, place.column);
             ConfigError {
                 file: file.into(),
                 line,
@@ -139,9 +152,35 @@ impl<'t> Errors<'t> {
 }
 
 /// Line and column of an offset, counted from 1.
-fn position(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (line, before[start..].chars().count() + 1)
+#[derive(Clone, Copy)]
+struct Place {
+    offset: usize,
+    line: usize,
+    column: usize,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self {
+            offset: 0,
+            line: 1,
+            column: 1,
+        }
+    }
+}
+
+impl Place {
+    /// A later place: only what lies between is looked at.
+    fn forward(self, text: &str, offset: usize) -> Self {
+        let offset = text.floor_char_boundary(offset);
+        let between = &text[self.offset..offset];
+        let newlines = between.bytes().filter(|byte| *byte == b'\n').count();
+        let line_start = between.rfind('\n').map(|newline| newline + 1);
+        let column = line_start.map_or(self.column, |_| 1);
+        Self {
+            offset,
+            line: self.line + newlines,
+            column: column + between[line_start.unwrap_or(0)..].chars().count(),
+        }
+    }
 }

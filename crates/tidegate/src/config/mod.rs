@@ -7,6 +7,7 @@ mod policies;
 mod print;
 mod read;
 mod sections;
+mod syntax;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -139,13 +140,13 @@ impl Default for Store {
 impl Config {
     /// Reads the text of a file; its name is for the messages.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigErrors> {
+        // Some editors begin a file with a byte-order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let errors = Errors::new(text);
         let (document, syntax) = DeTable::parse_recoverable(text);
-        for error in &syntax {
-            errors.add(error.span().unwrap_or_default(), "toml", error.message());
-        }
         if !syntax.is_empty() {
             // What could not be read cannot be judged.
+            syntax::report(text, &syntax, &errors);
             return Err(errors.into_errors(file));
         }
         let root = Fields::root(document.get_ref(), &errors);

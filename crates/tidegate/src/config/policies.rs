@@ -1,13 +1,14 @@
 //! The policies of a file: read into drafts, which are then built like those made in
 //! code. What is wrong is reported where it stands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use super::read::Fields;
+use super::sections::public;
 use super::{Store, limits};
 use crate::headers::Dialect;
-use crate::policy::name::shown;
+use crate::policy::name::{listed, shown};
 use crate::policy::{Draft, LevelDraft, Mode, OnError, Override, Place, Policy, Problem, Settings};
 
 pub(super) fn policies(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<Policy> {
@@ -18,23 +19,25 @@ pub(super) fn policies(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> V
             "an empty list: expected at least one of [[policies]]",
         );
     }
-    let mut names: Vec<String> = Vec::new();
+    let mut names: HashSet<String> = HashSet::new();
     let mut policies: Vec<Policy> = Vec::new();
     for fields in &tables {
-        let draft = draft(fields);
-        if names.contains(&draft.draft.name) && !fields.is_wrong("name") {
-            let message = "two policies of this name: expected different names";
-            let name = shown(&draft.draft.name);
-            fields.error("name", format!("{name}: {message}"));
+        if root.is_hopeless() {
+            break;
         }
-        names.push(draft.draft.name.clone());
+        let draft = draft(fields);
+        let name = &draft.draft.name;
+        if !names.insert(name.clone()) && !fields.is_wrong("name") {
+            let message = "two policies of this name: expected different names";
+            fields.error("name", format!("{}: {message}", shown(name)));
+        }
         let store = &*draft.draft.settings.store;
-        if !stores.contains_key(store) {
-            let known: Vec<&str> = stores.keys().map(String::as_str).collect();
+        let unreadable = root.is_wrong("stores") || root.is_wrong(&format!("stores.{store}"));
+        if !stores.contains_key(store) && !unreadable {
             let message = format!(
                 "{}: no store of this name: expected one of {}",
-                shown(store),
-                known.join(", ")
+                shown(&public(store)),
+                listed(stores.keys().map(String::as_str))
             );
             fields.error("store", message);
         }
@@ -82,43 +85,72 @@ fn draft<'a>(fields: &'a Fields<'a>) -> Drafted<'a> {
 
 impl Drafted<'_> {
     fn build(self) -> Option<Policy> {
-        let Self {
-            draft,
-            policy: fields,
-            levels,
-            overrides,
-        } = self;
-        let table = |place: Place| match place {
-            Place::Level(index) if !levels.is_empty() => &levels[index],
-            Place::Policy | Place::Level(_) => fields,
-            Place::Override(index) => &overrides[index],
-        };
-        // Without the keys, nothing that is made of them can be judged.
-        let keys_known = ["key", "levels", "overrides"]
-            .iter()
-            .all(|field| !fields.is_wrong(field))
-            && levels.iter().all(|level| !level.is_wrong("key"));
-        let built = keys_known.then(|| draft.build());
-        if let Some(Err(error)) = &built {
-            for problem in &error.problems {
-                report(table(problem.place), problem);
+        let built = self.draft.clone().build();
+        for problem in built
+            .as_ref()
+            .err()
+            .into_iter()
+            .flat_map(|error| &error.problems)
+        {
+            if self.policy.is_hopeless() {
+                break;
+            }
+            if !self.follows(problem) {
+                self.report(problem);
             }
         }
-        fields.finish();
-        for table in levels.iter().chain(&overrides) {
-            table.finish_within(fields, "the policy");
+        self.policy.finish();
+        for table in self.levels.iter().chain(&self.overrides) {
+            table.finish_within(self.policy, "the policy");
         }
-        built?.ok()
+        built.ok()
     }
-}
 
-/// Reports what a draft has wrong, unless the reader has already said so.
-fn report(table: &Fields<'_>, problem: &Problem) {
-    let of_limit = limits::FIELDS.contains(&problem.field);
-    let said = table.is_wrong(problem.field)
-        || of_limit && limits::FIELDS.iter().any(|field| table.is_wrong(field));
-    if !said {
-        table.error(problem.field, problem.message.as_str());
+    fn report(&self, problem: &Problem) {
+        let table = self.table(problem.place);
+        let mut message = problem.message.clone();
+        let of_limit = limits::FIELDS.contains(&problem.field) && problem.field != "limit";
+        if of_limit && !table.has(problem.field) {
+            message.push_str(" (what an override does not say stays as it is)");
+        }
+        table.error(problem.field, message);
+    }
+
+    fn table(&self, place: Place) -> &Fields<'_> {
+        match place {
+            Place::Level(index) if !self.levels.is_empty() => &self.levels[index],
+            Place::Policy | Place::Level(_) => self.policy,
+            Place::Override(index) => &self.overrides[index],
+        }
+    }
+
+    /// Whether a problem may only be there because something else could not be read.
+    fn follows(&self, problem: &Problem) -> bool {
+        let table = self.table(problem.place);
+        let wrong =
+            |table: &Fields<'_>, fields: &[&str]| fields.iter().any(|field| table.is_wrong(field));
+        let any_level = |fields: &[&str]| {
+            wrong(self.policy, fields) || self.levels.iter().any(|level| wrong(level, fields))
+        };
+        let is_override = matches!(problem.place, Place::Override(_));
+        if wrong(table, &[problem.field])
+            || wrong(self.policy, &["levels"]) && problem.place != Place::Policy
+        {
+            return true;
+        }
+        match problem.field {
+            // What a limit is without depends on few of its fields.
+            "limit" if !is_override && !table.has("limit") => wrong(table, &["block", "algorithm"]),
+            field if limits::FIELDS.contains(&field) && problem.place != Place::Policy => {
+                wrong(table, &limits::FIELDS)
+                    || is_override && (wrong(table, &["enabled"]) || any_level(&limits::FIELDS))
+            }
+            "tag" | "match" => any_level(&["key", "levels"]),
+            "level" => any_level(&["name"]),
+            "sync_interval" | "refusal_memory" => wrong(table, &["mode"]),
+            "local_share" => wrong(table, &["on_error"]),
+            _ => false,
+        }
     }
 }
 
@@ -169,6 +201,10 @@ fn headers(fields: &Fields<'_>) -> Dialect {
     let Some(texts) = fields.texts("headers", true, EXPECTED) else {
         return Dialect::default();
     };
+    if fields.is_wrong("headers") {
+        return Dialect::default();
+    }
+    let texts: Vec<&str> = texts.into_iter().map(|(text, _)| text).collect();
     match texts[..] {
         [limit, reset, remaining] => Dialect::Custom([limit, reset, remaining].map(Box::from)),
         ["ietf"] => Dialect::Ietf,

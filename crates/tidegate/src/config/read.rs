@@ -3,6 +3,7 @@
 //! has asked for is unknown.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::ops::Range;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::Errors;
 use crate::duration::{Text, micros};
+use crate::policy::name::{self, is_name, shown};
 
 /// A table of the file.
 pub(super) struct Fields<'a> {
@@ -75,9 +77,19 @@ impl<'a> Fields<'a> {
         self.errors.add(span, self.path_of(name), message);
     }
 
+    /// Whether so much is wrong that nothing more will be reported.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.errors.is_full()
+    }
+
     /// Whether a field was found to be wrong.
     pub(super) fn is_wrong(&self, name: &str) -> bool {
         self.errors.has(&self.path_of(name))
+    }
+
+    /// Says that a part of a field is wrong: an item of a list, say.
+    pub(super) fn error_at(&self, span: Range<usize>, name: &str, message: impl Into<String>) {
+        self.errors.add(span, self.path_of(name), message);
     }
 
     fn expected(&self, name: &str, value: &Spanned<DeValue<'_>>, expected: impl Display) {
@@ -90,7 +102,7 @@ impl<'a> Fields<'a> {
         match value.get_ref() {
             DeValue::Table(_) => return "a table".into(),
             DeValue::Array(_) => return "a list".into(),
-            DeValue::String(text) => return crate::policy::name::shown(text),
+            DeValue::String(text) => return shown(text),
             _ => {}
         }
         let source = self.errors.source(value.span());
@@ -178,23 +190,51 @@ impl<'a> Fields<'a> {
         choice.map(|(_, choice)| *choice)
     }
 
-    /// A list of texts; a single one will do where `one` is true.
+    /// A text that must not be repeated, not even when it is wrong.
+    pub(super) fn secret(&self, name: &'static str, expected: &str) -> Option<&'a str> {
+        let value = self.get(name)?;
+        let text = value.get_ref().as_str();
+        if text.is_none() {
+            self.error(name, format!("not a text: expected {expected}"));
+        }
+        text
+    }
+
+    /// A list of texts, each with its place, without those that are wrong; a single one will do where `one` is true.
     pub(super) fn texts(
         &self,
         name: &'static str,
         one: bool,
         expected: &str,
-    ) -> Option<Vec<&'a str>> {
+    ) -> Option<Vec<(&'a str, Range<usize>)>> {
         let value = self.get(name)?;
-        let texts = match value.get_ref() {
-            DeValue::Array(list) => list.iter().map(|item| item.get_ref().as_str()).collect(),
-            DeValue::String(text) if one => Some(vec![&**text]),
-            _ => None,
-        };
-        if texts.is_none() {
-            self.expected(name, value, expected);
+        match value.get_ref() {
+            DeValue::Array(list) => {
+                let items = list.iter();
+                let texts = items.filter_map(|item| self.item(name, item, expected));
+                Some(texts.collect())
+            }
+            DeValue::String(text) if one => Some(vec![(&**text, value.span())]),
+            _ => {
+                self.expected(name, value, expected);
+                None
+            }
         }
-        texts
+    }
+
+    /// A text inside of a field.
+    fn item(
+        &self,
+        name: &str,
+        item: &'a Spanned<DeValue<'a>>,
+        expected: &str,
+    ) -> Option<(&'a str, Range<usize>)> {
+        let text = item.get_ref().as_str();
+        if text.is_none() {
+            let message = format!("{}: expected {expected}", self.shown(item));
+            self.error_at(item.span(), name, message);
+        }
+        Some((text?, item.span()))
     }
 
     /// Every field of a table with its value as text.
@@ -204,24 +244,24 @@ impl<'a> Fields<'a> {
         expected: &str,
     ) -> Option<Vec<(&'a str, &'a str)>> {
         let value = self.get(name)?;
-        let pairs = match value.get_ref() {
-            DeValue::Table(table) => table
-                .iter()
-                .map(|(name, value)| Some((name.get_ref().as_ref(), value.get_ref().as_str()?)))
-                .collect(),
-            _ => None,
-        };
-        if pairs.is_none() {
+        let DeValue::Table(table) = value.get_ref() else {
             self.expected(name, value, expected);
-        }
-        pairs
+            return None;
+        };
+        let pairs = table.iter().filter_map(|(attribute, value)| {
+            let (text, _) = self.item(name, value, "a value in quotes")?;
+            Some((attribute.get_ref().as_ref(), text))
+        });
+        Some(pairs.collect())
     }
 
     /// A table.
     pub(super) fn table(&self, name: &'static str) -> Option<Fields<'a>> {
         let value = self.get(name)?;
         let DeValue::Table(table) = value.get_ref() else {
-            self.expected(name, value, format!("a table, [{}]", self.path_of(name)));
+            // Not repeated: it may hold a secret that belongs into the table.
+            let message = format!("not a table: expected a table, [{}]", self.path_of(name));
+            self.error(name, message);
             return None;
         };
         Some(Self::new(
@@ -232,21 +272,28 @@ impl<'a> Fields<'a> {
         ))
     }
 
-    /// The tables in a table, by their names.
+    /// The tables in a table, by their names. What else is in it is reported, but not
+    /// repeated: it may be secret.
     pub(super) fn named_tables(&self) -> Vec<(&'a str, Fields<'a>)> {
         let mut tables = Vec::new();
         for (name, value) in self.table {
-            let path = self.path_of(name.get_ref());
-            match value.get_ref() {
-                DeValue::Table(table) => {
-                    let fields = Self::new(table, path, value.span(), self.errors);
-                    tables.push((name.get_ref().as_ref(), fields));
-                }
-                _ => {
-                    let message = format!("{}: expected a table, [{path}]", self.shown(value));
-                    self.errors.add(value.span(), path, message);
-                }
+            let (text, span) = (name.get_ref().as_ref(), name.span());
+            if !is_name(text) {
+                let message = format!("the name {}: expected {}", shown(text), name::EXPECTED);
+                self.errors.add(span, self.path.clone(), message);
+                continue;
             }
+            let path = self.path_of(text);
+            let DeValue::Table(table) = value.get_ref() else {
+                let message = format!(
+                    "not a table: expected a table for each of the {0}, such as [{0}.default]",
+                    self.path
+                );
+                self.errors.add(span, path, message);
+                continue;
+            };
+            let fields = Self::new(table, path, value.span(), self.errors);
+            tables.push((text, fields));
         }
         tables
     }
@@ -256,12 +303,16 @@ impl<'a> Fields<'a> {
         let Some(value) = self.get(name) else {
             return Vec::new();
         };
-        let expected = format!("tables, [[{name}]]");
+        let expected = match self.path.as_str() {
+            "" => format!("tables, each headed [[{name}]]"),
+            _ => format!("tables, each headed [[policies.{name}]]"),
+        };
         let DeValue::Array(list) = value.get_ref() else {
             self.expected(name, value, expected);
             return Vec::new();
         };
         let mut tables: Vec<Fields<'a>> = Vec::new();
+        let mut taken: HashSet<&str> = HashSet::new();
         for (index, item) in list.iter().enumerate() {
             let DeValue::Table(table) = item.get_ref() else {
                 let message = format!("{}: expected {expected}", self.shown(item));
@@ -269,15 +320,10 @@ impl<'a> Fields<'a> {
                 continue;
             };
             let own = table.get("name").and_then(|own| own.get_ref().as_str());
-            let own = own.filter(|own| crate::policy::name::is_name(own));
+            let own = own.filter(|own| is_name(own) && taken.insert(own));
             let path = match own {
                 Some(own) => format!("{}.{own}", self.path_of(name)),
                 None => format!("{}[{index}]", self.path_of(name)),
-            };
-            let taken = tables.iter().any(|other| other.path == path);
-            let path = match taken {
-                true => format!("{}[{index}]", self.path_of(name)),
-                false => path,
             };
             tables.push(Self::new(table, path, item.span(), self.errors));
         }
@@ -296,10 +342,8 @@ impl<'a> Fields<'a> {
     pub(super) fn finish_within(&self, outer: &Self, name_of_outer: &str) {
         let outer = outer.known.borrow();
         self.report_unknown(|known, name| match nearest(name, known) {
+            _ if outer.contains(&name) => format!("expected it in {name_of_outer}, not here"),
             Some(near) => format!("did you mean {near:?}?"),
-            None if outer.contains(&name) => {
-                format!("expected it in {name_of_outer}, not here")
-            }
             None => format!("expected one of {}", known.join(", ")),
         });
     }
@@ -310,6 +354,9 @@ impl<'a> Fields<'a> {
             let (text, span) = (name.get_ref().as_ref(), name.span());
             if known.contains(&text) {
                 continue;
+            }
+            if self.is_hopeless() {
+                break;
             }
             let shown: String = text.escape_debug().take(64).collect();
             let message = format!("unknown field: {}", advice(&known, text));

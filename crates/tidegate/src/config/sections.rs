@@ -31,14 +31,16 @@ fn server(fields: &Fields<'_>) -> Server {
         "an address such as \"127.0.0.1:8080\" or \"unix:/run/tidegate.sock\", or a list of them";
     let http = fields.texts("http", true, expected).map(|texts| {
         let mut addresses = Vec::new();
-        for text in texts {
-            match address(text) {
-                Some(address) if addresses.contains(&address) => {
-                    fields.error("http", format!("{}: expected it once", shown(text)));
+        for (text, span) in texts {
+            let message = match address(text) {
+                Some(address) if !addresses.contains(&address) => {
+                    addresses.push(address);
+                    continue;
                 }
-                Some(address) => addresses.push(address),
-                None => fields.error("http", format!("{}: expected {expected}", shown(text))),
-            }
+                Some(_) => format!("{}: twice: expected it once", shown(text)),
+                None => format!("{}: expected {expected}", shown(text)),
+            };
+            fields.error_at(span, "http", message);
         }
         if addresses.is_empty() && !fields.is_wrong("http") {
             fields.error("http", format!("an empty list: expected {expected}"));
@@ -46,7 +48,7 @@ fn server(fields: &Fields<'_>) -> Server {
         addresses
     });
     let expected = "a token, or \"env:NAME\" for that of an environment variable";
-    let admin_token = fields.text("admin_token", expected).and_then(|text| {
+    let admin_token = fields.secret("admin_token", expected).and_then(|text| {
         let secret = match text.strip_prefix("env:") {
             Some(name) => Secret::Env(name.into()),
             None => Secret::Text(text.into()),
@@ -67,16 +69,16 @@ fn server(fields: &Fields<'_>) -> Server {
         let mut kept: Vec<String> = Vec::new();
         // `user_id` and `user-id` are one header.
         let header = |name: &str| name.to_lowercase().replace('_', "-");
-        for text in names {
-            if !is_name(text) {
-                let message = format!("{}: expected {}", shown(text), name::EXPECTED);
-                fields.error("gate_headers", message);
+        for (text, span) in names {
+            let message = if !is_name(text) {
+                format!("{}: expected {}", shown(text), name::EXPECTED)
             } else if kept.iter().any(|other| header(other) == header(text)) {
-                let message = format!("{}: this header is taken: expected it once", shown(text));
-                fields.error("gate_headers", message);
+                format!("{}: this header is taken: expected it once", shown(text))
             } else {
                 kept.push(text.into());
-            }
+                continue;
+            };
+            fields.error_at(span, "gate_headers", message);
         }
         kept
     });
@@ -109,10 +111,6 @@ fn stores(root: &Fields<'_>) -> BTreeMap<String, Store> {
         return stores;
     };
     for (text, fields) in tables.named_tables() {
-        if !is_name(text) {
-            let message = format!("the name {}: expected {}", shown(text), name::EXPECTED);
-            fields.error("", message);
-        }
         stores.insert(text.into(), store(&fields));
     }
     stores
@@ -128,13 +126,13 @@ const NOT_BUILT: [&str; 4] = [
 
 fn store(fields: &Fields<'_>) -> Store {
     let standard = Store::default();
-    let url = fields.text("url", "\"memory:\"");
+    let url = fields.secret("url", "\"memory:\"");
     if let Some(url) = url.filter(|url| *url != "memory:") {
         // What follows may hold a password.
         let kind = NOT_BUILT.iter().find(|kind| url.starts_with(**kind));
         let message = match kind {
             Some(kind) => format!("\"{kind}...\" is not built yet: expected \"memory:\""),
-            None => format!("{}: expected \"memory:\"", shown(scheme(url))),
+            None => format!("{}: expected \"memory:\"", shown(&public(url))),
         };
         fields.error("url", message);
     }
@@ -196,9 +194,15 @@ fn small(number: Option<u64>, standard: u32) -> u32 {
         .unwrap_or(standard)
 }
 
-/// A URL up to what may be secret.
-fn scheme(url: &str) -> &str {
-    url.find("://").map_or(url, |end| &url[..end + 3])
+/// A wrong URL without what may be secret.
+pub(super) fn public(url: &str) -> String {
+    match url.split_once(':') {
+        Some((scheme, rest)) if !rest.is_empty() && !scheme.contains('@') => {
+            format!("{scheme}:…")
+        }
+        _ if url.contains('@') => "…".into(),
+        _ => url.into(),
+    }
 }
 
 /// A hash tag begins with a brace: there must be none before it.

@@ -49,15 +49,15 @@ impl Draft {
         }
         check_settings(&self.settings, &mut problems);
         if self.only.limit.block == Some(true) && !self.settings.enabled {
-            let message =
-                "true: with enabled = false, which allows everything: expected one of the two";
-            problems.add(Place::Policy, "block", message.into());
+            problems.add(Place::Policy, "block", BLOCK_DISABLED.into());
         }
         if let Err(message) = self.headers.check() {
             problems.add(Place::Policy, "headers", message);
         }
         let levels = self.levels(&mut problems);
-        check_names(&levels, &mut problems);
+        if !self.levels.is_empty() {
+            check_names(&levels, &mut problems);
+        }
         check_mode(self.settings.mode, &levels, &mut problems);
         let tag = self.tag(&levels, &mut problems);
         let overrides = self.cases(&levels, &mut problems);
@@ -134,6 +134,7 @@ impl Draft {
         }
         let levels = self.levels.iter().enumerate();
         levels
+            .take(MAX_LEVELS)
             .map(|(index, level)| check(index, &level.name, level, problems))
             .collect()
     }
@@ -186,29 +187,36 @@ impl Draft {
     fn cases(&self, levels: &[Checked], problems: &mut Problems) -> Vec<Vec<Case>> {
         let mut cases: Vec<Vec<Case>> = levels.iter().map(|_| Vec::new()).collect();
         let keys_known = levels.iter().all(|level| level.key.is_some());
+        if self.levels.len() > MAX_LEVELS {
+            // Those left over are unknown here.
+            return cases;
+        }
         for (index, change) in self.overrides.iter().enumerate() {
             let place = Place::Override(index);
+            let before = problems.0.len();
             if change.matches.is_empty() {
                 let message = "empty: expected at least one attribute and its value";
                 problems.add(place, "match", message.into());
-                continue;
             }
             if change.enabled && change.limit == LimitFields::default() {
                 let message = "missing: expected a limit, or block = true, or enabled = false";
                 problems.add(place, "limit", message.into());
-                continue;
+            }
+            if !change.enabled && change.limit.block == Some(true) {
+                problems.add(place, "block", BLOCK_DISABLED.into());
             }
             let wanted =
                 |level: &Checked| change.level.as_ref().is_none_or(|name| *name == level.name);
             if !levels.iter().any(wanted) {
                 let name = change.level.as_deref().unwrap_or_default();
-                let known: Vec<&str> = levels.iter().map(|level| &*level.name).collect();
                 let message = format!(
                     "{}: no such level: expected one of {}",
                     shown(name),
-                    known.join(", ")
+                    name::listed(levels.iter().map(|level| &*level.name))
                 );
                 problems.add(place, "level", message);
+            }
+            if problems.0.len() > before {
                 continue;
             }
             let mut used = false;
@@ -217,13 +225,13 @@ impl Draft {
                     continue;
                 };
                 used = true;
-                if level.limit == Some(Limit::block()) {
-                    // Refuses everything, whoever asks.
+                if level.limit.is_none_or(|limit| limit == Limit::block()) {
+                    // Wrong itself, which has been said; or it refuses everything,
+                    // whoever asks.
                     continue;
                 }
                 let limit = match level.fields.changed(change.limit).limit() {
-                    _ if !change.enabled => None,
-                    Ok(limit) => Some(limit),
+                    Ok(limit) => change.enabled.then_some(limit),
                     Err(wrong) => {
                         problems.add(place, wrong.field, wrong.message);
                         continue;
@@ -232,15 +240,12 @@ impl Draft {
                 cases.push(Case { conditions, limit });
             }
             if !used && keys_known {
-                let names: Vec<&str> = change.matches.iter().map(|(name, _)| &**name).collect();
-                let message = match &change.level {
-                    None if levels.len() > 1 => {
-                        format!("{}: no level has that in its key", names.join(", "))
-                    }
-                    _ => format!("{}: not in the key of the level", names.join(", ")),
-                };
-                let message = format!("{message}: expected attributes of the key");
-                problems.add(place, "match", message);
+                let mut wanted = levels.iter().filter(|level| wanted(level));
+                problems.add(
+                    place,
+                    "match",
+                    unused(change, wanted.next(), wanted.count()),
+                );
             }
         }
         if cases.iter().any(|cases| cases.len() > Cases::MAX_OVERRIDES) {
@@ -252,6 +257,26 @@ impl Draft {
             problems.add(Place::Policy, "overrides", message);
         }
         cases
+    }
+}
+
+const BLOCK_DISABLED: &str =
+    "true: with enabled = false, which allows everything: expected one of the two";
+
+/// Why no level has an override, of those it could be for.
+fn unused(change: &Override, first: Option<&Checked>, others: usize) -> String {
+    let names = change.matches.iter().map(|(name, _)| &**name);
+    let key = first.and_then(|level| level.key.as_ref());
+    match key.filter(|_| others == 0) {
+        Some(key) => format!(
+            "{}: not in the key {}: expected attributes of the key",
+            name::listed(names.filter(|name| key.position(name).is_none())),
+            shown(key.as_str())
+        ),
+        None => format!(
+            "{}: no level has all of that in its key: expected attributes of one key",
+            name::listed(names)
+        ),
     }
 }
 
@@ -276,9 +301,6 @@ impl Checked {
 }
 
 fn check_names(levels: &[Checked], problems: &mut Problems) {
-    if levels.len() == 1 && levels[0].name.is_empty() {
-        return;
-    }
     for (index, level) in levels.iter().enumerate() {
         let name = &level.name;
         let message = if !name::is_name(name) {
@@ -370,7 +392,8 @@ impl Problems {
             message,
         };
         // An override may be wrong in the same way for several levels.
-        if !self.0.contains(&problem) {
+        let mut same_place = self.0.iter().rev().take_while(|other| other.place == place);
+        if !same_place.any(|other| *other == problem) {
             self.0.push(problem);
         }
     }

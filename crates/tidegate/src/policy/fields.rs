@@ -27,7 +27,7 @@ impl LimitFields {
     /// what belongs to another algorithm.
     pub(crate) fn changed(self, change: Self) -> Self {
         let algorithm = change.algorithm.or(self.algorithm);
-        let kept = if algorithm == self.algorithm {
+        let kept = if algorithm.unwrap_or_default() == self.algorithm.unwrap_or_default() {
             self
         } else {
             Self {
@@ -67,7 +67,7 @@ impl LimitFields {
         };
         spec.build().map_err(|error| Wrong {
             field: field(&error),
-            message: error.to_string(),
+            message: message(&error, self.burst),
         })
     }
 }
@@ -84,6 +84,20 @@ fn field(error: &LimitError) -> &'static str {
         | LimitError::RequestsOf { .. }
         | LimitError::Window(_)
         | LimitError::Cost(_) => "limit",
+    }
+}
+
+/// What is wrong, in words for someone who may have set no burst at all.
+fn message(error: &LimitError, burst: Option<u64>) -> String {
+    match error {
+        LimitError::StrictBurst { requests: 1, .. } => {
+            "true with 1 request: expected a limit of at least 2 requests, and a burst below it"
+                .into()
+        }
+        LimitError::StrictBurst { requests, .. } if burst.is_none() => {
+            format!("true without a burst: expected a burst below {requests}")
+        }
+        _ => error.to_string(),
     }
 }
 

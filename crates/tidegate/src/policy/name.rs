@@ -13,6 +13,17 @@ pub(crate) fn is_name(text: &str) -> bool {
     (1..=MAX).contains(&text.len()) && text.bytes().all(is_part)
 }
 
+/// Names as they are listed in a message, which stays short.
+pub(crate) fn listed<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+    const LISTED: usize = 16;
+    let mut names = names.into_iter();
+    let mut list: Vec<String> = names.by_ref().take(LISTED).map(shown).collect();
+    if names.next().is_some() {
+        list.push("…".into());
+    }
+    list.join(", ")
+}
+
 /// A wrong text as it is repeated in a message: in quotes, escaped and not too long.
 pub(crate) fn shown(text: &str) -> String {
     let mut start: String = text.chars().take(MAX).collect();
