@@ -179,6 +179,30 @@ fn the_policy_that_refuses_says_how_long() {
 }
 
 #[test]
+fn the_policy_that_refuses_is_told_even_where_another_has_less_left() {
+    let policy = |name: &str, limit| Policy::builder(name).limit(limit);
+    let client = Client::new([
+        policy("small", Limit::per_hour(5)).headers(Dialect::XRateLimit),
+        policy("large", Limit::per_minute(100).fixed_window()).headers(Dialect::XRateLimit),
+    ]);
+    let ask = |names: &[&str], cost| {
+        let decisions = client
+            .limiter
+            .check_all(names, &[("key", KEY)], Cost::of(cost));
+        sent(&decisions.expect("good input").headers())
+    };
+    ask(&["large"], 97);
+    let expected = [
+        ("X-RateLimit-Limit", "100"),
+        ("X-RateLimit-Remaining", "3"),
+        ("X-RateLimit-Reset", "60"),
+        ("Retry-After", "60"),
+    ];
+    let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(ask(&["small", "large"], 5), expected);
+}
+
+#[test]
 fn an_exempt_level_has_no_item_and_the_others_keep_their_names() {
     let policy = Policy::builder("api")
         .level("total", "", Limit::per_minute(10))

@@ -10,7 +10,9 @@ use tidegate::{Cost, Limit, Policy};
 use super::Timed;
 use crate::properties::config;
 
-const NAMES: [&str; 4] = ["a", "b", "a-b", "ab"];
+/// Names of policies and of levels that run together when they are joined carelessly.
+const NAMES: [&str; 4] = ["a", "ab", "a-b", "aa"];
+const LEVELS: [&str; 4] = ["b", "bb", "ab", "-bb"];
 const ATTRIBUTES: [&str; 4] = ["a", "b", "ab", "x"];
 
 /// A policy to be made: its levels as (attributes by number, in order), and its tag.
@@ -25,7 +27,7 @@ impl Shape {
     pub(crate) fn policy(&self) -> Policy {
         let mut policy = Policy::builder(self.name);
         for (level, key) in self.levels.iter().enumerate() {
-            policy = policy.level(NAMES[level], template(key), Limit::per_hour(1_000_000));
+            policy = policy.level(LEVELS[level], template(key), Limit::per_hour(1_000_000));
         }
         if let Some(tag) = self.shared_tag() {
             policy = policy.tag(template(&[tag]));

@@ -125,6 +125,10 @@ fn what_an_override_does_not_say_is_inherited() {
         match = { key = "algorithm" }
         algorithm = "fixed_window"
         [[policies.overrides]]
+        match = { key = "named" }
+        algorithm = "token_bucket"
+        limit = "7r/s"
+        [[policies.overrides]]
         match = { key = "strict" }
         strict = true
 
@@ -146,6 +150,7 @@ fn what_an_override_does_not_say_is_inherited() {
         ("bucket", "rate", "1000r/s burst=20"),
         ("bucket", "burst", "100r/s burst=50"),
         ("bucket", "algorithm", "100r/s fixed_window"),
+        ("bucket", "named", "7r/s burst=20"),
         ("bucket", "strict", "100r/s burst=20 strict"),
         ("window", "other", "5r/m fixed_window align=epoch"),
         ("window", "rate", "9r/m fixed_window align=epoch"),
