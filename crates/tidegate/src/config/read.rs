@@ -106,8 +106,10 @@ impl<'a> Fields<'a> {
             _ => {}
         }
         let source = self.errors.source(value.span());
-        let mut shown: String = source.chars().take(SHOWN).collect();
-        if shown.len() < source.len() {
+        let start = source.chars().take(SHOWN);
+        // The parser takes some control characters for a part of a number.
+        let mut shown: String = start.flat_map(char::escape_debug).collect();
+        if source.chars().nth(SHOWN).is_some() {
             shown.push('…');
         }
         shown

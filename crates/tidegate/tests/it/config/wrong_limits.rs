@@ -355,7 +355,7 @@ algorithm = 5"#,
 }
 
 #[test]
-fn long_values_are_cut() {
+fn long_values_are_cut_and_odd_ones_escaped() {
     check(&[
         (
             "a long wrong rate",
@@ -378,6 +378,11 @@ burst = 11111111111111111111111111111111111111111111111111"#,
 name = "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
 limit = "10r/s""#,
             r#"tidegate.toml:2:8: policies[0].name: "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn…": expected 1 to 64 of the characters A-Z a-z 0-9 _ -"#,
+        ),
+        (
+            "a number with control characters, which belong into no log",
+            "[stores.default]\nmax_keys = 1_00\u{1e}\u{1b}0",
+            r#"tidegate.toml:2:12: stores.default.max_keys: 1_00\u{1e}\u{1b}0: expected a whole number from 1 to 1000000000"#,
         ),
     ]);
 }
