@@ -1,5 +1,5 @@
-//! The workspace's commands: `cargo xtask test`, `cargo xtask bench core` and
-//! `cargo xtask pictures`.
+//! The workspace's commands: `cargo xtask test`, `cargo xtask bench core`,
+//! `cargo xtask fuzz` and `cargo xtask pictures`.
 
 #![expect(
     clippy::print_stdout,
@@ -9,6 +9,7 @@
 
 mod bench;
 mod command;
+mod fuzz;
 mod install;
 mod pictures;
 mod readme;
@@ -24,6 +25,8 @@ const HELP: &str = "usage: cargo xtask COMMAND
   bench core           compare the in-memory limiter with others, and print the
                        tables of docs/benchmarks.md
   bench core --save    the same, and put the tables into docs/benchmarks.md
+  fuzz [SECONDS]       try random input on everything that reads text, each for so
+                       many seconds (60 when absent); needs a nightly toolchain
   pictures             draw the pictures of docs/algorithms.md into docs/pictures
   pictures --check     fail if docs/pictures is not what would be drawn";
 
@@ -34,6 +37,8 @@ fn main() -> ExitCode {
         ["test"] => test::run(),
         ["bench", "core"] => bench::core(false),
         ["bench", "core", "--save"] => bench::core(true),
+        ["fuzz"] => fuzz::run(fuzz::SECONDS),
+        ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),
         ["pictures", "--check"] => pictures::check(),
         ["help" | "--help" | "-h"] => {
