@@ -6,9 +6,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{cargo, find, program, run};
 
-/// Programs the tests start, each with the Debian package that brings it. The
-/// core needs none.
-const PROGRAMS: &[(&str, &str)] = &[];
+/// Programs the tests start, each with the Debian package that brings it.
+const PROGRAMS: &[(&str, &str)] = &[("redis-server", "redis-server")];
 
 /// Parts of the Rust toolchain, each with the cargo command that brings it.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];

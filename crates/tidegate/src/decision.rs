@@ -13,6 +13,21 @@ use crate::cost::Cost;
 pub enum Source {
     /// The store that keeps the counts: exact.
     Store,
+    /// A limiter of this process, because the store could not.
+    Local,
+    /// Nobody: the store could not, and the policy says what to do then.
+    ErrorPolicy,
+}
+
+/// What one level of a check came to, for those who write a store.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LevelOutcome {
+    /// The numbers to report.
+    pub outcome: Outcome,
+    /// The cost of the check.
+    pub cost: Cost,
+    /// What the store will know the charge by when it is given back.
+    pub mark: u64,
 }
 
 /// May it go on, and the numbers behind the answer.
@@ -65,10 +80,17 @@ impl PartialEq for Decision {
 }
 
 /// What one level says about a check.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct LevelDecision {
     pub(crate) outcome: Outcome,
     pub(crate) charge: Charged,
+}
+
+/// What a store remembers a charge by is its own business.
+impl PartialEq for LevelDecision {
+    fn eq(&self, other: &Self) -> bool {
+        self.outcome == other.outcome
+    }
 }
 
 /// The levels of a decision, in the order of the check: one or two without
@@ -131,6 +153,39 @@ pub struct Receipt {
 }
 
 impl Decision {
+    /// A decision of another store than the one in memory.
+    #[must_use]
+    pub fn from_store(
+        levels: impl IntoIterator<Item = LevelOutcome>,
+        decided_at_us: u64,
+        denied_by: Option<usize>,
+        source: Source,
+        charged: bool,
+    ) -> Self {
+        let levels = levels.into_iter().map(|level| LevelDecision {
+            outcome: level.outcome,
+            charge: Charged {
+                cost: level.cost,
+                limit: 0,
+                mark_us: level.mark,
+            },
+        });
+        Self {
+            levels: Levels::from(levels),
+            decided_at_us,
+            denied_by: denied_by.and_then(|index| u32::try_from(index).ok()),
+            source,
+            charged,
+            voided: 0,
+        }
+    }
+
+    /// The same decision, told to come from somebody else.
+    #[must_use]
+    pub fn with_source(self, source: Source) -> Self {
+        Self { source, ..self }
+    }
+
     /// Whether the request may go on.
     #[must_use]
     pub fn allowed(&self) -> bool {
@@ -269,5 +324,12 @@ impl Receipt {
     #[must_use]
     pub fn decided_at_us(&self) -> u64 {
         self.decided_at_us
+    }
+
+    /// Each level's cost and mark, in the order of the check.
+    pub fn charges(&self) -> impl ExactSizeIterator<Item = (Cost, u64)> {
+        self.levels
+            .iter()
+            .map(|charged| (charged.cost, charged.mark_us))
     }
 }

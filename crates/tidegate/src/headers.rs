@@ -86,10 +86,14 @@ impl<'p> Headers<'p> {
     {
         let mut headers = Self::default();
         let decisions = || decisions.clone().into_iter();
+        // Both drafts have a list of this name, with items of different types: a client
+        // that gets the one cannot read the other.
+        let ietf = decisions().any(|it| *it.policy().headers() == Dialect::Ietf);
         for decision in decisions() {
             match decision.policy().headers() {
                 Dialect::Ietf => headers.add_ietf(decision),
-                Dialect::Draft06 => headers.add_draft_06_policy(decision),
+                Dialect::Draft06 if !ietf => headers.add_draft_06_policy(decision),
+                Dialect::Draft06 => {}
                 Dialect::XRateLimit | Dialect::Custom(_) | Dialect::None => {}
             }
         }

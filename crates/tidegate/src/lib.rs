@@ -69,7 +69,7 @@ pub use clock::{Clock, ManualClock};
 #[cfg(feature = "toml")]
 pub use config::{Address, Config, ConfigError, ConfigErrors, Secret, Server, Store};
 pub use cost::Cost;
-pub use decision::{Decision, LevelDecision, Receipt, Source};
+pub use decision::{Decision, LevelDecision, LevelOutcome, Receipt, Source};
 pub use error::{LimitError, ParseError};
 pub use headers::{Dialect, Headers};
 pub use limit::{Algorithm, Align, Kind, Limit, LimitSpec};

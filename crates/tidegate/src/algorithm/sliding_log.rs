@@ -222,29 +222,33 @@ impl SlidingLog {
         cost: Cost,
         raw_us: u64,
     ) -> LogView {
-        self.settle(header, records, &view);
-        let now_us = view.now_us;
-        let index = partition(header, records, 0, |record| record.raw_us < raw_us);
-        if index < header.len {
-            let before = match index.checked_sub(1) {
-                Some(previous) => get(header, records, previous).total,
-                None => header.before,
-            };
-            let record = get(header, records, index);
-            let spent = record.total.wrapping_sub(before);
-            if record.raw_us == raw_us && spent >= cost.get() {
-                // Later totals shrink; a record with nothing left closes up.
-                let emptied = u32::from(spent == cost.get());
-                for later in index + emptied..header.len {
-                    let mut record = get(header, records, later);
-                    record.total = record.total.wrapping_sub(cost.get());
-                    let to = slot(header, records, later - emptied);
-                    records[to] = record;
-                }
-                header.len -= emptied;
-            }
+        let index = partition(header, records, view.expired, |record| {
+            record.raw_us < raw_us
+        });
+        if index >= header.len {
+            return view;
         }
-        self.at(header, records, now_us)
+        let before = match index.checked_sub(1) {
+            Some(previous) if index > view.expired => get(header, records, previous).total,
+            _ => view.before,
+        };
+        let record = get(header, records, index);
+        let spent = record.total.wrapping_sub(before);
+        if record.raw_us != raw_us || spent < cost.get() {
+            return view;
+        }
+        let index = index - view.expired;
+        self.settle(header, records, &view);
+        // Later totals shrink; a record with nothing left closes up.
+        let emptied = u32::from(spent == cost.get());
+        for later in index + emptied..header.len {
+            let mut record = get(header, records, later);
+            record.total = record.total.wrapping_sub(cost.get());
+            let to = slot(header, records, later - emptied);
+            records[to] = record;
+        }
+        header.len -= emptied;
+        self.at(header, records, view.now_us)
     }
 
     /// The numbers to report, `cost` being what would be asked for again.

@@ -149,6 +149,12 @@ impl TokenBucket {
         self.parts_per_us
     }
 
+    /// `W'`: how many of those parts one token is.
+    #[must_use]
+    pub const fn token_parts(&self) -> u64 {
+        self.token_parts
+    }
+
     /// The debt of a full bucket.
     #[must_use]
     pub const fn capacity(&self) -> Span {
@@ -292,6 +298,13 @@ impl TokenBucket {
         } else {
             (state, self.outcome(&state, cost, false))
         }
+    }
+
+    /// Whether a debt means the same under another bucket: the sizes may differ, but
+    /// not what a token is.
+    #[must_use]
+    pub const fn counts_like(&self, other: &Self) -> bool {
+        self.parts_per_us == other.parts_per_us && self.token_parts == other.token_parts
     }
 
     /// A state that was written under another bucket: used tokens stay used

@@ -141,27 +141,28 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             return;
         }
         let (cost, mark_us) = (charged.cost, charged.mark_us);
+        // Where nothing is given back, nothing is written.
         let view = match view {
             View::TokenBucket(limit, state) => {
-                View::TokenBucket(limit, limit.refund(state, cost, decided_at_us))
+                let after = limit.refund(state, cost, decided_at_us);
+                (after != state).then_some(View::TokenBucket(limit, after))
             }
             View::FixedWindow(limit, state) => {
-                View::FixedWindow(limit, limit.refund(state, cost, mark_us))
+                let after = limit.refund(state, cost, mark_us);
+                (after != state).then_some(View::FixedWindow(limit, after))
             }
             View::SlidingWindow(limit, state) => {
-                View::SlidingWindow(limit, limit.refund(state, cost, mark_us))
+                let after = limit.refund(state, cost, mark_us);
+                (after != state).then_some(View::SlidingWindow(limit, after))
             }
             View::SlidingLog(limit, view, Some(log)) => {
                 let (header, records) = shard.log_mut(log);
-                View::SlidingLog(
-                    limit,
-                    limit.refund(header, records, view, cost, mark_us),
-                    Some(log),
-                )
+                let after = limit.refund(header, records, view, cost, mark_us);
+                (after != view).then_some(View::SlidingLog(limit, after, Some(log)))
             }
-            View::SlidingLog(_, _, None) | View::Block => return,
+            View::SlidingLog(_, _, None) | View::Block => None,
         };
-        if let Some(state) = view.pack() {
+        if let Some(state) = view.and_then(|view| view.pack()) {
             shard.write(place, print, level.id, state);
         }
     }

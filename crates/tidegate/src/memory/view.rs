@@ -76,7 +76,7 @@ impl<'l> View<'l> {
         match (limit.kind(), old.map(Limit::kind)) {
             (Kind::TokenBucket(limit), Some(Kind::TokenBucket(old))) => {
                 let state = old.unpack(stored);
-                let adopted = if limit == old {
+                let adopted = if limit.counts_like(old) {
                     state
                 } else {
                     limit.adopt(old, state)

@@ -85,6 +85,18 @@ impl Cases {
         self.by_first.iter().filter_map(first_of).min()
     }
 
+    /// The same cases with other limits.
+    pub(crate) fn with_limits(&self, change: impl Fn(&Limit) -> Limit) -> Self {
+        let all = self.all.iter().map(|case| Case {
+            conditions: case.conditions.clone(),
+            limit: case.limit.as_ref().map(&change),
+        });
+        Self {
+            all: all.collect(),
+            ..self.clone()
+        }
+    }
+
     /// Whether keys of this case are counted.
     #[inline]
     pub(crate) fn counts(&self, case: u16) -> bool {

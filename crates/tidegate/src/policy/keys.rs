@@ -125,13 +125,21 @@ impl Policy {
 }
 
 impl<'a> Keys<'a> {
+    /// No keys: for a policy that is not asked.
     #[inline]
-    pub(super) fn none(policy: &'a Policy) -> Self {
+    #[must_use]
+    pub fn none(policy: &'a Policy) -> Self {
         Self {
             policy,
             levels: SmallVec::new(),
             text: KeyText::new(),
         }
+    }
+
+    /// The policy they are of.
+    #[must_use]
+    pub fn policy(&self) -> &'a Policy {
+        self.policy
     }
 
     /// The levels that count, in the policy's order.

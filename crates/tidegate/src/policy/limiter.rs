@@ -1,6 +1,7 @@
 //! Policies over stores in memory: a policy's name and attributes in, a decision out.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use foldhash::fast::FixedState;
 use smallvec::{SmallVec, smallvec};
@@ -11,7 +12,7 @@ use super::name::shown;
 use super::{Policy, PolicyLevel};
 use crate::attributes::Attributes;
 use crate::cost::Cost;
-use crate::decision::{LevelDecision, Receipt};
+use crate::decision::{Decision, LevelDecision, Receipt};
 use crate::limit::Limit;
 use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
 
@@ -309,24 +310,7 @@ impl PolicyLimiter {
     {
         let compiled = self.compiled(policy)?;
         let policy = &compiled.policy;
-        let levels = match which {
-            Which::All => 0..policy.levels.len(),
-            Which::Only if policy.levels.len() == 1 => 0..1,
-            Which::Only => {
-                return Err(CheckError::WhichLevel {
-                    policy: policy.name().into(),
-                    levels: level_names(policy),
-                });
-            }
-            Which::Level(name) => {
-                let level = policy.level(name).ok_or_else(|| CheckError::UnknownLevel {
-                    policy: policy.name().into(),
-                    level: name.into(),
-                    levels: level_names(policy),
-                })?;
-                level..level + 1
-            }
-        };
+        let levels = policy.which(which)?;
         // Bad input is found before anything is forgotten.
         let mut texts: SmallVec<[(&Level, Vec<u8>); 2]> = SmallVec::new();
         for level in levels {
@@ -362,6 +346,31 @@ impl PolicyLimiter {
         Ok(explained.collect())
     }
 
+    /// Decides keys that a policy of the same name and levels has made, with the limits
+    /// of the policy here; for those who write a limiter of their own.
+    ///
+    /// # Panics
+    /// When there is no such policy here, or its levels are others.
+    #[must_use]
+    pub fn decide_keys(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> Decision {
+        let compiled = self.policies.get(keys.policy().name());
+        let compiled = compiled.expect("a policy of the same name");
+        let checks: SmallVec<[Check<'_>; 2]> = keys
+            .iter()
+            .map(|key| {
+                let level = compiled.level(key.level, key.case);
+                level.check(key.identity).cost(cost)
+            })
+            .collect();
+        compiled.store.decide(&checks, charge)
+    }
+
+    /// The policy of a name.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<&Policy> {
+        self.policies.get(name).map(|compiled| &compiled.policy)
+    }
+
     /// The policies, in the order of their names.
     #[must_use]
     pub fn policies(&self) -> Vec<&Policy> {
@@ -383,16 +392,57 @@ impl PolicyLimiter {
     }
 }
 
-fn level_names(policy: &Policy) -> String {
-    let names: Vec<&str> = policy.levels.iter().map(PolicyLevel::name).collect();
-    names.join(", ")
+impl Policy {
+    /// The levels that are meant, by their numbers.
+    fn which(&self, which: Which<'_>) -> Result<Range<usize>, CheckError> {
+        let names = || {
+            let names: Vec<&str> = self.levels.iter().map(PolicyLevel::name).collect();
+            names.join(", ")
+        };
+        match which {
+            Which::All => Ok(0..self.levels.len()),
+            Which::Only if self.levels.len() == 1 => Ok(0..1),
+            Which::Only => Err(CheckError::WhichLevel {
+                policy: self.name().into(),
+                levels: names(),
+            }),
+            Which::Level(name) => match self.level(name) {
+                Some(level) => Ok(level..level + 1),
+                None => Err(CheckError::UnknownLevel {
+                    policy: self.name().into(),
+                    level: name.into(),
+                    levels: names(),
+                }),
+            },
+        }
+    }
+
+    /// The keys of these levels as a shared store has them, for those who forget them.
+    pub fn stored_keys<A>(
+        &self,
+        attributes: &A,
+        which: Which<'_>,
+        prefix: &str,
+    ) -> Result<Vec<String>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let mut stored = Vec::new();
+        for level in self.which(which)? {
+            let keys = self.key_of(level, attributes)?;
+            stored.extend(keys.all().map(|key| key.stored(prefix)));
+        }
+        Ok(stored)
+    }
 }
 
 impl Compiled {
     fn new(policy: Policy, store: MemoryStore) -> Result<Self, TooManyLimits> {
         let levels = policy.levels.iter().map(|level| {
-            // A name has no colon, so no two levels share theirs.
-            let name = format!("{}:{}", policy.name, level.name);
+            // A name has no colon, so no two levels share theirs. All keys of one are
+            // tuples of one length: with another length it is another one.
+            let length = level.key.names().len();
+            let name = format!("{}:{}:{length}", policy.name, level.name);
             let limits = level.cases.all().iter().map(|case| case.limit);
             // Keys that are exempt have no limit, and are never asked about.
             let limits = limits.map(|limit| limit.unwrap_or(*level.limit()));

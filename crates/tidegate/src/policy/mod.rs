@@ -178,6 +178,24 @@ impl Policy {
         &self.settings.store
     }
 
+    /// The same policy with other limits in the places of its own, kept in another
+    /// store.
+    #[must_use]
+    pub fn with_limits(&self, store: &str, change: impl Fn(&Limit) -> Limit) -> Self {
+        let levels = self.levels.iter().map(|level| PolicyLevel {
+            cases: level.cases.with_limits(&change),
+            ..level.clone()
+        });
+        Self {
+            levels: levels.collect(),
+            settings: Settings {
+                store: store.into(),
+                ..self.settings.clone()
+            },
+            ..self.clone()
+        }
+    }
+
     /// A level by its name.
     fn level(&self, name: &str) -> Option<usize> {
         self.levels.iter().position(|level| &*level.name == name)

@@ -1,0 +1,4 @@
+-- Refuses everything, and keeps nothing.
+
+--@fits
+fits = false

@@ -1,0 +1,72 @@
+-- A counter that starts over.
+-- State 2, 31 bytes: era (when the window was opened), last, left of the window, count,
+-- window.
+
+--@read
+local limit@, window@, epoch@ = struct.unpack('<I4I6B', @argument)
+--+state
+
+--@state
+local used@, left@, era@, outdated@ = 0, 0, now, false
+local state@ = redis.call('GET', @key)
+if state@ and #state@ == 31 then
+  local _, era, last, left, used, old = struct.unpack('<BI7I7I6I4I6', state@)
+  if last + left > now then
+    outdated@ = now < last
+    local elapsed = outdated@ and 0 or now - last
+    if old ~= window@ then
+      left, outdated@ = math.max(0, window@ - math.max(0, old - left)), true
+    end
+    if elapsed < left then
+      used@, left@, era@ = used, left - elapsed, outdated@ and now or era
+    end
+  end
+elseif state@ then
+  local state = state@
+  --+other
+end
+
+--@fits
+if fits then fits = cost * count <= limit@ - used@ end
+
+--@decide
+reply[@+1], reply[@+2], reply[@+3] = used@, left@, era@
+if admitted > 0 or outdated@ and asked > 0 then
+  if admitted > 0 then
+    if used@ == 0 then left@ = epoch@ == 1 and window@ - now % window@ or window@ end
+    used@ = math.min(used@ + cost * admitted, 4294967295)
+  end
+  --+write
+end
+
+--@decide-counting
+reply[@+1], reply[@+2], reply[@+3] = used@, left@, era@
+if asked > 0 then
+  local over = used@ > 0 and cost > limit@ - used@
+  if admitted > 0 then
+    if used@ == 0 then left@ = epoch@ == 1 and window@ - now % window@ or window@ end
+    used@ = math.min(used@ + cost, 4294967295)
+  elseif over then
+    -- Refused and counted all the same, up to full. A refusal opens no window.
+    used@ = math.max(used@, limit@)
+  end
+  if admitted > 0 or over or outdated@ then
+    --+write
+  end
+end
+
+--@write
+redis.call('SET', @key, struct.pack('<BI7I7I6I4I6', 2, era@, now, left@, used@, window@),
+  'PXAT', math.ceil((now + left@) / 1000))
+
+--@refund
+local _, window@ = struct.unpack('<I4I6B', @argument)
+--+state
+if used@ > 0 and decided_at <= now and not outdated@ and era@ == @mark + 0 then
+  if used@ > cost then
+    used@ = used@ - cost
+    --+write
+  else
+    redis.call('DEL', @key)
+  end
+end

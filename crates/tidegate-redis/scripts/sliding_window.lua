@@ -1,0 +1,111 @@
+-- Two counters, the older one fading out.
+-- State 3, 42 bytes: eras of this window and the last one (when their counters were
+-- opened), last, the last window's count, this one's, elapsed of this one, window.
+
+--@once
+-- Whether a*x > b*y, for a and b below 2^30, x and y below 2^46.
+local function product_above(a, x, b, y)
+  local left, right = a * x, b * y
+  if left < 9007199254740992 and right < 9007199254740992 then return left > right end
+  local x_low, y_low = x % 8388608, y % 8388608
+  local left_low, right_low = a * x_low, b * y_low
+  local left_high = a * ((x - x_low) / 8388608) + (left_low - left_low % 8388608) / 8388608
+  local right_high = b * ((y - y_low) / 8388608) + (right_low - right_low % 8388608) / 8388608
+  if left_high ~= right_high then return left_high > right_high end
+  return left_low % 8388608 > right_low % 8388608
+end
+
+--@read
+local limit@, window@ = struct.unpack('<I4I6', @argument)
+--+state
+
+--@state
+local before@, used@, elapsed@, era@, old_era@, outdated@ = 0, 0, now % window@, now, 0, false
+local state@ = redis.call('GET', @key)
+if state@ and #state@ == 42 then
+  local _, era, old_era, last, before, used, elapsed, old =
+    struct.unpack('<BI7I7I7I4I4I6I6', state@)
+  local reset = used > 0 and 2 * old - elapsed or before > 0 and old - elapsed or 0
+  if reset > 0 and last + reset > now then
+    if now < last then
+      outdated@, era, old_era = true, now, 0
+    else
+      elapsed = elapsed + now - last
+    end
+    if elapsed >= old then
+      before, used, elapsed, old_era, era = used, 0, elapsed - old, era, now
+    end
+    if old == window@ then
+      before@, used@, elapsed@, era@, old_era@ = before, used, elapsed, era, old_era
+    else
+      -- Another window: what it came to counts as this window's.
+      local faded = math.floor(before * ((old - elapsed) / old))
+      while product_above(before, old - elapsed, faded, old) do faded = faded + 1 end
+      while faded > 0 and not product_above(before, old - elapsed, faded - 1, old) do
+        faded = faded - 1
+      end
+      used@, outdated@ = math.min(faded + used, 268435456), true
+    end
+  end
+elseif state@ then
+  local state = state@
+  --+other
+end
+
+--@fits
+if fits then
+  local room = limit@ - used@ - cost * count
+  fits = room >= 0 and (before@ == 0
+    or not product_above(before@, window@ - elapsed@, room, window@))
+end
+
+--@decide
+if used@ == 0 then era@ = now end
+reply[@+1], reply[@+2], reply[@+3], reply[@+4] =
+  before@, used@, elapsed@, era@
+if admitted > 0 or outdated@ and asked > 0 then
+  used@ = math.min(used@ + cost * admitted, 4294967295)
+  --+write
+end
+
+--@decide-counting
+if used@ == 0 then era@ = now end
+reply[@+1], reply[@+2], reply[@+3], reply[@+4] =
+  before@, used@, elapsed@, era@
+if asked > 0 then
+  local room = limit@ - used@ - cost
+  local over = room < 0 or product_above(before@, window@ - elapsed@, room, window@)
+  if admitted > 0 then
+    used@ = math.min(used@ + cost, 4294967295)
+  elseif over then
+    -- Refused and counted all the same, up to full.
+    used@ = math.min(used@ + cost, math.max(limit@, used@))
+  end
+  if admitted > 0 or over or outdated@ then
+    --+write
+  end
+end
+
+--@write
+local reset = used@ > 0 and 2 * window@ - elapsed@ or before@ > 0 and window@ - elapsed@ or 0
+redis.call('SET', @key,
+  struct.pack('<BI7I7I7I4I4I6I6', 3, era@, old_era@, now, before@, used@, elapsed@, window@),
+  'PXAT', math.ceil((now + reset) / 1000))
+
+--@refund
+local _, window@ = struct.unpack('<I4I6', @argument)
+--+state
+do
+  local mark = @mark + 0
+  if decided_at <= now and not outdated@ then
+    local this, last = used@ > 0 and era@ == mark, before@ > 0 and old_era@ == mark
+    if this then
+      used@ = math.max(0, used@ - cost)
+    elseif last then
+      before@ = math.max(0, before@ - cost)
+    end
+    if this or last then
+      --+write
+    end
+  end
+end

@@ -1,0 +1,137 @@
+-- The debt of a bucket as time to drain: whole microseconds, and parts of one.
+-- State 1, 36 bytes: era, last, debt, its parts, parts per microsecond, parts per token.
+
+--@read
+local price_us@, price_parts@, size_us@, size_parts@, per_us@, token@ =
+  struct.unpack('<I7I4I7I4I4I6', @argument)
+--+state
+
+--@state
+local us@, parts@, era@, outdated@ = 0, 0, now, false
+local state@ = redis.call('GET', @key)
+if state@ and #state@ == 36 then
+  local _, era, last, us, parts, old_per_us, old_token =
+    struct.unpack('<BI7I7I7I4I4I6', state@)
+  if last + us + (parts > 0 and 1 or 0) > now then
+    outdated@ = now < last
+    if old_token ~= token@ or old_per_us ~= per_us@ then
+      --+adopt
+    end
+    era@ = outdated@ and now or era
+    local elapsed = outdated@ and now < last and 0 or now - last
+    if elapsed <= us then us@, parts@ = us - elapsed, parts end
+  end
+elseif state@ then
+  local state = state@
+  --+other
+end
+
+--@adopt
+      -- Other numbers: so many requests stay so many requests, rounded up to a
+      -- microsecond of debt. The products are too large for a double: limbs of 24 bits,
+      -- lowest first.
+      local function product(limbs, factor, add)
+        local result = {}
+        local other = {}
+        repeat
+          other[#other + 1] = factor % 16777216
+          factor = (factor - factor % 16777216) / 16777216
+        until factor == 0
+        for i = 1, #limbs do
+          local carry = 0
+          for j = 1, #other do
+            local sum = (result[i + j - 1] or 0) + limbs[i] * other[j] + carry
+            result[i + j - 1] = sum % 16777216
+            carry = (sum - sum % 16777216) / 16777216
+          end
+          result[i + #other] = carry
+        end
+        local i, carry = 1, add
+        while carry > 0 do
+          local sum = (result[i] or 0) + carry
+          result[i] = sum % 16777216
+          carry = (sum - sum % 16777216) / 16777216
+          i = i + 1
+        end
+        return result
+      end
+      local wanted = product(product(product({1}, us, 0), old_per_us, parts), token@, 0)
+      local function enough(guess)
+        local got = product(product(product({1}, guess, 0), old_token, 0), per_us@, 0)
+        for i = math.max(#got, #wanted), 1, -1 do
+          local a, b = got[i] or 0, wanted[i] or 0
+          if a ~= b then return a > b end
+        end
+        return true
+      end
+      local guess = math.floor((us * old_per_us + parts) * (token@ / old_token) / per_us@)
+      if guess < 3155760000000000 then
+        while not enough(guess) do guess = guess + 1 end
+        while guess > 0 and enough(guess - 1) do guess = guess - 1 end
+      end
+      us, parts, outdated@ = math.min(guess, 3155760000000000), 0, true
+
+--@fits
+if fits then
+  local us, parts = us@ + price_us@, parts@ + price_parts@
+  if count > 1 then
+    local all = price_parts@ * count
+    local rest = all % per_us@
+    us, parts = us@ + price_us@ * count + (all - rest) / per_us@, parts@ + rest
+  end
+  if parts >= per_us@ then us, parts = us + 1, parts - per_us@ end
+  fits = us < size_us@ or us == size_us@ and parts <= size_parts@
+end
+
+--@decide
+reply[@+1], reply[@+2], reply[@+3] = us@, parts@, era@
+if admitted > 0 or outdated@ and asked > 0 then
+  if admitted > 0 then
+    local all = price_parts@ * admitted
+    local rest = all % per_us@
+    us@, parts@ = us@ + price_us@ * admitted + (all - rest) / per_us@, parts@ + rest
+    if parts@ >= per_us@ then us@, parts@ = us@ + 1, parts@ - per_us@ end
+  end
+  --+write
+end
+
+--@decide-counting
+reply[@+1], reply[@+2], reply[@+3] = us@, parts@, era@
+if asked > 0 then
+  local us, parts = us@ + price_us@, parts@ + price_parts@
+  if parts >= per_us@ then us, parts = us + 1, parts - per_us@ end
+  local over = us > size_us@ or us == size_us@ and parts > size_parts@
+  if admitted > 0 then
+    us@, parts@ = us, parts
+  elseif over and (us@ < size_us@ or us@ == size_us@ and parts@ < size_parts@) then
+    -- Refused and counted all the same, up to full.
+    us@, parts@ = size_us@, size_parts@
+  end
+  if admitted > 0 or over or outdated@ then
+    --+write
+  end
+end
+
+--@write
+local fresh_at = now + us@ + (parts@ > 0 and 1 or 0)
+redis.call('SET', @key,
+  struct.pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
+  'PXAT', math.ceil(fresh_at / 1000))
+
+--@refund
+local price_us@, price_parts@, _, _, per_us@, token@ = struct.unpack('<I7I4I7I4I4I6', @argument)
+--+state
+do
+  local owed_us, owed_parts = price_us@ - (now - decided_at), price_parts@
+  local owed = owed_us > 0 or owed_us == 0 and owed_parts > 0
+  if owed and (us@ > 0 or parts@ > 0) and decided_at <= now and not outdated@
+    and era@ == @mark + 0 then
+    if us@ < owed_us or us@ == owed_us and parts@ <= owed_parts then
+      us@, parts@ = 0, 0
+    else
+      us@, parts@ = us@ - owed_us, parts@ - owed_parts
+      if parts@ < 0 then us@, parts@ = us@ - 1, parts@ + per_us@ end
+    end
+    --+write
+  end
+end

@@ -1,0 +1,361 @@
+//! What a script is given, and what its reply means.
+//!
+//! A script answers with the states it found, not with the numbers that users see:
+//! those are worked out here, from the states, by the same code that the store in
+//! memory uses. So the two cannot differ in them, and one call can answer any number
+//! of identical checks, each with the numbers it would have seen.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use smallvec::SmallVec;
+use tidegate::algorithm::{
+    FixedWindow, FixedWindowState, Outcome, SlidingLog, SlidingWindow, SlidingWindowState, Span,
+    TokenBucket, TokenBucketState, Used,
+};
+use tidegate::{Align, Charge, Cost, Decision, Keys, Kind, LevelOutcome, Limit, Receipt, Source};
+
+use crate::script::{Script, Scripts, Task};
+
+/// More microseconds than any bucket holds.
+const NEVER_US: u64 = 1 << 54;
+
+/// A limit as the scripts unpack it, with the price of a cost where that is not the
+/// cost itself.
+pub(crate) fn pack(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
+    let mut packed = Vec::with_capacity(32);
+    let mut push = |number: u64, bytes: usize| {
+        packed.extend_from_slice(&number.to_le_bytes()[..bytes]);
+    };
+    match limit.kind() {
+        Kind::TokenBucket(bucket) => {
+            let never = Span {
+                us: NEVER_US,
+                parts: 0,
+            };
+            let (price, size) = (bucket.price(cost).unwrap_or(never), bucket.capacity());
+            push(price.us, 7);
+            push(price.parts.into(), 4);
+            push(size.us, 7);
+            push(size.parts.into(), 4);
+            push(bucket.parts_per_us().into(), 4);
+            push(bucket.token_parts(), 6);
+        }
+        Kind::FixedWindow(window) => {
+            push(window.rate().requests().into(), 4);
+            push(window.rate().window_us(), 6);
+            push(u64::from(window.align() == Align::Epoch), 1);
+        }
+        Kind::SlidingWindow(window) => {
+            push(window.rate().requests().into(), 4);
+            push(window.rate().window_us(), 6);
+        }
+        Kind::SlidingLog(log) => {
+            push(log.rate().requests().into(), 4);
+            push(log.rate().window_us(), 6);
+        }
+        Kind::Block => return None,
+    }
+    Some(packed)
+}
+
+/// One check of a policy, ready to be asked by anybody who wants the same.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) script: Arc<Script>,
+    pub(crate) keys: SmallVec<[String; 2]>,
+    pub(crate) limits: SmallVec<[Limit; 2]>,
+    pub(crate) cost: Cost,
+    pub(crate) charge: Charge,
+    /// The limits, packed.
+    pub(crate) packed: SmallVec<[Vec<u8>; 2]>,
+    /// Of the keys: different ones are told apart by a glance.
+    hash: u64,
+}
+
+impl Call {
+    pub(crate) fn new(
+        scripts: &Scripts,
+        prefix: &str,
+        keys: &Keys<'_>,
+        cost: Cost,
+        charge: Charge,
+    ) -> Self {
+        let limits: SmallVec<[Limit; 2]> = keys.iter().map(|key| *key.limit()).collect();
+        let task = match charge {
+            Charge::Always => Task::CheckCounting,
+            Charge::Admitted | Charge::Nothing => Task::Check,
+        };
+        let keys = stored_keys(keys, prefix);
+        Self {
+            script: scripts.get(task, &limits),
+            hash: FixedState::default().hash_one(&keys[..]),
+            keys,
+            packed: limits
+                .iter()
+                .filter_map(|limit| pack(limit, cost))
+                .collect(),
+            limits,
+            cost,
+            charge,
+        }
+    }
+
+    /// Whether one call can answer both: with refusals counted, each changes what the
+    /// next one sees.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.hash == other.hash
+            && self.charge != Charge::Always
+            && self.charge == other.charge
+            && self.cost == other.cost
+            && self.keys == other.keys
+            && self.packed == other.packed
+            && Arc::ptr_eq(&self.script, &other.script)
+    }
+}
+
+/// The keys in Redis; a level that blocks has none.
+pub(crate) fn stored_keys(keys: &Keys<'_>, prefix: &str) -> SmallVec<[String; 2]> {
+    let stateful = keys.iter().filter(|key| *key.limit() != Limit::block());
+    stateful.map(|key| key.stored(prefix)).collect()
+}
+
+/// The arguments of a refund, after its keys; `None` when the receipt is for other
+/// levels.
+pub(crate) fn refund_arguments(receipt: &Receipt, limits: &[Limit]) -> Option<Vec<Vec<u8>>> {
+    if receipt.charges().len() != limits.len() {
+        return None;
+    }
+    let (cost, _) = receipt.charges().next()?;
+    let mut arguments = vec![
+        receipt.decided_at_us().to_string().into_bytes(),
+        cost.get().to_string().into_bytes(),
+    ];
+    for (limit, (cost, mark)) in limits.iter().zip(receipt.charges()) {
+        if let Some(packed) = pack(limit, cost) {
+            arguments.push(packed);
+            arguments.push(mark.to_string().into_bytes());
+        }
+    }
+    Some(arguments)
+}
+
+/// A reply that no script of ours gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BadReply;
+
+/// The decisions of so many identical checks, in the order they asked. A look is one
+/// check that is not charged.
+pub(crate) fn decisions(
+    limits: &[Limit],
+    cost: Cost,
+    charge: Charge,
+    asked: usize,
+    reply: &[i64],
+) -> Result<Vec<Decision>, BadReply> {
+    let mut numbers = Numbers(reply);
+    let now_us = numbers.next()?;
+    let admitted = usize::try_from(numbers.next()?).map_err(|_| BadReply)?;
+    let mut levels: SmallVec<[State<'_>; 4]> = SmallVec::new();
+    for limit in limits {
+        levels.push(State::read(limit, now_us, &mut numbers)?);
+    }
+    if !numbers.0.is_empty() || admitted > asked {
+        return Err(BadReply);
+    }
+    let mut decisions = Vec::with_capacity(asked.max(1));
+    for _ in 0..admitted {
+        for level in &mut levels {
+            level.charge(cost);
+        }
+        let outcomes = levels.iter().map(|level| level.outcome(cost, true));
+        let charged = charge != Charge::Nothing;
+        decisions.push(Decision::from_store(
+            outcomes,
+            now_us,
+            None,
+            Source::Store,
+            charged,
+        ));
+    }
+    if admitted < asked.max(1) {
+        let admits: SmallVec<[bool; 4]> = levels.iter().map(|level| level.admits(cost)).collect();
+        let denied_by = admits.iter().position(|admits| !admits);
+        if denied_by.is_none() && charge != Charge::Nothing {
+            return Err(BadReply);
+        }
+        if charge == Charge::Always {
+            for (level, admits) in levels.iter_mut().zip(&admits) {
+                if !admits {
+                    level.saturate(cost);
+                }
+            }
+        }
+        let outcomes = levels.iter().zip(&admits);
+        let outcomes = outcomes.map(|(level, admits)| level.outcome(cost, *admits));
+        let refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, false);
+        decisions.resize(asked.max(1), refusal);
+    }
+    Ok(decisions)
+}
+
+/// The numbers of a reply, one after the other.
+struct Numbers<'r>(&'r [i64]);
+
+impl Numbers<'_> {
+    fn next(&mut self) -> Result<u64, BadReply> {
+        let (first, rest) = self.0.split_first().ok_or(BadReply)?;
+        self.0 = rest;
+        u64::try_from(*first).map_err(|_| BadReply)
+    }
+
+    fn next_u32(&mut self) -> Result<u32, BadReply> {
+        u32::try_from(self.next()?).map_err(|_| BadReply)
+    }
+}
+
+/// A level's state, and the mark of a charge now.
+enum State<'l> {
+    TokenBucket(&'l TokenBucket, TokenBucketState, u64),
+    FixedWindow(&'l FixedWindow, FixedWindowState, u64),
+    SlidingWindow(&'l SlidingWindow, SlidingWindowState, u64),
+    SlidingLog(&'l SlidingLog, LogState),
+    Block,
+}
+
+/// What a script tells of a log: the events themselves stay where they are.
+#[derive(Clone, Copy)]
+struct LogState {
+    used: u32,
+    reset_after_us: u64,
+    /// For a cost that is refused after all that are admitted.
+    retry_after_us: u64,
+    raw_us: u64,
+}
+
+impl<'l> State<'l> {
+    fn read(limit: &'l Limit, now_us: u64, numbers: &mut Numbers<'_>) -> Result<Self, BadReply> {
+        Ok(match limit.kind() {
+            Kind::TokenBucket(limit) => {
+                let debt = Span {
+                    us: numbers.next()?,
+                    parts: numbers.next_u32()?,
+                };
+                let state = TokenBucketState {
+                    debt,
+                    last_us: now_us,
+                };
+                Self::TokenBucket(limit, state, numbers.next()?)
+            }
+            Kind::FixedWindow(limit) => {
+                let state = FixedWindowState {
+                    count: numbers.next_u32()?,
+                    left_us: numbers.next()?,
+                    last_us: now_us,
+                };
+                Self::FixedWindow(limit, state, numbers.next()?)
+            }
+            Kind::SlidingWindow(limit) => {
+                let state = SlidingWindowState {
+                    prev: numbers.next_u32()?,
+                    cur: numbers.next_u32()?,
+                    elapsed_us: numbers.next()?,
+                    last_us: now_us,
+                };
+                if state.elapsed_us >= limit.rate().window_us() {
+                    return Err(BadReply);
+                }
+                Self::SlidingWindow(limit, state, numbers.next()?)
+            }
+            Kind::SlidingLog(limit) => {
+                let state = LogState {
+                    used: numbers.next_u32()?,
+                    reset_after_us: numbers.next()?,
+                    retry_after_us: numbers.next()?,
+                    raw_us: numbers.next()?,
+                };
+                Self::SlidingLog(limit, state)
+            }
+            Kind::Block => Self::Block,
+        })
+    }
+
+    fn admits(&self, cost: Cost) -> bool {
+        match self {
+            Self::TokenBucket(limit, state, _) => limit.admits(state, cost),
+            Self::FixedWindow(limit, state, _) => limit.admits(state, cost),
+            Self::SlidingWindow(limit, state, _) => limit.admits(state, cost),
+            Self::SlidingLog(limit, state) => {
+                let left = limit.rate().requests().checked_sub(state.used);
+                left.is_some_and(|left| cost.get() <= left)
+            }
+            Self::Block => false,
+        }
+    }
+
+    fn charge(&mut self, cost: Cost) {
+        match self {
+            Self::TokenBucket(limit, state, _) => *state = limit.charge(*state, cost),
+            Self::FixedWindow(limit, state, _) => *state = limit.charge(*state, cost),
+            Self::SlidingWindow(limit, state, _) => *state = limit.charge(*state, cost),
+            Self::SlidingLog(limit, state) => state.add(limit, cost.get()),
+            Self::Block => {}
+        }
+    }
+
+    /// After a refusal that was counted all the same.
+    fn saturate(&mut self, cost: Cost) {
+        match self {
+            Self::TokenBucket(limit, state, _) => *state = limit.saturate(*state, cost),
+            Self::FixedWindow(limit, state, _) => *state = limit.saturate(*state, cost),
+            Self::SlidingWindow(limit, state, _) => *state = limit.saturate(*state, cost),
+            Self::SlidingLog(limit, state) => {
+                let left = limit.rate().requests().saturating_sub(state.used);
+                let added = cost.get().min(left);
+                if added > 0 {
+                    state.add(limit, added);
+                }
+            }
+            Self::Block => {}
+        }
+    }
+
+    fn outcome(&self, cost: Cost, admitted: bool) -> LevelOutcome {
+        let (outcome, mark) = match self {
+            Self::TokenBucket(limit, state, era) => (limit.outcome(state, cost, admitted), *era),
+            Self::FixedWindow(limit, state, era) => (limit.outcome(state, cost, admitted), *era),
+            Self::SlidingWindow(limit, state, era) => (limit.outcome(state, cost, admitted), *era),
+            Self::SlidingLog(limit, state) => (state.outcome(limit, cost, admitted), state.raw_us),
+            Self::Block => (Outcome::BLOCKED, 0),
+        };
+        LevelOutcome {
+            outcome,
+            cost,
+            mark,
+        }
+    }
+}
+
+impl LogState {
+    fn add(&mut self, limit: &SlidingLog, cost: u32) {
+        self.used = self.used.saturating_add(cost);
+        self.reset_after_us = limit.rate().window_us();
+    }
+
+    fn outcome(&self, limit: &SlidingLog, cost: Cost, admitted: bool) -> Outcome {
+        let requests = limit.rate().requests();
+        Outcome {
+            limit: requests,
+            used: Used::requests(self.used),
+            retry_after_us: if admitted {
+                Some(0)
+            } else if cost.get() > requests {
+                None
+            } else {
+                Some(self.retry_after_us)
+            },
+            reset_after_us: self.reset_after_us,
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What can go wrong between a check and its answer, and what to do about it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use redis::{ErrorKind as Client, RedisError, ServerError, ServerErrorKind};
+
+/// Why a store has not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{kind}: {detail}")]
+pub struct StoreError {
+    kind: ErrorKind,
+    detail: Arc<str>,
+}
+
+/// The kinds of store errors: what metrics and log lines call them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No connection could be made.
+    Connect,
+    /// The server does not let us in.
+    Auth,
+    /// No answer within the deadline.
+    Timeout,
+    /// The connection was lost after the question was sent: it may have been charged.
+    OutcomeUnknown,
+    /// Too many checks are waiting already.
+    QueueFull,
+    /// The store has kept failing, and is not asked for a while.
+    BreakerOpen,
+    /// The server is reading its data.
+    Loading,
+    /// The server is a replica.
+    ReadOnly,
+    /// The server has lost its master.
+    MasterDown,
+    /// The cluster is down.
+    ClusterDown,
+    /// The keys live elsewhere.
+    Moved,
+    /// The keys are being moved.
+    TryAgain,
+    /// The server is busy with a script.
+    Busy,
+    /// The server has no memory left.
+    OutOfMemory,
+    /// The server cannot write to its disk.
+    Misconfigured,
+    /// Too few replicas have the charge.
+    NoReplicas,
+    /// The user may not run what the scripts need.
+    NoPermission,
+    /// A key holds something that is no state of ours.
+    WrongType,
+    /// A script failed, or answered what no script should.
+    Script,
+    /// Anything else.
+    Other,
+}
+
+impl ErrorKind {
+    /// All of them, for those who count.
+    pub const ALL: [Self; 20] = [
+        Self::Connect,
+        Self::Auth,
+        Self::Timeout,
+        Self::OutcomeUnknown,
+        Self::QueueFull,
+        Self::BreakerOpen,
+        Self::Loading,
+        Self::ReadOnly,
+        Self::MasterDown,
+        Self::ClusterDown,
+        Self::Moved,
+        Self::TryAgain,
+        Self::Busy,
+        Self::OutOfMemory,
+        Self::Misconfigured,
+        Self::NoReplicas,
+        Self::NoPermission,
+        Self::WrongType,
+        Self::Script,
+        Self::Other,
+    ];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Auth => "auth",
+            Self::Timeout => "timeout",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::QueueFull => "queue_full",
+            Self::BreakerOpen => "breaker_open",
+            Self::Loading => "loading",
+            Self::ReadOnly => "read_only",
+            Self::MasterDown => "master_down",
+            Self::ClusterDown => "cluster_down",
+            Self::Moved => "moved",
+            Self::TryAgain => "try_again",
+            Self::Busy => "busy",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Misconfigured => "misconfigured",
+            Self::NoReplicas => "no_replicas",
+            Self::NoPermission => "no_permission",
+            Self::WrongType => "wrong_type",
+            Self::Script => "script",
+            Self::Other => "other",
+        }
+    }
+
+    /// Whether asking again may help, and cannot charge twice: what certainly did not
+    /// run, for a reason that passes.
+    #[must_use]
+    pub const fn is_worth_retrying(self) -> bool {
+        matches!(
+            self,
+            Self::Connect
+                | Self::Loading
+                | Self::ReadOnly
+                | Self::MasterDown
+                | Self::ClusterDown
+                | Self::Moved
+                | Self::TryAgain
+                | Self::Busy
+        )
+    }
+
+    /// Whether it says something about the store, and not about one key or script, or
+    /// about ourselves.
+    #[must_use]
+    pub const fn speaks_of_the_store(self) -> bool {
+        !matches!(
+            self,
+            Self::QueueFull
+                | Self::BreakerOpen
+                | Self::TryAgain
+                | Self::Moved
+                | Self::WrongType
+                | Self::Script
+        )
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl StoreError {
+    pub(crate) fn new(kind: ErrorKind, detail: impl Into<Arc<str>>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+        }
+    }
+
+    /// What kind of error it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What the server has answered instead of a decision.
+    pub(crate) fn from_server(error: &ServerError) -> Self {
+        let details = error.details().unwrap_or_default();
+        let kind = match (error.kind(), error.code()) {
+            (Some(kind), _) => match kind {
+                ServerErrorKind::BusyLoading => ErrorKind::Loading,
+                ServerErrorKind::ReadOnly => ErrorKind::ReadOnly,
+                ServerErrorKind::MasterDown => ErrorKind::MasterDown,
+                ServerErrorKind::ClusterDown => ErrorKind::ClusterDown,
+                ServerErrorKind::Moved | ServerErrorKind::Ask => ErrorKind::Moved,
+                ServerErrorKind::TryAgain => ErrorKind::TryAgain,
+                ServerErrorKind::NoPerm => ErrorKind::NoPermission,
+                _ => in_script(details),
+            },
+            (None, "BUSY") => ErrorKind::Busy,
+            (None, "OOM") => ErrorKind::OutOfMemory,
+            (None, "MISCONF") => ErrorKind::Misconfigured,
+            (None, "NOREPLICAS") => ErrorKind::NoReplicas,
+            (None, "NOAUTH" | "WRONGPASS") => ErrorKind::Auth,
+            (None, "WRONGTYPE") => ErrorKind::WrongType,
+            (None, _) => in_script(details),
+        };
+        Self::new(kind, format!("{} {details}", error.code()))
+    }
+
+    /// What the client has met; `sent` says whether the question had left.
+    pub(crate) fn from_client(error: &RedisError, sent: bool) -> Self {
+        let kind = match error.kind() {
+            Client::AuthenticationFailed => ErrorKind::Auth,
+            Client::Server(_) => match error.code() {
+                Some("NOAUTH" | "WRONGPASS") => ErrorKind::Auth,
+                Some("LOADING") => ErrorKind::Loading,
+                Some("NOPERM") => ErrorKind::NoPermission,
+                Some("MASTERDOWN") => ErrorKind::MasterDown,
+                _ => ErrorKind::Connect,
+            },
+            Client::InvalidClientConfig => ErrorKind::Other,
+            _ if sent => ErrorKind::OutcomeUnknown,
+            _ => ErrorKind::Connect,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+/// An error that came out of a script may be one that a command in it has met: Redis
+/// 6 puts the code of that into the text.
+fn in_script(details: &str) -> ErrorKind {
+    let has = |code: &str| details.contains(code);
+    if has("WRONGTYPE") || has("TIDEGATE a key") {
+        ErrorKind::WrongType
+    } else if has("OOM command not allowed") {
+        ErrorKind::OutOfMemory
+    } else if has("MISCONF ") {
+        ErrorKind::Misconfigured
+    } else if has("READONLY ") {
+        ErrorKind::ReadOnly
+    } else if has("NOREPLICAS ") {
+        ErrorKind::NoReplicas
+    } else if has("ACL failure") || has("NOPERM") || has("no permissions") {
+        ErrorKind::NoPermission
+    } else {
+        ErrorKind::Script
+    }
+}

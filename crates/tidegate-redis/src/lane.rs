@@ -1,0 +1,355 @@
+//! A lane: one connection, and the queue of those who wait for it.
+//!
+//! Whoever waits when the lane is ready travels in one batch, as one write; identical
+//! checks in it travel as one call. So a lane that is idle adds nothing to a round
+//! trip, and a busy one sends larger batches instead of more of them.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Pipeline, Value};
+use tidegate::{Charge, Decision};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use crate::call::{Call, decisions};
+use crate::error::{ErrorKind, StoreError};
+use crate::script::Script;
+
+/// Questions that may wait for a lane.
+const QUEUE: usize = 8_192;
+
+/// Commands of one batch, and checks of one command.
+const BATCH: usize = 256;
+const ALIKE: usize = 1_000;
+
+/// Batches of one lane that are on their way at once: while one is being answered, the
+/// next is being written.
+const IN_FLIGHT: usize = 3;
+
+/// How long a connection may be silent, or take to be made, before it is given up. A
+/// caller's deadline is much shorter: it does not wait for this.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// What to ask.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "always behind an Arc, and nearly always a check"
+)]
+pub(crate) enum Question {
+    /// A check, which may share its call with others like it.
+    Check(Call),
+    /// A script with keys and arguments of its own.
+    Script {
+        script: Arc<Script>,
+        keys: Vec<String>,
+        arguments: Vec<Vec<u8>>,
+    },
+    /// Keys to forget.
+    Delete(Vec<String>),
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Decision(Decision),
+    Value(Value),
+}
+
+type Responder = oneshot::Sender<Result<Answer, StoreError>>;
+
+struct Request {
+    question: Arc<Question>,
+    responder: Responder,
+}
+
+/// Checks alike, or a single question of another kind.
+struct Group {
+    question: Arc<Question>,
+    responders: Vec<Responder>,
+}
+
+/// How much was asked, and how much of that was sent.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) questions: AtomicU64,
+    pub(crate) commands: AtomicU64,
+    pub(crate) batches: AtomicU64,
+}
+
+/// One connection to a server, made when it is first needed.
+pub(crate) struct Lane {
+    client: redis::Client,
+    traffic: Arc<Traffic>,
+    queue: Mutex<Option<mpsc::Sender<Request>>>,
+}
+
+impl Lane {
+    pub(crate) fn new(client: redis::Client, traffic: Arc<Traffic>) -> Self {
+        Self {
+            client,
+            traffic,
+            queue: Mutex::new(None),
+        }
+    }
+
+    /// Puts a question into the queue; what comes of it arrives later.
+    pub(crate) fn ask(
+        &self,
+        question: &Arc<Question>,
+    ) -> Result<oneshot::Receiver<Result<Answer, StoreError>>, StoreError> {
+        let (responder, answer) = oneshot::channel();
+        let request = Request {
+            question: Arc::clone(question),
+            responder,
+        };
+        let mut queue = self.queue.lock().expect("nothing panics under this lock");
+        let sender = queue.get_or_insert_with(|| self.start());
+        match sender.try_send(request) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                let detail = format!("{QUEUE} checks are waiting already");
+                return Err(StoreError::new(ErrorKind::QueueFull, detail));
+            }
+            // The runtime it was started on has ended.
+            Err(TrySendError::Closed(request)) => {
+                let sender = queue.insert(self.start());
+                if sender.try_send(request).is_err() {
+                    return Err(StoreError::new(ErrorKind::Other, "the runtime is ending"));
+                }
+            }
+        }
+        Ok(answer)
+    }
+
+    fn start(&self) -> mpsc::Sender<Request> {
+        let (sender, queue) = mpsc::channel(QUEUE);
+        tokio::spawn(work(self.client.clone(), Arc::clone(&self.traffic), queue));
+        sender
+    }
+}
+
+/// A connection, and whether it is still good.
+#[derive(Clone)]
+struct Link {
+    connection: MultiplexedConnection,
+    broken: Arc<AtomicBool>,
+}
+
+/// Takes what waits, batch by batch, until nobody can ask any more.
+async fn work(client: redis::Client, traffic: Arc<Traffic>, mut queue: mpsc::Receiver<Request>) {
+    let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
+    let mut link: Option<Link> = None;
+    while let Some(first) = queue.recv().await {
+        let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else {
+            return;
+        };
+        let groups = gather(first, &mut queue, &traffic);
+        if groups.is_empty() {
+            continue;
+        }
+        let good = link.take().filter(|link| !link.broken.load(Relaxed));
+        let connected = match good {
+            Some(link) => Ok(link),
+            None => connect(&client).await,
+        };
+        match connected {
+            Ok(good) => {
+                tokio::spawn(send(good.clone(), groups, Arc::clone(&traffic), permit));
+                link = Some(good);
+            }
+            Err(error) => fail(groups, &error),
+        }
+    }
+}
+
+/// Everybody who waits and has not given up, those who ask the same together.
+fn gather(first: Request, queue: &mut mpsc::Receiver<Request>, traffic: &Traffic) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut next = Some(first);
+    while let Some(request) = next {
+        let Request {
+            question,
+            responder,
+        } = request;
+        if !responder.is_closed() {
+            traffic.questions.fetch_add(1, Relaxed);
+            let alike = |group: &&mut Group| {
+                group.responders.len() < ALIKE
+                    && match (&*group.question, &*question) {
+                        (Question::Check(a), Question::Check(b)) => a.is_like(b),
+                        _ => false,
+                    }
+            };
+            match groups.iter_mut().find(alike) {
+                Some(group) => group.responders.push(responder),
+                None => groups.push(Group {
+                    question,
+                    responders: vec![responder],
+                }),
+            }
+        }
+        next = match groups.len() < BATCH {
+            true => queue.try_recv().ok(),
+            false => None,
+        };
+    }
+    groups
+}
+
+async fn connect(client: &redis::Client) -> Result<Link, StoreError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(SILENCE))
+        .set_response_timeout(Some(SILENCE));
+    let connection = client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+        .map_err(|error| StoreError::from_client(&error, false))?;
+    Ok(Link {
+        connection,
+        broken: Arc::default(),
+    })
+}
+
+fn fail(groups: Vec<Group>, error: &StoreError) {
+    for responder in groups.into_iter().flat_map(|group| group.responders) {
+        drop(responder.send(Err(error.clone())));
+    }
+}
+
+/// Sends a batch and hands out the answers.
+async fn send(
+    mut link: Link,
+    groups: Vec<Group>,
+    traffic: Arc<Traffic>,
+    permit: OwnedSemaphorePermit,
+) {
+    traffic.batches.fetch_add(1, Relaxed);
+    let (mut waiting, mut by_name) = (groups, true);
+    while !waiting.is_empty() {
+        traffic.commands.fetch_add(waiting.len() as u64, Relaxed);
+        let pipeline = pipeline(&waiting, by_name);
+        let sent = link
+            .connection
+            .send_packed_commands(&pipeline, 0, waiting.len());
+        let values = match sent.await {
+            Ok(values) if values.len() == waiting.len() => values,
+            Ok(_) => {
+                link.broken.store(true, Relaxed);
+                let error = StoreError::new(ErrorKind::Other, "answers do not match questions");
+                return fail(waiting, &error);
+            }
+            Err(error) => {
+                link.broken.store(true, Relaxed);
+                return fail(waiting, &StoreError::from_client(&error, true));
+            }
+        };
+        let mut unknown = Vec::new();
+        for (group, value) in waiting.into_iter().zip(values) {
+            match value {
+                Value::ServerError(error) if by_name && error.code() == "NOSCRIPT" => {
+                    unknown.push(group);
+                }
+                value => respond(group, value),
+            }
+        }
+        // A server that has lost its scripts gets their text, which it keeps.
+        (waiting, by_name) = (unknown, false);
+    }
+    drop(permit);
+}
+
+fn pipeline(groups: &[Group], by_name: bool) -> Pipeline {
+    let mut pipeline = Pipeline::with_capacity(groups.len());
+    let run = |pipeline: &mut Pipeline, script: &Script| {
+        match by_name {
+            true => pipeline.cmd("EVALSHA").arg(script.sha()),
+            false => pipeline.cmd("EVAL").arg(script.text()),
+        };
+    };
+    for group in groups {
+        match &*group.question {
+            Question::Check(call) => {
+                run(&mut pipeline, &call.script);
+                pipeline.arg(call.keys.len()).arg(&call.keys[..]);
+                let asked = match call.charge {
+                    Charge::Nothing => 0,
+                    _ => group.responders.len(),
+                };
+                pipeline.arg(asked).arg(call.cost.get());
+                for packed in &call.packed {
+                    pipeline.arg(packed);
+                }
+            }
+            Question::Script {
+                script,
+                keys,
+                arguments,
+            } => {
+                run(&mut pipeline, script);
+                pipeline.arg(keys.len()).arg(keys).arg(arguments);
+            }
+            Question::Delete(keys) => {
+                pipeline.cmd("DEL").arg(keys);
+            }
+        }
+    }
+    pipeline
+}
+
+fn respond(group: Group, value: Value) {
+    let Group {
+        question,
+        responders,
+    } = group;
+    if let Value::ServerError(error) = value {
+        let error = StoreError::from_server(&error);
+        for responder in responders {
+            drop(responder.send(Err(error.clone())));
+        }
+        return;
+    }
+    let Question::Check(call) = &*question else {
+        for responder in responders {
+            drop(responder.send(Ok(Answer::Value(value.clone()))));
+        }
+        return;
+    };
+    match read(call, &value, responders.len()) {
+        Some(decisions) => {
+            for (responder, decision) in responders.into_iter().zip(decisions) {
+                drop(responder.send(Ok(Answer::Decision(decision))));
+            }
+        }
+        None => {
+            let error = StoreError::new(ErrorKind::Script, "a reply that no script gives");
+            for responder in responders {
+                drop(responder.send(Err(error.clone())));
+            }
+        }
+    }
+}
+
+/// The decisions of a reply: one for each who asked.
+fn read(call: &Call, value: &Value, asked: usize) -> Option<Vec<Decision>> {
+    let Value::Array(numbers) = value else {
+        return None;
+    };
+    let numbers = numbers.iter().map(|number| match number {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    });
+    let numbers: Option<smallvec::SmallVec<[i64; 16]>> = numbers.collect();
+    let looks = call.charge == Charge::Nothing;
+    let charged = if looks { 0 } else { asked };
+    let decisions = decisions(&call.limits, call.cost, call.charge, charged, &numbers?);
+    let mut decisions = decisions.ok()?;
+    if let (true, Some(look)) = (looks, decisions.first().cloned()) {
+        decisions.resize(asked, look);
+    }
+    Some(decisions)
+}

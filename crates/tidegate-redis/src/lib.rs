@@ -1,0 +1,46 @@
+//! Tidegate's limits, shared by any number of machines: every policy is decided inside
+//! Redis or Valkey, on its clock, in one atomic step and one round trip.
+//!
+//! ```no_run
+//! use tidegate::{Cost, Limit, Policy};
+//! use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = RedisStore::new("redis://127.0.0.1:6379/", RedisOptions::default())?;
+//! let login = Policy::builder("login").key("{ip}").limit(Limit::per_minute(5)).build()?;
+//! let limiter = SharedLimiter::new([("default", store)], [login])?;
+//! let decision = limiter.check("login", &[("ip", "203.0.113.7")], Cost::ONE).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What happens when the store fails
+//!
+//! A check takes at most the store's `timeout`, retries included. What certainly did
+//! not run is asked again; what may have run is not, or it could be charged twice. A
+//! store that keeps failing is not asked for a while. In all these cases the policy's
+//! `on_error` decides, and the decision's source says so.
+
+mod limiter;
+mod local;
+
+mod store;
+
+mod breaker;
+mod error;
+mod retry;
+
+mod call;
+mod lane;
+mod script;
+
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+#[path = "../tests/it/server.rs"]
+#[expect(dead_code, reason = "the integration tests use all of it")]
+mod server;
+
+pub use error::{ErrorKind, StoreError};
+pub use limiter::{SharedLimiter, Store, TryCheckError};
+pub use store::{RedisOptions, RedisStats, RedisStore};

@@ -1,0 +1,6 @@
+//! The store against real servers, started by the tests.
+
+#[allow(dead_code, reason = "for tests to come")]
+mod server;
+
+mod checks;
