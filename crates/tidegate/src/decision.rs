@@ -58,7 +58,7 @@ pub struct Decision {
     pub(crate) denied_by: Option<u32>,
     pub(crate) source: Source,
     pub(crate) charged: bool,
-    /// How often the store had declared receipts void.
+    /// How often the store had declared all receipts void.
     pub(crate) voided: u32,
 }
 
@@ -139,6 +139,8 @@ pub(crate) struct Charged {
     pub(crate) cost: Cost,
     /// The id of the limit it was charged under.
     pub(crate) limit: u16,
+    /// How often receipts for keys near this one had become void.
+    pub(crate) voided: u16,
     /// Which window, or which event, it went to.
     pub(crate) mark_us: u64,
 }
@@ -167,6 +169,7 @@ impl Decision {
             charge: Charged {
                 cost: level.cost,
                 limit: 0,
+                voided: 0,
                 mark_us: level.mark,
             },
         });

@@ -229,7 +229,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             return;
         };
         if part.seen.outdated {
-            self.voided.fetch_add(1, Relaxed);
+            shard.void_receipts();
         }
         self.locked(part.print).refused.forget(part.print);
         if let (View::SlidingLog(limit, before, _), View::SlidingLog(_, after, Some(log))) =
@@ -325,6 +325,7 @@ impl<'l> Part<'l> {
         let charge = Charged {
             cost: self.cost,
             limit: self.level.id,
+            voided: shard.voided,
             mark_us: view.mark_us(),
         };
         LevelDecision { outcome, charge }

@@ -27,7 +27,10 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         let before_us = self.clock_before_locks();
         let print = self.seeds.fingerprint(level.scope, key);
         let Locked { shard, refused } = self.locked(print);
-        let voided = self.voided.load(Relaxed);
+        let mut voided = Voided {
+            store: self.voided.load(Relaxed),
+            shard: 0,
+        };
 
         // A refusal that changes nothing needs no lock.
         if let Some(stored) = refused.get(print, level.id)
@@ -42,6 +45,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         }
 
         let mut shard = shard.lock();
+        voided.shard = shard.voided;
         let now_us = match before_us {
             Some(before_us) => before_us.max(shard.latest_us),
             None => self.clock.now_us(),
@@ -104,6 +108,13 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     }
 }
 
+/// How often receipts had become void: all of them, and those of a shard.
+#[derive(Clone, Copy)]
+struct Voided {
+    store: u32,
+    shard: u16,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Refused,
@@ -129,12 +140,13 @@ fn decision<C: Counter>(
     cost: Cost,
     now_us: u64,
     verdict: Verdict,
-    voided: u32,
+    voided: Voided,
 ) -> Decision {
     let admitted = verdict != Verdict::Refused;
     let charge = Charged {
         cost,
         limit: level.id,
+        voided: voided.shard,
         mark_us: limit.mark_us(state),
     };
     Decision {
@@ -146,6 +158,6 @@ fn decision<C: Counter>(
         denied_by: (!admitted).then_some(0),
         source: Source::Store,
         charged: verdict == Verdict::Charged,
-        voided,
+        voided: voided.store,
     }
 }

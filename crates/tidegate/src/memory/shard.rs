@@ -43,7 +43,11 @@ pub(crate) struct Shard<M> {
     /// The next bucket to sweep.
     hand: u32,
     /// A part of the hash of the key that was refused last.
-    suspect: u32,
+    suspect: u16,
+    /// How often receipts for keys of this shard have become void: with a step of the
+    /// clock, a change of a limit, or a reset, nobody can say what an earlier charge
+    /// still counts for.
+    pub(super) voided: u16,
 }
 
 impl<M: Region> Shard<M> {
@@ -60,8 +64,13 @@ impl<M: Region> Shard<M> {
     #[inline]
     pub(super) fn refused_again(&mut self, print: Fingerprint) -> bool {
         #[expect(clippy::cast_possible_truncation, reason = "a part is enough")]
-        let part = print.low as u32;
+        let part = print.low as u16;
         std::mem::replace(&mut self.suspect, part) == part
+    }
+
+    /// Makes receipts for keys of this shard worth nothing.
+    pub(super) fn void_receipts(&mut self) {
+        self.voided = self.voided.wrapping_add(1);
     }
 
     #[inline]

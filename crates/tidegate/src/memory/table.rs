@@ -36,8 +36,7 @@ pub(crate) struct Table<R, M> {
     pub(super) limits: Limits,
     pub(super) seeds: Seeds,
     pub(super) clock: TimeSource,
-    /// How often receipts have become void: with a step of the clock, a change of a
-    /// limit, or a reset, nobody can say what an earlier charge still counts for.
+    /// How often all receipts have become void.
     pub(super) voided: AtomicU32,
     /// The next shard to search for log bytes.
     hand: AtomicUsize,
@@ -98,7 +97,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         refused.forget(print);
         let place = shard.find(print);
         if let Some(place) = place {
-            self.voided.fetch_add(1, Relaxed);
+            shard.void_receipts();
             shard.remove(place, &self.bounds);
         }
         place.is_some()
@@ -137,7 +136,10 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             return;
         };
         // Better too little than too much.
-        if [charged.limit, limit] != [level.id; 2] || now_us < decided_at_us {
+        if [charged.limit, limit] != [level.id; 2]
+            || charged.voided != shard.voided
+            || now_us < decided_at_us
+        {
             return;
         }
         let (cost, mark_us) = (charged.cost, charged.mark_us);

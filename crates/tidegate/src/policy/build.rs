@@ -21,6 +21,8 @@ const MAX_LEVELS: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyError {
     policy: String,
+    /// Whether the policy has a list of levels.
+    has_levels: bool,
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -63,6 +65,7 @@ impl Draft {
         let overrides = self.cases(&levels, &mut problems);
         if !problems.0.is_empty() {
             return Err(PolicyError {
+                has_levels: !self.levels.is_empty(),
                 policy: self.name,
                 problems: problems.0,
             });
@@ -204,6 +207,19 @@ impl Draft {
             }
             if !change.enabled && change.limit.block == Some(true) {
                 problems.add(place, "block", BLOCK_DISABLED.into());
+            } else if !change.enabled && change.limit.rate.is_some() {
+                let message = "with enabled = false, which counts nothing: expected one of the two";
+                problems.add(place, "limit", message.into());
+            }
+            let names = change.matches.iter().enumerate();
+            for (number, (name, _)) in names {
+                if change.matches[..number]
+                    .iter()
+                    .any(|(other, _)| other == name)
+                {
+                    let message = format!("{}: twice: expected it once", shown(name));
+                    problems.add(place, "match", message);
+                }
             }
             let wanted =
                 |level: &Checked| change.level.as_ref().is_none_or(|name| *name == level.name);
@@ -405,8 +421,8 @@ impl fmt::Display for PolicyError {
         for (index, problem) in self.problems.iter().enumerate() {
             f.write_str(if index == 0 { ": " } else { "; " })?;
             match problem.place {
-                Place::Policy => {}
-                Place::Level(level) => write!(f, "levels[{level}].")?,
+                Place::Level(level) if self.has_levels => write!(f, "levels[{level}].")?,
+                Place::Policy | Place::Level(_) => {}
                 Place::Override(change) => write!(f, "overrides[{change}].")?,
             }
             write!(f, "{}: {}", problem.field, problem.message)?;

@@ -32,7 +32,8 @@ pub struct LevelReport<'d> {
 }
 
 /// The decisions of several policies on one request, in order. A refusal ends the
-/// list, and has given back what the policies before it had charged.
+/// list, and has given back what the policies before it had charged: their numbers are
+/// from before that.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decisions<'p>(pub(super) SmallVec<[PolicyDecision<'p>; 2]>);
 

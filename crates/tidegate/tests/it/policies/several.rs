@@ -172,3 +172,36 @@ fn policies_of_different_stores_can_be_asked_together() {
         .collect();
     assert_eq!(keys, [("default", 1), ("other", 1)]);
 }
+
+/// A refusal that has to write (here: of a limit that was lowered) voids receipts for
+/// keys that lie near its own, one in about a thousand: not that of the policy before it.
+#[test]
+fn a_refusal_under_a_lowered_limit_gives_back_all_the_same() {
+    let timed = Timed::of([
+        policy("first", Limit::per_hour(100).fixed_window()),
+        policy("last", Limit::per_hour(5).fixed_window()),
+    ]);
+    let keys: Vec<String> = (0..50).map(|number| number.to_string()).collect();
+    for key in &keys {
+        let spent = timed.limiter.check("last", &[("key", key)], Cost::of(5));
+        assert!(spent.expect("good input").allowed());
+    }
+    let lowered = timed.limiter.changed([
+        policy("first", Limit::per_hour(100).fixed_window())
+            .build()
+            .unwrap(),
+        policy("last", Limit::per_hour(3).fixed_window())
+            .build()
+            .unwrap(),
+    ]);
+    let lowered = lowered.expect("few limits");
+    let lost = keys.iter().filter(|key| {
+        let key = [("key", key)];
+        let refused = lowered.check_all(&["first", "last"], &key, Cost::ONE);
+        assert!(!refused.expect("good input").allowed());
+        let first = lowered.peek("first", &key, Cost::ONE);
+        first.expect("good input").remaining() < 100
+    });
+    let lost = lost.count();
+    assert!(lost <= 2, "{lost} of 50 were not given back");
+}
