@@ -30,7 +30,7 @@ pub(super) struct Seen<'l> {
     pub(super) stored: Option<(LimitId, Packed)>,
     pub(super) view: View<'l>,
     /// What is stored no longer says what is so: the clock has stepped back, or the
-    /// limit has changed, since it was written.
+    /// limit has changed to one that counts in another way, since it was written.
     pub(super) outdated: bool,
 }
 
@@ -83,7 +83,7 @@ impl<'l> View<'l> {
                 };
                 (
                     Self::TokenBucket(limit, limit.at(adopted, now_us)),
-                    now_us < state.last_us || limit != old,
+                    now_us < state.last_us || !limit.counts_like(old),
                 )
             }
             (Kind::FixedWindow(limit), Some(Kind::FixedWindow(old))) => {
@@ -91,7 +91,7 @@ impl<'l> View<'l> {
                 let adopted = limit.adopt(old, state);
                 (
                     Self::FixedWindow(limit, limit.at(adopted, now_us)),
-                    now_us < state.last_us || limit != old,
+                    now_us < state.last_us || limit.rate().window_us() != old.rate().window_us(),
                 )
             }
             (Kind::SlidingWindow(limit), Some(Kind::SlidingWindow(old))) => {
@@ -99,7 +99,7 @@ impl<'l> View<'l> {
                 let adopted = limit.adopt(old, state, now_us);
                 (
                     Self::SlidingWindow(limit, limit.at(adopted, now_us)),
-                    now_us < state.last_us || limit != old,
+                    now_us < state.last_us || limit.rate().window_us() != old.rate().window_us(),
                 )
             }
             (Kind::SlidingLog(limit), Some(Kind::SlidingLog(old))) => {
@@ -107,7 +107,7 @@ impl<'l> View<'l> {
                 let view = limit.at(header, records, now_us);
                 (
                     Self::SlidingLog(limit, view, log.map(|(id, _)| id)),
-                    now_us < header.last_us || limit != old,
+                    now_us < header.last_us || limit.rate().window_us() != old.rate().window_us(),
                 )
             }
             // Another algorithm starts anew.
