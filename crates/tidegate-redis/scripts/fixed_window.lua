@@ -10,7 +10,10 @@ local limit@, window@, epoch@ = struct.unpack('<I4I6B', @argument)
 local used@, left@, era@, outdated@ = 0, 0, now, false
 local state@ = redis.call('GET', @key)
 if state@ and #state@ == 31 then
-  local _, era, last, left, used, old = struct.unpack('<BI7I7I6I4I6', state@)
+  local kind, era, last, left, used, old = struct.unpack('<BI7I7I6I4I6', state@)
+  if kind ~= 2 then
+    --+junk
+  end
   if last + left > now then
     outdated@ = now < last
     local elapsed = outdated@ and 0 or now - last

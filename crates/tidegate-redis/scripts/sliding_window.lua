@@ -23,8 +23,11 @@ local limit@, window@ = struct.unpack('<I4I6', @argument)
 local before@, used@, elapsed@, era@, old_era@, outdated@ = 0, 0, now % window@, now, 0, false
 local state@ = redis.call('GET', @key)
 if state@ and #state@ == 42 then
-  local _, era, old_era, last, before, used, elapsed, old =
+  local kind, era, old_era, last, before, used, elapsed, old =
     struct.unpack('<BI7I7I7I4I4I6I6', state@)
+  if kind ~= 3 then
+    --+junk
+  end
   local reset = used > 0 and 2 * old - elapsed or before > 0 and old - elapsed or 0
   if reset > 0 and last + reset > now then
     if now < last then

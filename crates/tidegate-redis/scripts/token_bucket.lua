@@ -10,8 +10,11 @@ local price_us@, price_parts@, size_us@, size_parts@, per_us@, token@ =
 local us@, parts@, era@, outdated@ = 0, 0, now, false
 local state@ = redis.call('GET', @key)
 if state@ and #state@ == 36 then
-  local _, era, last, us, parts, old_per_us, old_token =
+  local kind, era, last, us, parts, old_per_us, old_token =
     struct.unpack('<BI7I7I7I4I4I6', state@)
+  if kind ~= 1 then
+    --+junk
+  end
   if last + us + (parts > 0 and 1 or 0) > now then
     outdated@ = now < last
     if old_token ~= token@ or old_per_us ~= per_us@ then

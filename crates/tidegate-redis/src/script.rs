@@ -192,7 +192,10 @@ fn part(fragment: &str, section: &str) -> String {
             inside = header == section;
         } else if !inside {
         } else if let Some(other) = line.trim_start().strip_prefix("--+") {
-            let from = if other == "other" { STATE } else { fragment };
+            let from = match other {
+                "other" | "junk" => STATE,
+                _ => fragment,
+            };
             text.push_str(&part(from, other));
         } else {
             text.push_str(line);
