@@ -184,25 +184,35 @@ do
     if index > 0 then before = select(2, log_record(log, index - 1)) end
     local spent = (total - before) % 4294967296
     if when == mark and spent >= cost then
-      -- Later totals shrink; a record with nothing left closes up.
-      local records, kept = log_records(log), {}
-      local newest = 0
-      for i = 0, log.length - 1 do
-        local when, total = struct.unpack('<I7I4', records, i * 11 + 1)
-        if i >= index then total = (total - cost) % 4294967296 end
-        if i ~= index or spent > cost then
-          kept[#kept + 1] = struct.pack('<I7I4', when, total)
-          newest = when
-        end
+      local gone = spent == cost
+      local function put(index, when, total)
+        redis.call('SETRANGE', log.key, 48 + (log.head + index) % log.room * 11,
+          struct.pack('<I7I4', when, total % 4294967296))
       end
-      if #kept == 0 then
-        redis.call('DEL', @key)
+      -- What an event has cost is the difference of two totals: those before it grow,
+      -- or those from it on shrink, whichever are fewer. If nothing is left of it, they
+      -- close up.
+      if log.used == cost then
+        redis.call('DEL', log.key)
       else
-        log.head, log.length, log.newest = 0, #kept, newest
-        log.used, log.total = log.used - cost, (log.total - cost) % 4294967296
-        local free = string.rep('\0', (log.room - #kept) * 11)
-        local all = log_header(log, now) .. table.concat(kept) .. free
-        redis.call('SET', @key, all, 'PXAT', log_expire_at(log, now))
+        if gone and index == log.length - 1 then log.newest = log_record(log, index - 1) end
+        if index < log.length - index then
+          for i = index - 1, 0, -1 do
+            local when, total = log_record(log, i)
+            put(gone and i + 1 or i, when, total + cost)
+          end
+          if gone then log.head = (log.head + 1) % log.room end
+          log.before = (log.before + cost) % 4294967296
+        else
+          for i = gone and index + 1 or index, log.length - 1 do
+            local when, total = log_record(log, i)
+            put(gone and i - 1 or i, when, total - cost)
+          end
+          log.total = (log.total - cost) % 4294967296
+        end
+        log.length, log.used = gone and log.length - 1 or log.length, log.used - cost
+        redis.call('SETRANGE', log.key, 0, log_header(log, now))
+        redis.call('PEXPIREAT', log.key, log_expire_at(log, now))
       end
     end
   end
