@@ -1,13 +1,16 @@
 //! A real `redis-server` of the test's own: on a free port, in a folder of its own,
 //! stopped when it is dropped.
 
+use std::ffi::{OsStr, OsString};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// A running server.
 pub(crate) struct Server {
+    program: OsString,
     process: Child,
     port: u16,
     folder: PathBuf,
@@ -20,15 +23,34 @@ impl Server {
         Self::start_with(&[])
     }
 
-    /// A server with more arguments, such as `--requirepass`.
+    /// A server with more arguments, such as `--requirepass`. They may name its port
+    /// as `{port}`.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::start_program("redis-server".as_ref(), arguments)
+    }
+
+    /// One of each kind at hand: Redis, and whatever `cargo xtask test` could get
+    /// besides, such as Valkey.
+    pub(crate) fn start_each() -> Vec<Self> {
+        let others = std::env::var_os("TIDEGATE_SERVERS").unwrap_or_default();
+        let programs = std::env::split_paths(&others).map(PathBuf::into_os_string);
+        let programs = programs.filter(|program| !program.is_empty());
+        let others = programs.map(|program| Self::start_program(&program, &[]));
+        std::iter::once(Self::start()).chain(others).collect()
+    }
+
+    fn start_program(program: &OsStr, arguments: &[&str]) -> Self {
         let port = free_port();
         let folder =
             std::env::temp_dir().join(format!("tidegate-redis-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the server");
-        let arguments: Vec<String> = arguments.iter().map(|&it| it.to_owned()).collect();
-        let process = spawn(port, &folder, &arguments);
-        let server = Self {
+        let arguments = arguments.iter();
+        let arguments: Vec<String> = arguments
+            .map(|argument| argument.replace("{port}", &port.to_string()))
+            .collect();
+        let process = spawn(program, port, &folder, &arguments);
+        let mut server = Self {
+            program: program.to_owned(),
             process,
             port,
             folder,
@@ -68,7 +90,7 @@ impl Server {
 
     /// The same server again, at the same port, without what it had in memory.
     pub(crate) fn restart(&mut self) {
-        self.process = spawn(self.port, &self.folder, &self.arguments);
+        self.process = spawn(&self.program, self.port, &self.folder, &self.arguments);
         self.wait();
     }
 
@@ -80,9 +102,11 @@ impl Server {
         assert!(status.expect("kill").success());
     }
 
-    fn wait(&self) {
+    fn wait(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            let ended = self.process.try_wait().expect("a child of ours");
+            assert_eq!(ended, None, "{} has ended", self.program.display());
             assert!(Instant::now() < deadline, "redis-server does not listen");
             std::thread::yield_now();
         }
@@ -98,8 +122,8 @@ impl Drop for Server {
     }
 }
 
-fn spawn(port: u16, folder: &Path, arguments: &[String]) -> Child {
-    Command::new("redis-server")
+fn spawn(program: &OsStr, port: u16, folder: &Path, arguments: &[String]) -> Child {
+    Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args([
             "--save",
@@ -117,7 +141,15 @@ fn spawn(port: u16, folder: &Path, arguments: &[String]) -> Child {
         .expect("redis-server is installed by `cargo xtask test`")
 }
 
+/// A port that nobody listens on, below those that the system hands out to whoever
+/// connects: nobody takes it in the meantime.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("an address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = std::process::id().wrapping_mul(97);
+    let free = (0..12_000).find_map(|_| {
+        let next = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(20_000 + start.wrapping_add(next) % 12_000).ok()?;
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
+    });
+    free.expect("a free port")
 }

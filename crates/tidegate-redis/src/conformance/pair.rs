@@ -1,0 +1,254 @@
+//! Both stores, the same levels, the same clock: every step is taken on both, and must
+//! come out the same.
+
+use std::collections::HashSet;
+
+use redis::{FromRedisValue, RedisResult, Value};
+use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryStore, Receipt};
+
+use crate::call::{decisions, pack, refund_arguments};
+use crate::script::{Scripts, Task, Time};
+use crate::server::Server;
+
+pub(super) const SECOND: u64 = 1_000_000;
+pub(super) const MINUTE: u64 = 60 * SECOND;
+
+/// Some decades ahead of any real clock, so that the server expires nothing on its own:
+/// what has expired must be seen by the scripts. Minutes and hours begin here.
+pub(super) const START_US: u64 = 3_000_002_400_000_000;
+
+pub(super) struct Pair {
+    memory: MemoryStore,
+    clock: ManualClock,
+    pub(super) redis: redis::Connection,
+    scripts: Scripts,
+    loaded: HashSet<String>,
+    /// Whether the server can tell when a key expires (since Redis 7).
+    tells_expiry: bool,
+    pub(super) now_us: u64,
+    pub(super) keys: Vec<String>,
+    pub(super) limits: Vec<Limit>,
+    pub(super) charge: Charge,
+    /// Of every charge so far, from both stores.
+    pub(super) receipts: Vec<[Receipt; 2]>,
+    /// What is said when the stores differ.
+    pub(super) told: String,
+}
+
+impl Pair {
+    /// Levels under these limits, whose keys begin with a name of their own.
+    pub(super) fn new(server: &Server, name: &str, limits: &[Limit]) -> Self {
+        let clock = ManualClock::at_us(START_US);
+        let mut redis = server.connect();
+        let known: RedisResult<i64> = redis::cmd("PEXPIRETIME").arg("").query(&mut redis);
+        Self {
+            memory: MemoryStore::builder()
+                .max_keys(1_000)
+                .clock(clock.clone())
+                .build(),
+            clock,
+            redis,
+            scripts: Scripts::new(Time::Argument),
+            loaded: HashSet::new(),
+            tells_expiry: known.is_ok(),
+            now_us: START_US,
+            keys: (0..limits.len())
+                .map(|level| format!("{name}:{level}"))
+                .collect(),
+            limits: limits.to_vec(),
+            charge: Charge::Admitted,
+            receipts: Vec::new(),
+            told: name.to_owned(),
+        }
+    }
+
+    pub(super) fn one(server: &Server, name: &str, limit: Limit) -> Self {
+        Self::new(server, &format!("{name} {limit}"), &[limit])
+    }
+
+    /// Moves both clocks to so long after the start.
+    pub(super) fn at(&mut self, since_start_us: u64) -> &mut Self {
+        self.set_time(START_US + since_start_us);
+        self
+    }
+
+    pub(super) fn set_time(&mut self, now_us: u64) {
+        self.now_us = now_us;
+        self.clock.set_us(now_us);
+    }
+
+    /// One check of cost 1.
+    pub(super) fn check(&mut self) -> Decision {
+        self.check_cost(Cost::ONE)
+    }
+
+    pub(super) fn check_cost(&mut self, cost: Cost) -> Decision {
+        self.checks(1, cost).remove(0)
+    }
+
+    /// So many checks, which travel as one call.
+    pub(super) fn checks(&mut self, asked: usize, cost: Cost) -> Vec<Decision> {
+        let charge = self.charge;
+        let expected: Vec<Decision> = (0..asked).map(|_| self.in_memory(cost, charge)).collect();
+        let got = self.in_redis(cost, charge, asked);
+        let both = || got.iter().zip(&expected).enumerate();
+        let differ = both().find(|(_, (got, expected))| got != expected);
+        assert_eq!(
+            (differ, got.len()),
+            (None, asked),
+            "{}: {asked} of {cost:?}, {}",
+            self.told,
+            self.state()
+        );
+        let both = expected.iter().zip(&got);
+        let receipts = both.filter_map(|(a, b)| Some([a.receipt()?, b.receipt()?]));
+        self.receipts.extend(receipts);
+        if let Some(last) = got.last() {
+            self.assert_expiry(last);
+        }
+        got
+    }
+
+    pub(super) fn look(&mut self, cost: Cost) -> Decision {
+        let expected = self.in_memory(cost, Charge::Nothing);
+        let got = self.in_redis(cost, Charge::Nothing, 1).remove(0);
+        assert_eq!(
+            got,
+            expected,
+            "{}: a look at {cost:?}, {}",
+            self.told,
+            self.state()
+        );
+        got
+    }
+
+    /// How many of so many checks are admitted at this instant, each in a call of its own.
+    pub(super) fn admitted_of(&mut self, offered: usize) -> usize {
+        (0..offered).filter(|_| self.check().allowed()).count()
+    }
+
+    /// Offers one request at each instant; the instants of those that were admitted.
+    pub(super) fn admitted_at(&mut self, instants: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let instants = instants.into_iter();
+        instants
+            .filter(|instant| self.at(*instant).check().allowed())
+            .collect()
+    }
+
+    /// Gives one charge back.
+    pub(super) fn refund(&mut self, receipt: &[Receipt; 2]) {
+        let levels = self.levels();
+        let checks: Vec<Check<'_>> = levels.iter().map(|level| level.check("")).collect();
+        self.memory.refund(&checks, &receipt[0]);
+        let arguments = refund_arguments(&receipt[1], &self.limits).expect("the same levels");
+        self.run(Task::Refund, arguments).expect("a refund");
+    }
+
+    pub(super) fn reset(&mut self, level: usize) {
+        let levels = self.levels();
+        self.memory.reset(&levels[level], "");
+        let deleted: RedisResult<()> = redis::cmd("DEL")
+            .arg(&self.keys[level])
+            .query(&mut self.redis);
+        deleted.expect("a key can be deleted");
+    }
+
+    fn levels(&self) -> Vec<Level> {
+        let named = self.keys.iter().zip(&self.limits);
+        named
+            .map(|(key, limit)| self.memory.level(key, *limit).expect("few limits"))
+            .collect()
+    }
+
+    fn in_memory(&self, cost: Cost, charge: Charge) -> Decision {
+        let levels = self.levels();
+        let checks: Vec<Check<'_>> = levels
+            .iter()
+            .map(|level| level.check("").cost(cost))
+            .collect();
+        self.memory.decide(&checks, charge)
+    }
+
+    /// The decisions of the server alone.
+    pub(super) fn in_redis(&mut self, cost: Cost, charge: Charge, asked: usize) -> Vec<Decision> {
+        let asked = if charge == Charge::Nothing { 0 } else { asked };
+        let reply = self.reply(cost, charge, asked);
+        let reply = reply.unwrap_or_else(|error| panic!("{error}, {}", self.state()));
+        decisions(&self.limits, cost, charge, asked, &reply)
+            .unwrap_or_else(|_| panic!("{reply:?} is no reply to {:?}", self.limits))
+    }
+
+    /// What the server says to one check.
+    pub(super) fn reply(
+        &mut self,
+        cost: Cost,
+        charge: Charge,
+        asked: usize,
+    ) -> RedisResult<Vec<i64>> {
+        let task = match charge {
+            Charge::Always => Task::CheckCounting,
+            _ => Task::Check,
+        };
+        let numbers = [asked.to_string(), cost.get().to_string()];
+        let mut arguments: Vec<Vec<u8>> = numbers.map(String::into_bytes).into();
+        arguments.extend(self.limits.iter().filter_map(|limit| pack(limit, cost)));
+        let reply = self.run(task, arguments)?;
+        Ok(Vec::<i64>::from_redis_value(reply)?)
+    }
+
+    fn run(&mut self, task: Task, arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
+        let script = self.scripts.get(task, &self.limits);
+        if self.loaded.insert(script.sha().to_owned()) {
+            let load = redis::cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(script.text())
+                .query(&mut self.redis);
+            let sha: String = load.unwrap_or_else(|error| panic!("{error} in\n{}", script.text()));
+            assert_eq!(sha, script.sha());
+        }
+        let keyed = self.keys.iter().zip(&self.limits);
+        let keys: Vec<&String> = keyed
+            .filter(|(_, limit)| **limit != Limit::block())
+            .map(|(key, _)| key)
+            .collect();
+        redis::cmd("EVALSHA")
+            .arg(script.sha())
+            .arg(keys.len())
+            .arg(&keys)
+            .arg(&arguments)
+            .arg(self.now_us)
+            .query(&mut self.redis)
+    }
+
+    /// After a check: every key with something in it expires in the millisecond in
+    /// which it is as good as new.
+    fn assert_expiry(&mut self, decision: &Decision) {
+        if !self.tells_expiry {
+            return;
+        }
+        let mut pipeline = redis::pipe();
+        for key in &self.keys {
+            pipeline.cmd("PEXPIRETIME").arg(key);
+        }
+        let expiries: Vec<i64> = pipeline.query(&mut self.redis).expect("times");
+        let now_us = self.now_us;
+        for ((level, expiry_ms), limit) in decision.levels().iter().zip(expiries).zip(&self.limits)
+        {
+            let reset_us = u64::try_from(level.reset_after().as_micros()).expect("a time");
+            if reset_us > 0 && *limit != Limit::block() {
+                let fresh_ms = i64::try_from((now_us + reset_us).div_ceil(1_000)).expect("a time");
+                assert_eq!(
+                    expiry_ms,
+                    fresh_ms,
+                    "{}: the expiry of {limit}, {}",
+                    self.told,
+                    self.state()
+                );
+            }
+        }
+    }
+
+    fn state(&self) -> String {
+        format!("at {} under {:?}", self.now_us, self.limits)
+    }
+}

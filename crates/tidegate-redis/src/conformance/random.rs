@@ -1,0 +1,229 @@
+//! Random steps: the same for a seed. A seed that has ever failed stays, by name.
+
+use tidegate::{Charge, Cost, Limit};
+
+use super::pair::Pair;
+use crate::server::Server;
+
+/// A small generator of random numbers (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).expect("an index")
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    fn cost(&mut self) -> Cost {
+        let below = |random: &mut Self, end| u32::try_from(random.below(end)).expect("a cost");
+        Cost::of(match self.below(16) {
+            0..8 => 1,
+            8..12 => 1 + below(self, 5),
+            12..14 => 1 + below(self, 300),
+            14 => 1 + below(self, u64::from(u32::MAX)),
+            _ => u32::MAX,
+        })
+    }
+
+    /// Time goes on, by a little or a lot.
+    fn wait_us(&mut self) -> u64 {
+        match self.below(10) {
+            0..3 => 0,
+            3..6 => self.below(1_000),
+            6 => self.below(100_000),
+            7 => self.below(3_000_000),
+            8 => self.below(30_000_000),
+            _ => self.below(86_400_000_000),
+        }
+    }
+}
+
+/// Limits from the ordinary to the edges of what can be counted.
+const LIMITS: &[&str] = &[
+    "10r/s",
+    "10r/s burst=3",
+    "3/1001us",
+    "7/1500us burst=2",
+    "15/60s burst=3 strict",
+    "1/366d burst=99",
+    "4294967295/1ms",
+    "4294967295/366d",
+    "4294967291/365d burst=4000000000",
+    "999983r/s burst=5",
+    "5/10s",
+    "5/10s burst=3",
+    "2r/m burst=1000",
+    "3/60s fixed_window",
+    "3/10s fixed_window",
+    "5/10s fixed_window",
+    "5/1500us fixed_window align=epoch",
+    "4294967295/366d fixed_window",
+    "3r/s fixed_window align=epoch",
+    "10/60s sliding_window",
+    "7/60s sliding_window",
+    "10/10s sliding_window",
+    "268435456/366d sliding_window",
+    "268435399/365d sliding_window",
+    "3/1ms sliding_window",
+    "7/999999us sliding_window",
+    "5/10s sliding_log",
+    "3/10s sliding_log",
+    "64/1s sliding_log",
+    "65/1s sliding_log",
+    "200/2s sliding_log",
+    "1000000/366d sliding_log",
+    "block",
+];
+
+/// How many times as many seeds as usual: `TIDEGATE_SEEDS=100` for a long search.
+fn more() -> u64 {
+    let more = std::env::var("TIDEGATE_SEEDS").ok();
+    more.and_then(|more| more.parse().ok()).unwrap_or(1)
+}
+
+/// What makes one run differ from another.
+#[derive(Clone, Copy)]
+struct Run {
+    seed: u64,
+    steps: usize,
+    /// Levels, at most.
+    levels: u64,
+    /// How often, in a hundred steps, the clock steps back.
+    steps_back: u64,
+}
+
+fn limits(random: &mut Random, levels: u64) -> Vec<Limit> {
+    let texts = (0..levels).map(|_| LIMITS[random.index(LIMITS.len())]);
+    texts
+        .map(|text| Limit::parse(text).expect("a limit"))
+        .collect()
+}
+
+fn run(server: &Server, run: Run) {
+    let mut random = Random(run.seed);
+    let levels = 1 + random.below(run.levels);
+    let first = limits(&mut random, levels);
+    let name = format!("{} {} {}", run.seed, run.levels, run.steps_back);
+    let mut pair = Pair::new(server, &name, &first);
+    let counting = random.chance(25);
+    if counting {
+        pair.charge = Charge::Always;
+    }
+    for step in 0..run.steps {
+        pair.told = format!("seed {}, step {step}", run.seed);
+        pair.set_time(pair.now_us + random.wait_us());
+        if random.chance(run.steps_back) {
+            pair.set_time(pair.now_us - random.below(20_000_000));
+            pair.receipts.clear();
+        }
+        let cost = random.cost();
+        match random.below(20) {
+            0 => {
+                pair.limits = limits(&mut random, levels);
+                pair.receipts.clear();
+            }
+            1 => {
+                let level = random.index(pair.limits.len());
+                pair.reset(level);
+                pair.receipts.clear();
+            }
+            2..5 => drop(pair.look(cost)),
+            5..8 if !pair.receipts.is_empty() => {
+                let index = random.index(pair.receipts.len());
+                let receipt = pair.receipts.swap_remove(index);
+                pair.refund(&receipt);
+                pair.told = format!("{} after {receipt:?}", pair.told);
+                pair.look(Cost::ONE);
+            }
+            _ => {
+                let asked = match random.below(8) {
+                    _ if counting => 1,
+                    0 => 2 + random.index(20),
+                    1 => 2 + random.index(400),
+                    _ => 1,
+                };
+                pair.checks(asked, cost);
+            }
+        }
+    }
+}
+
+#[test]
+fn twenty_thousand_random_steps_give_the_same_decisions() {
+    let server = Server::start();
+    for seed in 0..100 * more() {
+        run(
+            &server,
+            Run {
+                seed,
+                steps: 200,
+                levels: 3,
+                steps_back: 3,
+            },
+        );
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_all_the_time_gives_the_same_decisions() {
+    let server = Server::start();
+    for seed in 100_000..100_000 + 20 * more() {
+        run(
+            &server,
+            Run {
+                seed,
+                steps: 200,
+                levels: 2,
+                steps_back: 40,
+            },
+        );
+    }
+}
+
+#[test]
+fn many_levels_give_the_same_decisions() {
+    let server = Server::start();
+    for seed in 200_000..200_000 + 20 * more() {
+        run(
+            &server,
+            Run {
+                seed,
+                steps: 100,
+                levels: 16,
+                steps_back: 3,
+            },
+        );
+    }
+}
+
+#[test]
+fn other_servers_give_the_same_decisions() {
+    for server in Server::start_each().iter().skip(1) {
+        for seed in 300_000..300_000 + 20 * more() {
+            run(
+                server,
+                Run {
+                    seed,
+                    steps: 200,
+                    levels: 3,
+                    steps_back: 3,
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What is in a key: logs of a million events, states of another algorithm, and what
+//! none of our scripts has written.
+
+use std::time::{Duration, Instant};
+
+use redis::RedisResult;
+use tidegate::{Charge, Cost, Limit};
+
+use super::pair::{MINUTE, Pair, START_US};
+use crate::server::Server;
+
+fn set(pair: &mut Pair, value: &[u8]) {
+    let set: RedisResult<()> = redis::cmd("SET")
+        .arg(&pair.keys[0])
+        .arg(value)
+        .query(&mut pair.redis);
+    set.expect("a key can be set");
+}
+
+/// The state of a log with so many events of cost 1, one each microsecond, as
+/// `sliding_log.lua` writes it.
+fn log(events: u32, window_us: u64) -> Vec<u8> {
+    let mut state = vec![4];
+    let mut push = |number: u64, bytes: usize| {
+        state.extend_from_slice(&number.to_le_bytes()[..bytes]);
+    };
+    let last = START_US + u64::from(events) - 1;
+    push(last, 7);
+    push(0, 7);
+    push(0, 4);
+    push(events.into(), 4);
+    push(events.into(), 4);
+    push(0, 4);
+    push(window_us, 6);
+    push(last, 7);
+    push(events.into(), 4);
+    for event in 0..events {
+        push(START_US + u64::from(event), 7);
+        push(u64::from(event) + 1, 4);
+    }
+    state
+}
+
+#[test]
+fn d6_a_million_events_expire_at_once_or_in_part_in_bounded_work() {
+    let events = 1_000_000;
+    let server = Server::start();
+    let mut pair = Pair::one(&server, "d6", Limit::per_minute(events).sliding_log());
+    set(&mut pair, &log(events, MINUTE));
+    let mut slowest = Duration::ZERO;
+    let mut check = |pair: &mut Pair, at: u64| {
+        pair.at(at);
+        let start = Instant::now();
+        let decision = pair.in_redis(Cost::ONE, Charge::Admitted, 1).remove(0);
+        slowest = slowest.max(start.elapsed());
+        (decision.allowed(), decision.remaining())
+    };
+    let quarter = u64::from(events / 4);
+    assert_eq!(check(&mut pair, u64::from(events)), (false, 0));
+    assert_eq!(check(&mut pair, MINUTE - 1), (false, 0));
+    assert_eq!(check(&mut pair, MINUTE), (true, 0));
+    assert_eq!(
+        check(&mut pair, MINUTE + quarter - 1),
+        (true, events / 4 - 2)
+    );
+    assert_eq!(
+        check(&mut pair, MINUTE + 2 * quarter),
+        (true, events / 2 - 2)
+    );
+    assert_eq!(check(&mut pair, 3 * MINUTE), (true, events - 1));
+    for index in 2..100 {
+        assert_eq!(
+            check(&mut pair, 3 * MINUTE + u64::from(index)),
+            (true, events - index)
+        );
+    }
+    assert!(slowest < Duration::from_millis(50), "{slowest:?}");
+}
+
+#[test]
+fn d6_giving_back_the_latest_of_a_million_events_is_quick() {
+    let events = 1_000_000;
+    let server = Server::start();
+    let mut pair = Pair::one(&server, "refund", Limit::per_minute(events).sliding_log());
+    set(&mut pair, &log(events - 10, MINUTE));
+    pair.at(u64::from(events));
+    let decision = pair.in_redis(Cost::of(4), Charge::Admitted, 1).remove(0);
+    assert_eq!(decision.remaining(), 6);
+    let receipt = decision.receipt().expect("charged");
+    let start = Instant::now();
+    pair.at(u64::from(events) + 5)
+        .refund(&[receipt.clone(), receipt]);
+    let took = start.elapsed();
+    let seen = pair.in_redis(Cost::ONE, Charge::Nothing, 1).remove(0);
+    assert_eq!(seen.remaining(), 10);
+    assert!(took < Duration::from_millis(50), "{took:?}");
+}
+
+#[test]
+fn another_algorithm_starts_anew() {
+    let server = Server::start();
+    let limits = [
+        "10r/m",
+        "10r/m fixed_window",
+        "10r/m sliding_window",
+        "10r/m sliding_log",
+        "100r/m sliding_log",
+        "1000000r/m sliding_log",
+    ];
+    for old in limits {
+        for new in limits {
+            let [old, new] = [old, new].map(|text| Limit::parse(text).expect("a limit"));
+            let mut pair = Pair::new(&server, &format!("{old} {new}"), &[old]);
+            pair.admitted_of(10);
+            pair.limits = vec![new];
+            let left = pair.look(Cost::ONE).remaining();
+            let kept = if old.algorithm() == new.algorithm() {
+                10
+            } else {
+                0
+            };
+            assert_eq!(left, pair.look(Cost::ONE).limit() - kept, "{old} to {new}");
+            pair.check();
+            pair.admitted_of(100);
+        }
+    }
+}
+
+#[test]
+fn e11_what_no_script_has_written_is_an_error() {
+    let server = Server::start();
+    // Of every length, so of those that states have, too; and with the first bytes that
+    // they have.
+    for text in [
+        "10r/m",
+        "10r/m fixed_window",
+        "10r/m sliding_window",
+        "10r/m sliding_log",
+        "100r/m sliding_log",
+    ] {
+        let limit = Limit::parse(text).expect("a limit");
+        for first in [b'x', 0, 1, 2, 3, 4, 5, 255] {
+            for length in 1..80 {
+                let mut junk = vec![b'x'; length];
+                junk[0] = first;
+                let ours = [(1, 36), (2, 31), (3, 42)].contains(&(first, length));
+                if ours || first == 4 && length >= 48 {
+                    continue;
+                }
+                let mut pair = Pair::one(&server, "junk", limit);
+                set(&mut pair, &junk);
+                let asked = pair.reply(Cost::ONE, Charge::Admitted, 1);
+                let error = asked.expect_err(&format!("{text}: {first} and {length} bytes"));
+                assert!(
+                    error.to_string().contains("TIDEGATE a key holds"),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
