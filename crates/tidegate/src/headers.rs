@@ -32,7 +32,7 @@ pub enum Dialect {
 
 /// Header fields: names and values, ready to be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Headers<'p>(SmallVec<[(&'p str, Cow<'static, str>); 4]>);
+pub struct Headers<'p>(SmallVec<[(Cow<'p, str>, Cow<'static, str>); 4]>);
 
 /// The greatest integer of a structured field (RFC 9651).
 const MAX_INTEGER: u128 = 999_999_999_999_999;
@@ -89,7 +89,9 @@ impl<'p> Headers<'p> {
         // Both drafts have a list of this name, with items of different types: a client
         // that gets the one cannot read the other.
         let ietf = decisions().any(|it| *it.policy().headers() == Dialect::Ietf);
-        for decision in decisions() {
+        // A script names its own.
+        let levels = || decisions().filter(|decision| decision.answer().is_none());
+        for decision in levels() {
             match decision.policy().headers() {
                 Dialect::Ietf => headers.add_ietf(decision),
                 Dialect::Draft06 if !ietf => headers.add_draft_06_policy(decision),
@@ -99,13 +101,20 @@ impl<'p> Headers<'p> {
         }
         // Single numbers can only tell of one policy: of those that want such numbers, the
         // one that refused, or else the one with the least remaining.
-        let counted = decisions().filter(|decision| decision.levels().len() > 0);
-        let numbered = counted.filter_map(|decision| Some((names(decision)?, decision)));
+        let counted = levels().filter(|decision| decision.levels().len() > 0);
+        let numbered =
+            counted.filter_map(|decision| Some((decision.policy().headers().names()?, decision)));
         let reported = numbered.min_by_key(|(_, it)| (it.allowed(), it.remaining()));
         if let Some(([limit, reset, remaining], decision)) = reported {
             headers.add(limit, decision.limit().to_string());
             headers.add(remaining, decision.remaining().to_string());
             headers.add(reset, seconds(decision.reset_after()).to_string());
+        }
+        for (name, value) in decisions()
+            .filter_map(|decision| decision.answer())
+            .flat_map(|answer| &answer.headers)
+        {
+            headers.0.push((name.clone().into(), value.clone().into()));
         }
         let refusal = decisions().find(|decision| !decision.allowed());
         let told = refusal.filter(|refusal| *refusal.policy().headers() != Dialect::None);
@@ -117,7 +126,7 @@ impl<'p> Headers<'p> {
 
     /// Names and values, in the order to send them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (*name, &**value))
+        self.0.iter().map(|(name, value)| (&**name, &**value))
     }
 
     /// The value of a field, whatever the case of its name.
@@ -157,7 +166,7 @@ impl<'p> Headers<'p> {
     }
 
     fn add(&mut self, name: &'p str, value: String) {
-        self.0.push((name, value.into()));
+        self.0.push((name.into(), value.into()));
     }
 
     /// Appends an item to a list, or begins it.
@@ -173,17 +182,20 @@ impl<'p> Headers<'p> {
     }
 }
 
-/// The headers that are single numbers, if a policy has such: limit, reset, remaining.
-fn names<'p>(decision: &PolicyDecision<'p>) -> Option<[&'p str; 3]> {
-    match decision.policy().headers() {
-        Dialect::XRateLimit => Some([
-            "X-RateLimit-Limit",
-            "X-RateLimit-Reset",
-            "X-RateLimit-Remaining",
-        ]),
-        Dialect::Draft06 => Some(["RateLimit-Limit", "RateLimit-Reset", "RateLimit-Remaining"]),
-        Dialect::Custom(names) => Some(names.each_ref().map(|name| &**name)),
-        Dialect::Ietf | Dialect::None => None,
+impl Dialect {
+    /// The names of the fields for limit, reset and remaining, where there are such.
+    #[must_use]
+    pub fn names(&self) -> Option<[&str; 3]> {
+        match self {
+            Self::XRateLimit => Some([
+                "X-RateLimit-Limit",
+                "X-RateLimit-Reset",
+                "X-RateLimit-Remaining",
+            ]),
+            Self::Draft06 => Some(["RateLimit-Limit", "RateLimit-Reset", "RateLimit-Remaining"]),
+            Self::Custom(names) => Some([&*names[0], &*names[1], &*names[2]]),
+            Self::Ietf | Self::None => None,
+        }
     }
 }
 

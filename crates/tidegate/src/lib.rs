@@ -67,7 +67,7 @@ mod clock;
 pub use attributes::Attributes;
 pub use clock::{Clock, ManualClock};
 #[cfg(feature = "toml")]
-pub use config::{Address, Config, ConfigError, ConfigErrors, Secret, Server, Store};
+pub use config::{Address, Config, ConfigError, ConfigErrors, Secret, Server, Store, StoreUrl};
 pub use cost::Cost;
 pub use decision::{Decision, LevelDecision, LevelOutcome, Receipt, Source};
 pub use error::{LimitError, ParseError};
@@ -78,9 +78,9 @@ pub use memory::{
     Charge, Check, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits, WhenFull,
 };
 pub use policy::{
-    CheckError, Decisions, Explained, Keys, LevelKey, LevelReport, MissingAttribute, Mode, OnError,
-    Override, PoliciesError, Policy, PolicyBuilder, PolicyDecision, PolicyError, PolicyLevel,
-    PolicyLimiter, Template, Which,
+    CheckError, CustomScript, Decisions, Explained, Keys, LevelKey, LevelReport, MissingAttribute,
+    Mode, OnError, Override, PoliciesError, Policy, PolicyBuilder, PolicyDecision, PolicyError,
+    PolicyLevel, PolicyLimiter, ScriptAnswer, ScriptSource, Template, Which,
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
 

@@ -16,7 +16,20 @@ const ALGORITHMS: [(&str, Option<Algorithm>); 5] = [
     ("script", None),
 ];
 
+/// The fields of a level or an override, which cannot be a script alone.
 pub(super) fn read(fields: &Fields<'_>) -> LimitFields {
+    let (limit, is_script) = read_policy(fields);
+    if is_script {
+        fields.error(
+            "algorithm",
+            "\"script\": expected it in the policy, which it decides as a whole",
+        );
+    }
+    limit
+}
+
+/// The fields of a policy, and whether a script decides it.
+pub(super) fn read_policy(fields: &Fields<'_>) -> (LimitFields, bool) {
     let expected = "a rate in quotes, such as \"100r/s\" or \"5/10s\"";
     let rate = fields.text("limit", expected).and_then(|text| {
         let rate = text.parse::<Rate>();
@@ -24,18 +37,13 @@ pub(super) fn read(fields: &Fields<'_>) -> LimitFields {
             .ok()
     });
     let algorithm = fields.choice("algorithm", &ALGORITHMS);
-    if algorithm == Some(None) {
-        fields.error(
-            "algorithm",
-            "\"script\" is not built yet: expected another algorithm",
-        );
-    }
-    LimitFields {
+    let limit = LimitFields {
         rate,
         algorithm: algorithm.flatten(),
         burst: fields.number_in("burst", 1..1 << 32),
         strict: fields.flag("strict"),
         align: fields.choice("align", &[("first", Align::First), ("epoch", Align::Epoch)]),
         block: fields.flag("block"),
-    }
+    };
+    (limit, algorithm == Some(None))
 }

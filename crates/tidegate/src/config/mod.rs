@@ -8,6 +8,7 @@ mod print;
 mod read;
 mod sections;
 mod syntax;
+mod url;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use toml::de::DeTable;
 
 pub use error::{ConfigError, ConfigErrors};
+pub use url::StoreUrl;
 
 use error::Errors;
 use read::Fields;
@@ -85,8 +87,15 @@ pub enum Secret {
 /// Where counts are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
-    /// Where it is: `memory:`.
-    pub url: String,
+    /// Where it is.
+    pub url: StoreUrl,
+    /// For `rediss://`, the file of the authority that has signed the server's
+    /// certificate, where that is not a public one.
+    pub tls_ca: Option<String>,
+    /// For a server that asks for one, the file of our own certificate.
+    pub tls_cert: Option<String>,
+    /// And the file of its key.
+    pub tls_key: Option<String>,
     /// How keys in a shared store begin.
     pub prefix: String,
     /// The deadline of a check, retries included.
@@ -126,7 +135,10 @@ impl Default for Server {
 impl Default for Store {
     fn default() -> Self {
         Self {
-            url: "memory:".into(),
+            url: StoreUrl::Memory,
+            tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
             prefix: "tg".into(),
             timeout: Duration::from_millis(50),
             connections: 2,
@@ -181,6 +193,20 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Whether every policy's counts are kept in memory.
+    fn check_in_memory(&self) -> Result<(), PoliciesError> {
+        let elsewhere = |policy: &&Policy| {
+            let store = self.stores.get(policy.store());
+            store.is_some_and(|store| store.url != StoreUrl::Memory)
+        };
+        match self.policies.iter().find(elsewhere) {
+            Some(policy) => Err(PoliciesError::NotInMemory(policy.name().into())),
+            None => Ok(()),
+        }
+    }
+}
+
 impl FromStr for Config {
     type Err = ConfigErrors;
 
@@ -192,20 +218,27 @@ impl FromStr for Config {
 impl PolicyLimiter {
     /// A limiter over the policies and stores of a config.
     pub fn from_config(config: &Config) -> Result<Self, PoliciesError> {
+        config.check_in_memory()?;
         let stores = config.stores.iter();
-        let stores = stores.map(|(name, store)| (name.as_str(), store.in_memory()));
+        let stores = stores.filter_map(|(name, store)| Some((name.as_str(), store.in_memory()?)));
         Self::with_stores(stores, config.policies.iter().cloned())
     }
 
     /// A limiter over another config that goes on with the counts of this one, in
     /// every store whose bounds are the same. Receipts from before are void.
     pub fn reconfigured(&self, config: &Config) -> Result<Self, PoliciesError> {
-        let stores = config.stores.iter().map(|(name, store)| {
+        config.check_in_memory()?;
+        let stores = config.stores.iter().filter_map(|(name, store)| {
             let same = self.stores().find(|(other, memory)| {
-                other == name && memory.is_bounded_by(store.max_keys, store.when_full)
+                other == name
+                    && store.url == StoreUrl::Memory
+                    && memory.bounds() == (store.max_keys, store.when_full)
             });
-            let memory = same.map_or_else(|| store.in_memory(), |(_, memory)| memory.clone());
-            (name.as_str(), memory)
+            let memory = match same {
+                Some((_, memory)) => memory.clone(),
+                None => store.in_memory()?,
+            };
+            Some((name.as_str(), memory))
         });
         let limiter = Self::with_stores(stores, config.policies.iter().cloned())?;
         self.void_receipts();
@@ -214,11 +247,13 @@ impl PolicyLimiter {
 }
 
 impl Store {
-    fn in_memory(&self) -> MemoryStore {
-        MemoryStore::builder()
+    /// The store, if it is in memory.
+    #[must_use]
+    pub fn in_memory(&self) -> Option<MemoryStore> {
+        let builder = MemoryStore::builder()
             .max_keys(self.max_keys)
-            .when_full(self.when_full)
-            .build()
+            .when_full(self.when_full);
+        (self.url == StoreUrl::Memory).then(|| builder.build())
     }
 }
 

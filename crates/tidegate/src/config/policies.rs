@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use super::read::Fields;
 use super::sections::public;
-use super::{Store, limits};
+use super::{Store, StoreUrl, limits};
 use crate::headers::Dialect;
 use crate::policy::name::{listed, shown};
-use crate::policy::{Draft, LevelDraft, Mode, OnError, Override, Place, Policy, Problem, Settings};
+use crate::policy::{
+    CustomScript, Draft, LevelDraft, Mode, OnError, Override, Place, Policy, Problem, Settings,
+};
 
 pub(super) fn policies(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<Policy> {
     let tables = root.tables("policies");
@@ -41,6 +43,12 @@ pub(super) fn policies(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> V
             );
             fields.error("store", message);
         }
+        let in_memory = stores.get(store).map(|store| store.url == StoreUrl::Memory);
+        let judged = !unreadable && !root.is_wrong(&format!("stores.{store}.url"));
+        if draft.draft.script.is_some() && in_memory == Some(true) && judged {
+            let message = "\"script\" needs a Redis store, which runs it: expected another algorithm, or store = the name of one";
+            fields.error("algorithm", message);
+        }
         policies.extend(draft.build());
     }
     policies
@@ -57,12 +65,15 @@ struct Drafted<'a> {
 fn draft<'a>(fields: &'a Fields<'a>) -> Drafted<'a> {
     let levels = fields.tables("levels");
     let overrides = fields.tables("overrides");
+    let (name, key) = (name(fields), key(fields));
+    let (limit, is_script) = limits::read_policy(fields);
     let draft = Draft {
-        name: name(fields),
+        name,
+        script: script(fields, is_script),
         only: LevelDraft {
             name: String::new(),
-            key: key(fields),
-            limit: limits::read(fields),
+            key,
+            limit,
         },
         levels: levels.iter().map(level).collect(),
         tag: fields.text("tag", TEMPLATE).map(str::to_owned),
@@ -70,11 +81,6 @@ fn draft<'a>(fields: &'a Fields<'a>) -> Drafted<'a> {
         headers: headers(fields),
         settings: settings(fields),
     };
-    for field in ["script", "args"] {
-        if fields.has(field) && !fields.is_wrong("algorithm") {
-            fields.error(field, "only algorithm = \"script\" has this");
-        }
-    }
     Drafted {
         draft,
         policy: fields,
@@ -163,6 +169,25 @@ fn name(fields: &Fields<'_>) -> String {
         fields.error("name", format!("missing: expected {expected}"));
     }
     name.unwrap_or_default().into()
+}
+
+fn script(fields: &Fields<'_>, is_script: bool) -> Option<CustomScript> {
+    let expected = "the path of a Lua script, relative to this file";
+    let (file, args) = (fields.text("script", expected), fields.scalars("args"));
+    if !is_script {
+        for field in ["script", "args"] {
+            if fields.has(field) && !fields.is_wrong("algorithm") && !fields.is_wrong(field) {
+                fields.error(field, "only algorithm = \"script\" has this");
+            }
+        }
+        return None;
+    }
+    if !fields.has("script") {
+        fields.error("script", format!("missing: expected {expected}"));
+    }
+    // What could not be read has been said: any path will do to judge the rest.
+    let script = CustomScript::file(file.unwrap_or("unknown"));
+    Some(script.args(args.unwrap_or_default()))
 }
 
 fn key(fields: &Fields<'_>) -> Option<String> {

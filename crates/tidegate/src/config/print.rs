@@ -9,7 +9,9 @@ use crate::duration::Text;
 use crate::headers::Dialect;
 use crate::limit::{Algorithm, Align, Limit};
 use crate::memory::WhenFull;
-use crate::policy::{LimitFields, Mode, OnError, Policy, PolicyLevel, Settings};
+use crate::policy::{
+    CustomScript, LimitFields, Mode, OnError, Policy, PolicyLevel, ScriptSource, Settings,
+};
 
 impl Display for Config {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -78,7 +80,17 @@ fn print_store(f: &mut Formatter<'_>, name: &str, store: &Store) -> fmt::Result 
         return Ok(());
     }
     writeln!(f, "[stores.{name}]")?;
-    writeln!(f, "url = {}", quoted(&store.url))?;
+    writeln!(f, "url = {}", quoted(&store.url.to_string()))?;
+    let files = [
+        ("tls_ca", &store.tls_ca),
+        ("tls_cert", &store.tls_cert),
+        ("tls_key", &store.tls_key),
+    ];
+    for (name, file) in files {
+        if let Some(file) = file {
+            writeln!(f, "{name} = {}", quoted(file))?;
+        }
+    }
     line(
         f,
         "prefix",
@@ -139,8 +151,12 @@ fn print_policy(f: &mut Formatter<'_>, policy: &Policy) -> fmt::Result {
         [level] if level.name() == policy.name() => Some(level),
         _ => None,
     };
+    let script = policy.script();
+    if let Some(script) = script {
+        print_script(f, script)?;
+    }
     if let Some(level) = only {
-        print_level(f, level)?;
+        print_level(f, level, script.is_some())?;
     }
     if let Some(tag) = policy.tag_text() {
         writeln!(f, "tag = {}", quoted(tag))?;
@@ -158,7 +174,7 @@ fn print_policy(f: &mut Formatter<'_>, policy: &Policy) -> fmt::Result {
         for level in policy.levels() {
             writeln!(f, "[[policies.levels]]")?;
             writeln!(f, "name = {}", quoted(level.name()))?;
-            print_level(f, level)?;
+            print_level(f, level, script.is_some())?;
         }
     }
     for level in policy.levels() {
@@ -235,9 +251,21 @@ fn print_settings(f: &mut Formatter<'_>, settings: &Settings) -> fmt::Result {
     )
 }
 
-fn print_level(f: &mut Formatter<'_>, level: &PolicyLevel) -> fmt::Result {
+fn print_level(f: &mut Formatter<'_>, level: &PolicyLevel, script: bool) -> fmt::Result {
     writeln!(f, "key = {}", quoted(level.key().as_str()))?;
-    print_limit(f, level.limit(), false)
+    match script {
+        true => Ok(()),
+        false => print_limit(f, level.limit(), false),
+    }
+}
+
+fn print_script(f: &mut Formatter<'_>, script: &CustomScript) -> fmt::Result {
+    writeln!(f, "algorithm = \"script\"")?;
+    match script.source() {
+        ScriptSource::File(path) => writeln!(f, "script = {}", quoted(path))?,
+        ScriptSource::Text(_) => writeln!(f, "# its script is in the program, and not shown")?,
+    }
+    writeln!(f, "args = {}", list(script.arguments()))
 }
 
 /// A limit's fields: those of an override all of them, or it would inherit some.

@@ -192,6 +192,31 @@ impl<'a> Fields<'a> {
         choice.map(|(_, choice)| *choice)
     }
 
+    /// A list of texts, numbers and flags, all as text.
+    pub(super) fn scalars(&self, name: &'static str) -> Option<Vec<String>> {
+        let expected = "a list of texts and decimal numbers, such as [10, 60]";
+        let value = self.get(name)?;
+        let DeValue::Array(list) = value.get_ref() else {
+            self.expected(name, value, expected);
+            return None;
+        };
+        let mut scalars = Vec::new();
+        for item in list.iter() {
+            scalars.push(match item.get_ref() {
+                DeValue::String(text) => text.to_string(),
+                DeValue::Boolean(flag) => flag.to_string(),
+                DeValue::Integer(number) if number.radix() == 10 => number.to_string(),
+                DeValue::Float(number) => number.to_string(),
+                _ => {
+                    let message = format!("{}: expected {expected}", self.shown(item));
+                    self.error_at(item.span(), name, message);
+                    continue;
+                }
+            });
+        }
+        Some(scalars)
+    }
+
     /// A text that must not be repeated, not even when it is wrong.
     pub(super) fn secret(&self, name: &'static str, expected: &str) -> Option<&'a str> {
         let value = self.get(name)?;

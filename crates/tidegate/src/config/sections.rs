@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::policies;
 use super::read::Fields;
+use super::url::{self, StoreUrl};
 use super::{Address, Config, Secret, Server, Store};
 use crate::memory::WhenFull;
 use crate::policy::name::{self, is_name, shown};
@@ -95,14 +96,18 @@ fn address(text: &str) -> Option<Address> {
         return (!path.is_empty() && !path.contains('\0')).then(|| Address::Unix(path.into()));
     }
     let (host, port) = text.rsplit_once(':')?;
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    let is_port = crate::duration::number(port).is_some_and(|port| port <= u64::from(u16::MAX));
+    (is_host(host, b".-") && is_port).then(|| Address::Tcp(text.into()))
+}
+
+/// Whether this is a name, of letters, digits and `others`, or an IPv6 address in brackets.
+pub(super) fn is_host(host: &str, others: &[u8]) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || others.contains(&byte);
     let is_name = (1..=253).contains(&host.len()) && host.bytes().all(is_part);
     let inside = host
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));
-    let is_ipv6 = inside.is_some_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok());
-    let is_port = crate::duration::number(port).is_some_and(|port| port <= u64::from(u16::MAX));
-    ((is_name || is_ipv6) && is_port).then(|| Address::Tcp(text.into()))
+    is_name || inside.is_some_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
 fn stores(root: &Fields<'_>) -> BTreeMap<String, Store> {
@@ -116,26 +121,12 @@ fn stores(root: &Fields<'_>) -> BTreeMap<String, Store> {
     stores
 }
 
-/// Kinds of stores that are still to come.
-const NOT_BUILT: [&str; 4] = [
-    "redis://",
-    "rediss://",
-    "redis-cluster://",
-    "redis-sentinel://",
-];
-
 fn store(fields: &Fields<'_>) -> Store {
     let standard = Store::default();
-    let url = fields.secret("url", "\"memory:\"");
-    if let Some(url) = url.filter(|url| *url != "memory:") {
-        // What follows may hold a password.
-        let kind = NOT_BUILT.iter().find(|kind| url.starts_with(**kind));
-        let message = match kind {
-            Some(kind) => format!("\"{kind}...\" is not built yet: expected \"memory:\""),
-            None => format!("{}: expected \"memory:\"", shown(&public(url))),
-        };
-        fields.error("url", message);
-    }
+    let url = fields.secret("url", url::EXPECTED).and_then(|text| {
+        let url = StoreUrl::parse(text);
+        url.map_err(|message| fields.error("url", message)).ok()
+    });
     let prefix = fields.text("prefix", "a text such as \"tg\"");
     if let Some(prefix) = prefix.filter(|prefix| !is_prefix(prefix)) {
         let expected = "1 to 64 of the characters A-Z a-z 0-9 . _ : -";
@@ -143,7 +134,10 @@ fn store(fields: &Fields<'_>) -> Store {
     }
     let (millisecond, minute) = (Duration::from_millis(1), Duration::from_secs(60));
     let store = Store {
-        url: standard.url.clone(),
+        url: url.unwrap_or(StoreUrl::Memory),
+        tls_ca: path(fields, "tls_ca"),
+        tls_cert: path(fields, "tls_cert"),
+        tls_key: path(fields, "tls_key"),
         prefix: prefix.map_or(standard.prefix.clone(), str::to_owned),
         timeout: fields
             .duration("timeout", millisecond, minute)
@@ -167,25 +161,81 @@ fn store(fields: &Fields<'_>) -> Store {
             )
             .unwrap_or(standard.when_full),
     };
-    // A setting that would have no effect is refused, unless it says what holds anyway.
-    if !fields.is_wrong("url") {
-        let without_effect = [
-            ("prefix", store.prefix != standard.prefix),
-            ("timeout", store.timeout != standard.timeout),
-            ("connections", store.connections != standard.connections),
-            ("replica_acks", store.replica_acks != standard.replica_acks),
-        ];
-        for (field, changed) in without_effect {
-            if changed && !fields.is_wrong(field) {
-                fields.error(
-                    field,
-                    "without effect in memory: expected it with a Redis store only",
-                );
-            }
-        }
-    }
+    check_store(fields, &store, &standard);
     fields.finish();
     store
+}
+
+/// A setting that would have no effect is refused, unless it says what holds anyway.
+fn check_store(fields: &Fields<'_>, store: &Store, standard: &Store) {
+    let in_memory = store.url == StoreUrl::Memory;
+    let encrypted = store.url.may_be_encrypted();
+    let (memory, redis) = (
+        "without effect in memory: expected it with a Redis store only",
+        "without effect in Redis: expected it with a store in memory only",
+    );
+    let tls = "without effect here: expected it with a rediss:// store only";
+    let (acks, when_full) = (store.replica_acks, store.when_full);
+    let rules = [
+        ("prefix", store.prefix != standard.prefix, in_memory, memory),
+        (
+            "timeout",
+            store.timeout != standard.timeout,
+            in_memory,
+            memory,
+        ),
+        (
+            "connections",
+            store.connections != standard.connections,
+            in_memory,
+            memory,
+        ),
+        (
+            "replica_acks",
+            acks != standard.replica_acks,
+            in_memory,
+            memory,
+        ),
+        (
+            "replica_acks",
+            acks != standard.replica_acks,
+            !in_memory,
+            "not built yet: expected 0",
+        ),
+        (
+            "max_keys",
+            store.max_keys != standard.max_keys,
+            !in_memory,
+            redis,
+        ),
+        (
+            "when_full",
+            when_full != standard.when_full,
+            !in_memory,
+            redis,
+        ),
+        ("tls_ca", store.tls_ca.is_some(), !encrypted, tls),
+        ("tls_cert", store.tls_cert.is_some(), !encrypted, tls),
+        ("tls_key", store.tls_key.is_some(), !encrypted, tls),
+    ];
+    for (field, said, idle, message) in rules {
+        if said && idle && !fields.is_wrong("url") && !fields.is_wrong(field) {
+            fields.error(field, message);
+        }
+    }
+    for (field, other) in [("tls_cert", "tls_key"), ("tls_key", "tls_cert")] {
+        if fields.has(field) && !fields.has(other) && !fields.is_wrong(field) {
+            fields.error(other, format!("missing: expected it beside {field}"));
+        }
+    }
+}
+
+fn path(fields: &Fields<'_>, name: &'static str) -> Option<String> {
+    let path = fields.text(name, "the path of a file")?;
+    if path.is_empty() {
+        fields.error(name, "\"\": expected the path of a file");
+    }
+    Some(path.into())
 }
 
 fn small(number: Option<u64>, standard: u32) -> u32 {

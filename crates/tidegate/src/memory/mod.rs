@@ -214,10 +214,11 @@ impl MemoryStore {
         self.table.bounds.stats()
     }
 
-    #[cfg(feature = "toml")]
-    pub(crate) fn is_bounded_by(&self, max_keys: usize, when_full: WhenFull) -> bool {
+    /// The most keys held at once, and what is done with a new one then.
+    #[must_use]
+    pub fn bounds(&self) -> (usize, WhenFull) {
         let bounds = &self.table.bounds;
-        (bounds.max_keys, bounds.when_full) == (max_keys, when_full)
+        (bounds.max_keys, bounds.when_full)
     }
 
     /// Makes all receipts so far worth nothing.

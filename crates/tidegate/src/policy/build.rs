@@ -56,6 +56,7 @@ impl Draft {
         if let Err(message) = self.headers.check() {
             problems.add(Place::Policy, "headers", message);
         }
+        self.check_script(&mut problems);
         let levels = self.levels(&mut problems);
         if !self.levels.is_empty() {
             check_names(&levels, &mut problems);
@@ -84,9 +85,39 @@ impl Draft {
             name: self.name.into(),
             levels: levels.collect(),
             tag,
+            script: self.script,
             headers: self.headers,
             settings: self.settings,
         })
+    }
+
+    /// A script decides by itself: whatever else would is refused.
+    fn check_script(&self, problems: &mut Problems) {
+        let Some(script) = &self.script else {
+            return;
+        };
+        for (field, message) in script.problems() {
+            problems.add(Place::Policy, field, message);
+        }
+        let beside = "beside a script, which decides alone: expected none";
+        let tables = self.levels.iter().enumerate();
+        let tables = tables.map(|(index, level)| (Place::Level(index), &level.limit));
+        for (place, fields) in tables.chain([(Place::Policy, &self.only.limit)]) {
+            let block = (fields.block == Some(true)).then_some("block");
+            for field in fields.said().chain(block) {
+                problems.add(place, field, beside.into());
+            }
+        }
+        if !self.overrides.is_empty() {
+            problems.add(Place::Policy, "overrides", beside.into());
+        }
+        if self.settings.count_denied {
+            problems.add(Place::Policy, "count_denied", beside.into());
+        }
+        if self.settings.on_error == OnError::Local {
+            let message = "\"local\" beside a script, which this process cannot run: expected \"allow\" or \"deny\"";
+            problems.add(Place::Policy, "on_error", message.into());
+        }
     }
 
     /// The levels, as far as they are right.
@@ -99,7 +130,8 @@ impl Draft {
             let key = Template::parse(key);
             let key = key.map_err(|message| problems.add(place, "key", message));
             let limit = match level.limit.limit() {
-                _ if blocked => Some(Limit::block()),
+                // Without its script, such a policy must not let anything through.
+                _ if blocked || self.script.is_some() => Some(Limit::block()),
                 Ok(limit) => Some(limit),
                 Err(wrong) => {
                     problems.add(place, wrong.field, wrong.message);
@@ -116,15 +148,10 @@ impl Draft {
         if self.levels.is_empty() {
             return vec![check(0, &self.name, only, problems)];
         }
-        let said = [
-            ("key", only.key.is_some()),
-            ("limit", only.limit.rate.is_some()),
-            ("algorithm", only.limit.algorithm.is_some()),
-            ("burst", only.limit.burst.is_some()),
-            ("strict", only.limit.strict.is_some()),
-            ("align", only.limit.align.is_some()),
-        ];
-        for (field, _) in said.into_iter().filter(|(_, said)| *said) {
+        let key = only.key.as_ref().map(|_| "key");
+        // Beside a script, limits have no place anywhere, which has been said.
+        let limit = only.limit.said().filter(|_| self.script.is_none());
+        for field in key.into_iter().chain(limit) {
             let message = "beside levels: expected it in each of the levels instead";
             problems.add(Place::Policy, field, message.into());
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Policy;
 use super::build::PolicyError;
 use super::fields::LimitFields;
+use super::script::CustomScript;
 use super::settings::{Mode, OnError, Settings};
 use crate::headers::Dialect;
 use crate::limit::Limit;
@@ -18,6 +19,7 @@ pub struct PolicyBuilder(pub(crate) Draft);
 #[derive(Debug, Clone)]
 pub(crate) struct Draft {
     pub(crate) name: String,
+    pub(crate) script: Option<CustomScript>,
     /// What was said outside of `levels`: the only level, if there are none.
     pub(crate) only: LevelDraft,
     pub(crate) levels: Vec<LevelDraft>,
@@ -103,6 +105,7 @@ impl PolicyBuilder {
     pub(super) fn new(name: String) -> Self {
         Self(Draft {
             name,
+            script: None,
             only: LevelDraft::default(),
             levels: Vec::new(),
             tag: None,
@@ -139,6 +142,22 @@ impl PolicyBuilder {
     /// level has. All that every level has, unless said otherwise.
     pub fn tag(mut self, template: impl Into<String>) -> Self {
         self.0.tag = Some(template.into());
+        self
+    }
+
+    /// A script of one's own decides, in place of the levels' limits; in Redis only.
+    pub fn script(mut self, script: CustomScript) -> Self {
+        self.0.script = Some(script);
+        self
+    }
+
+    /// One more level that has a key for [`script`](Self::script), and no limit.
+    pub fn script_key(mut self, name: impl Into<String>, key: impl Into<String>) -> Self {
+        self.0.levels.push(LevelDraft {
+            name: name.into(),
+            key: Some(key.into()),
+            limit: LimitFields::default(),
+        });
         self
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::keys::Keys;
+use super::script::ScriptAnswer;
 use super::{Policy, PolicyLevel};
 use crate::decision::{Decision, LevelDecision, Receipt, Source};
 use crate::headers::{Headers, problem};
@@ -20,6 +21,8 @@ pub struct PolicyDecision<'p> {
     /// The level and the case behind each level of the decision.
     cases: SmallVec<[(u16, u16); 2]>,
     decision: Decision,
+    /// What a script of the user's own has answered.
+    answer: Option<Box<ScriptAnswer>>,
 }
 
 /// One level of a [`PolicyDecision`]: its name, its limit, its numbers.
@@ -48,6 +51,7 @@ impl<'p> PolicyDecision<'p> {
             policy,
             cases,
             decision,
+            answer: None,
         }
     }
 
@@ -57,6 +61,21 @@ impl<'p> PolicyDecision<'p> {
     pub fn from_store(policy: &'p Policy, keys: &Keys<'_>, decision: Decision) -> Self {
         let cases = keys.iter().map(|key| (key.level, key.case)).collect();
         Self::new(policy, cases, decision)
+    }
+
+    /// The same decision, with what a script has answered beside its verdict.
+    #[must_use]
+    pub fn with_answer(self, answer: ScriptAnswer) -> Self {
+        Self {
+            answer: Some(Box::new(answer)),
+            ..self
+        }
+    }
+
+    /// What a script of the user's own has answered beside its verdict.
+    #[must_use]
+    pub fn answer(&self) -> Option<&ScriptAnswer> {
+        self.answer.as_deref()
     }
 
     /// Whether the request may go on: always, under a policy that only watches.
@@ -202,6 +221,13 @@ impl<'d> LevelReport<'d> {
     #[must_use]
     pub fn refuses(&self) -> bool {
         self.numbers.retry_after() != Some(Duration::ZERO)
+    }
+}
+
+impl<'p> FromIterator<PolicyDecision<'p>> for Decisions<'p> {
+    /// The decisions of policies that were asked elsewhere, in order.
+    fn from_iter<I: IntoIterator<Item = PolicyDecision<'p>>>(decisions: I) -> Self {
+        Self(decisions.into_iter().collect())
     }
 }
 

@@ -45,6 +45,20 @@ impl LimitFields {
         }
     }
 
+    /// The fields of which something was said, but for `block`.
+    pub(crate) fn said(&self) -> impl Iterator<Item = &'static str> {
+        let said = [
+            ("limit", self.rate.is_some()),
+            ("algorithm", self.algorithm.is_some()),
+            ("burst", self.burst.is_some()),
+            ("strict", self.strict.is_some()),
+            ("align", self.align.is_some()),
+        ];
+        said.into_iter()
+            .filter(|(_, said)| *said)
+            .map(|(field, _)| field)
+    }
+
     /// The limit they make.
     pub(crate) fn limit(self) -> Result<Limit, Wrong> {
         if self.block == Some(true) {

@@ -73,6 +73,9 @@ pub enum PoliciesError {
         /// The store's name.
         store: String,
     },
+    /// A policy's store is not in memory, or its script needs one that is not.
+    #[error("policy {0:?} needs a Redis store: expected a limiter that has one")]
+    NotInMemory(String),
     /// A store has seen too many different limits.
     #[error(transparent)]
     TooManyLimits(#[from] TooManyLimits),
@@ -170,8 +173,9 @@ impl PolicyLimiter {
         Ok(changed)
     }
 
-    /// What a charge was made under is no longer known.
-    pub(crate) fn void_receipts(&self) {
+    /// Makes receipts so far worth nothing: what a charge was made under is no longer
+    /// known.
+    pub fn void_receipts(&self) {
         self.stores.values().for_each(MemoryStore::void_receipts);
     }
 
@@ -181,6 +185,9 @@ impl PolicyLimiter {
     ) -> Result<Self, PoliciesError> {
         let mut compiled: HashMap<Box<str>, Compiled, FixedState> = HashMap::default();
         for policy in policies {
+            if policy.script.is_some() {
+                return Err(PoliciesError::NotInMemory(policy.name().into()));
+            }
             let store = stores.get(policy.store());
             let store = store.ok_or_else(|| PoliciesError::UnknownStore {
                 policy: policy.name().into(),
@@ -334,16 +341,7 @@ impl PolicyLimiter {
         let compiled = self.compiled(policy)?;
         let keys = compiled.policy.keys(attributes)?;
         let decision = compiled.decide(&keys, Cost::ONE, Charge::Nothing);
-        let mut numbers = decision.levels().map(|level| *level.numbers());
-        let enabled = compiled.policy.enabled();
-        let explained = keys.all().map(|key| Explained {
-            level: &compiled.policy.levels[usize::from(key.level)],
-            key: key.text().into_owned(),
-            limit: compiled.limit(key.level, key.case),
-            overridden_by: key.overridden_by(),
-            numbers: (enabled && key.counts()).then(|| numbers.next()).flatten(),
-        });
-        Ok(explained.collect())
+        Ok(compiled.policy.explain(&keys, &decision))
     }
 
     /// Decides keys that a policy of the same name and levels has made, with the limits
@@ -415,6 +413,26 @@ impl Policy {
                 }),
             },
         }
+    }
+
+    /// Every level as a look at these keys has found it, with its settings.
+    #[must_use]
+    pub fn explain<'p>(&'p self, keys: &Keys<'_>, look: &PolicyDecision<'_>) -> Vec<Explained<'p>> {
+        let mut numbers = look.levels().map(|level| *level.numbers());
+        let explained = keys.all().map(|key| {
+            let level = &self.levels[usize::from(key.level)];
+            Explained {
+                level,
+                key: key.text().into_owned(),
+                limit: level.cases.all()[usize::from(key.case)].limit.as_ref(),
+                overridden_by: key.overridden_by(),
+                numbers: match self.enabled() && key.counts() {
+                    true => numbers.next(),
+                    false => None,
+                },
+            }
+        });
+        explained.collect()
     }
 
     /// The keys of these levels as a shared store has them, for those who forget them.
@@ -521,11 +539,6 @@ impl Compiled {
             .map(|key| self.level(key.level, key.case).check(key.identity))
             .collect();
         self.store.refund(&checks, receipt);
-    }
-
-    fn limit(&self, level: u16, case: u16) -> Option<&Limit> {
-        let cases = self.policy.levels[usize::from(level)].cases.all();
-        cases[usize::from(case)].limit.as_ref()
     }
 
     #[inline]

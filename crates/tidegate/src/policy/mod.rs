@@ -12,6 +12,7 @@ mod fields;
 mod keys;
 mod limiter;
 pub(crate) mod name;
+mod script;
 mod settings;
 mod template;
 
@@ -22,6 +23,7 @@ pub use builder::{Override, PolicyBuilder};
 pub use decision::{Decisions, LevelReport, PolicyDecision};
 pub use keys::{Keys, LevelKey, MissingAttribute};
 pub use limiter::{CheckError, Explained, PoliciesError, PolicyLimiter, Which};
+pub use script::{CustomScript, ScriptAnswer, ScriptSource};
 pub use settings::{Mode, OnError};
 pub use template::Template;
 
@@ -64,6 +66,8 @@ pub struct Policy {
     name: Box<str>,
     levels: Box<[PolicyLevel]>,
     tag: Tag,
+    /// Decides in place of the levels' limits.
+    script: Option<CustomScript>,
     headers: Dialect,
     settings: Settings,
 }
@@ -116,6 +120,12 @@ impl Policy {
     /// live in one place.
     pub fn tag(&self) -> impl ExactSizeIterator<Item = &str> {
         self.tag.attributes.iter().map(|attribute| &**attribute)
+    }
+
+    /// The script that decides in place of the levels' limits, if there is one.
+    #[must_use]
+    pub fn script(&self) -> Option<&CustomScript> {
+        self.script.as_ref()
     }
 
     /// The headers that clients see.

@@ -9,8 +9,10 @@ mod wrong_levels;
 mod wrong_limits;
 mod wrong_overrides;
 mod wrong_policies;
+mod wrong_scripts;
 mod wrong_sections;
 mod wrong_settings;
+mod wrong_stores;
 mod wrong_syntax;
 
 use tidegate::{Config, Limit};

@@ -42,7 +42,11 @@ fn reads_or_says_where(text: &str) -> Result<(), TestCaseError> {
     let errors = match text.parse::<Config>() {
         Ok(config) => {
             let printed = config.to_string();
-            let hidden = matches!(config.server.admin_token, Some(Secret::Text(_)));
+            let hidden = matches!(config.server.admin_token, Some(Secret::Text(_)))
+                || config
+                    .stores
+                    .values()
+                    .any(|store| store.url.to_string().contains("***@"));
             let read = printed.parse::<Config>();
             prop_assert!(hidden && read.is_ok() || read == Ok(config), "{}", printed);
             return Ok(());
@@ -120,6 +124,13 @@ fn words() -> impl Strategy<Value = String> {
         "\"5/10s\"",
         "\"env:\"",
         "\"redis://\"",
+        "\"redis://:p@h\"\n",
+        "url = ",
+        "url = \"rediss://h\"\n",
+        "tls_ca = ",
+        "algorithm = \"script\"\n",
+        "script = \"a\"\n",
+        "args = [1]\n",
         "ß",
         "日本",
         "\"{\"",

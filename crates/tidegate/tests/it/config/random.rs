@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use tidegate::{
-    Address, Config, Dialect, Limit, OnError, Override, Policy, PolicyBuilder, Secret, Server,
-    Store, WhenFull,
+    Address, Config, CustomScript, Dialect, Limit, OnError, Override, Policy, PolicyBuilder,
+    Secret, Server, Store, StoreUrl, WhenFull,
 };
 
 use crate::properties::limits;
@@ -17,12 +17,21 @@ const STORES: [&str; 4] = ["default", "other", "url", "1-_"];
 pub(super) fn configs() -> impl Strategy<Value = Config> {
     let names = subsequence(vec!["login", "levels", "X-_9"], 1..=3);
     let policies = names.prop_flat_map(|names| names.into_iter().map(policy).collect::<Vec<_>>());
-    (servers(), stores(), policies).prop_map(|(server, mut stores, policies)| {
+    let shared = in_redis();
+    let parts = (servers(), stores(), shared, policies);
+    parts.prop_map(|(server, mut stores, shared, policies)| {
         for name in ["default"]
             .into_iter()
             .chain(policies.iter().map(Policy::store))
         {
             stores.entry(name.into()).or_default();
+        }
+        // Scripts run in Redis only.
+        for policy in policies.iter().filter(|policy| policy.script().is_some()) {
+            let store = stores.entry(policy.store().into()).or_default();
+            if store.url == StoreUrl::Memory {
+                *store = shared.clone();
+            }
         }
         Config {
             server,
@@ -101,8 +110,14 @@ fn servers() -> impl Strategy<Value = Server> {
 }
 
 fn stores() -> impl Strategy<Value = BTreeMap<String, Store>> {
+    let name = select(&STORES[..]).prop_map(String::from);
+    let store = prop_oneof![in_memory(), in_redis()];
+    prop::collection::btree_map(name, store, 0..4)
+}
+
+fn in_memory() -> impl Strategy<Value = Store> {
     let max_keys = prop_oneof![Just(1_000_000), 1..=1_000_000_000_usize];
-    let store = (max_keys, any::<bool>()).prop_map(|(max_keys, deny)| Store {
+    (max_keys, any::<bool>()).prop_map(|(max_keys, deny)| Store {
         max_keys,
         when_full: if deny {
             WhenFull::Deny
@@ -110,12 +125,80 @@ fn stores() -> impl Strategy<Value = BTreeMap<String, Store>> {
             WhenFull::Evict
         },
         ..Store::default()
-    });
-    let name = select(&STORES[..]).prop_map(String::from);
-    prop::collection::btree_map(name, store, 0..4)
+    })
+}
+
+/// Stores without a password, which would not be printed.
+fn in_redis() -> impl Strategy<Value = Store> {
+    const PLACES: &[&str] = &["h", "127.0.0.1:6379", "[::1]:1/0", "a-b.c_d/15", "h/"];
+    let plain = select(PLACES).prop_map(|place| Secret::Text(format!("redis://{place}")));
+    let encrypted = select(PLACES).prop_map(|place| Secret::Text(format!("rediss://{place}")));
+    let variable = full_texts().prop_map(Secret::Env);
+    let files = || {
+        let own = prop::option::of((full_texts(), full_texts()));
+        (prop::option::of(full_texts()), own)
+    };
+    let place = prop_oneof![
+        plain.prop_map(|url| (url, (None, None))),
+        (encrypted, files()),
+        (variable, files()),
+    ];
+    let prefix = prop_oneof![Just("tg".to_owned()), "[A-Za-z0-9._:-]{1,64}"];
+    let timeout_us = prop_oneof![Just(50_000), 1_000..=60_000_000_u64];
+    let connections = prop_oneof![Just(2), 1..=1024_u32];
+    (place, prefix, timeout_us, connections).prop_map(
+        |((url, (tls_ca, own)), prefix, timeout_us, connections)| {
+            let (tls_cert, tls_key) = own.unzip();
+            Store {
+                url: StoreUrl::Redis(url),
+                tls_ca,
+                tls_cert,
+                tls_key,
+                prefix,
+                timeout: Duration::from_micros(timeout_us),
+                connections,
+                ..Store::default()
+            }
+        },
+    )
+}
+
+/// Texts that are not empty.
+fn full_texts() -> impl Strategy<Value = String> {
+    texts().prop_filter("a text", |text| !text.is_empty())
 }
 
 fn policy(name: &'static str) -> impl Strategy<Value = Policy> {
+    prop_oneof![4 => limited(name), 1 => scripted(name)]
+}
+
+fn scripted(name: &'static str) -> impl Strategy<Value = Policy> {
+    let arguments = prop::collection::vec(texts(), 0..5);
+    let script = (full_texts(), arguments)
+        .prop_map(|(path, arguments)| CustomScript::file(path).args(arguments));
+    let levels = prop::collection::vec(keys(), 1..=3);
+    (script, levels, any::<bool>(), settings()).prop_map(
+        move |(script, keys, short, mut settings)| {
+            settings.count_denied = false;
+            if settings.on_error.0 == OnError::Local {
+                settings.on_error = (OnError::Deny, 1.0);
+            }
+            let builder = settings.apply(Policy::builder(name)).script(script);
+            let builder = match &keys[..] {
+                [key] if short => builder.key(key),
+                keys => ["resource", "c", name]
+                    .into_iter()
+                    .zip(keys)
+                    .fold(builder, |builder, (name, key)| {
+                        builder.script_key(name, key)
+                    }),
+            };
+            builder.build().expect("a policy that is right")
+        },
+    )
+}
+
+fn limited(name: &'static str) -> impl Strategy<Value = Policy> {
     let levels = prop::collection::vec((keys(), any_limit()), 1..=4);
     let overrides = prop::collection::vec(overrides(), 0..5);
     let short = any::<bool>();

@@ -3,55 +3,55 @@
 use std::time::Duration;
 
 use tidegate::{
-    Address, Align, Config, Cost, Dialect, Limit, OnError, Override, Policy, PolicyBuilder,
-    PolicyLimiter, Secret, Server, Store, WhenFull,
+    Address, Align, Config, Cost, CustomScript, Dialect, Limit, OnError, Override, PoliciesError,
+    Policy, PolicyBuilder, PolicyLimiter, Secret, Server, Store, StoreUrl, WhenFull,
 };
 
 use super::config;
 
-/// The example of the documentation.
+/// The example of the documentation, with every field.
 const EXAMPLE: &str = r#"
 [server]
 http = "127.0.0.1:8080"            # or "unix:/run/tidegate.sock", or a list of both
-admin_token = "env:TIDEGATE_ADMIN_TOKEN"
-gate_headers = ["ip"]
+admin_token = "env:TIDEGATE_ADMIN_TOKEN"   # needed by anything that changes state over HTTP; without it those answer 403
+gate_headers = ["ip"]              # attributes the gate may also read from X-Tidegate-<Name> headers; default none
 
-[stores.default]
-url = "memory:"
+[stores.default]                   # absent: url = "memory:"
+url = "redis://127.0.0.1:6379/0"   # memory: | redis:// | rediss:// | redis-cluster://h1:p1,h2:p2 | redis-sentinel://h1:p1,h2:p2/master-name
 prefix = "tg"
-timeout = "50ms"
+timeout = "50ms"                   # the deadline of a check, retries included
 connections = 2
 replica_acks = 0
-max_keys = 1000000
-when_full = "evict"
+max_keys = 1000000                 # memory: only
+when_full = "evict"                # memory: only: evict | deny
 
 [[policies]]
 name = "login"
-key = "{ip}"
-limit = "100r/s"
-burst = 20
-strict = false
-align = "first"
-algorithm = "token_bucket"
-mode = "exact"
-sync_interval = "50ms"
-refusal_memory = "1s"
-on_error = "allow"
+key = "{ip}"                       # a template over the check's attributes; "{key}" when absent
+limit = "100r/s"                   # 100r/s 100r/m 100r/h 100r/d, or 5/10s, 1000/1h, 3/500ms
+burst = 20                         # token_bucket
+strict = false                     # token_bucket: never more than the limit in any window
+align = "first"                    # fixed_window: first | epoch
+algorithm = "token_bucket"         # token_bucket (default) | fixed_window | sliding_window | sliding_log | script
+mode = "exact"                     # exact | lease | background
+sync_interval = "50ms"             # background
+refusal_memory = "1s"              # exact; "0s" turns it off
+on_error = "allow"                 # allow | deny | local
 local_share = 1.0
 count_denied = false
-shadow = false
+shadow = false                     # true: always allowed, but measured, counted and logged as it would have been
 enabled = true
 block = false
-headers = "ietf"
+headers = "ietf"                   # ietf | x-ratelimit | draft-06 | none, or a list of your own three names (limit, reset, remaining)
 store = "default"
-[[policies.overrides]]
+[[policies.overrides]]             # of the policy above: other numbers for some keys
 match = { ip = "10.1.2.3" }
 limit = "1000r/s"
 
 [[policies]]
 name = "api"
-tag = "{resource}"
-[[policies.levels]]
+tag = "{resource}"                 # only attributes that every level has; this is also the default here
+[[policies.levels]]                # instead of key/limit above: several levels, all charged or none
 name = "resource"
 key = "{resource}"
 limit = "5/10s"
@@ -61,6 +61,13 @@ name = "consumer"
 key = "{resource}:{consumer}"
 limit = "3/10s"
 algorithm = "sliding_log"
+
+[[policies]]
+name = "custom"
+algorithm = "script"
+script = "scripts/mine.lua"        # relative to this file
+args = [10, 60]
+headers = ["x-ratelimit-limit", "x-ratelimit-reset", "x-ratelimit-remaining"]
 "#;
 
 fn built(builder: PolicyBuilder) -> Policy {
@@ -81,20 +88,161 @@ fn the_example_means_what_it_says() {
         .level("resource", "{resource}", ten_seconds(5))
         .level("consumer", "{resource}:{consumer}", ten_seconds(3))
         .tag("{resource}");
+    let names = [
+        "x-ratelimit-limit",
+        "x-ratelimit-reset",
+        "x-ratelimit-remaining",
+    ];
+    let custom = Policy::builder("custom")
+        .script(CustomScript::file("scripts/mine.lua").args(["10", "60"]))
+        .headers(Dialect::Custom(names.map(Box::from)));
+    let store = Store {
+        url: redis("redis://127.0.0.1:6379/0"),
+        ..Store::default()
+    };
     let expected = Config {
         server: Server {
             admin_token: Some(Secret::Env("TIDEGATE_ADMIN_TOKEN".into())),
             gate_headers: vec!["ip".into()],
             ..Server::default()
         },
-        policies: vec![built(login), built(api)],
-        ..Config::default()
+        stores: [("default".into(), store)].into(),
+        policies: vec![built(login), built(api), built(custom)],
     };
     let config = config(EXAMPLE);
     assert_eq!(config, expected);
     assert_eq!(config.to_string().parse(), Ok(expected));
     assert!(config.warnings().is_empty());
-    assert!(PolicyLimiter::from_config(&config).is_ok());
+}
+
+fn redis(url: &str) -> StoreUrl {
+    StoreUrl::Redis(Secret::Text(url.into()))
+}
+
+#[test]
+fn a_limiter_in_memory_refuses_what_needs_redis() {
+    let refused = |config: &Config| match PolicyLimiter::from_config(config) {
+        Err(PoliciesError::NotInMemory(policy)) => policy,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(&config(EXAMPLE)), "login");
+    let mixed = r#"
+        [stores.shared]
+        url = "env:REDIS_URL"
+        [[policies]]
+        name = "here"
+        limit = "1r/s"
+        [[policies]]
+        name = "there"
+        limit = "1r/s"
+        store = "shared"
+    "#;
+    assert_eq!(refused(&config(mixed)), "there");
+    let here = config(&mixed.replace("store = \"shared\"", ""));
+    let limiter = PolicyLimiter::from_config(&here).expect("a store nobody uses");
+    assert!(matches!(
+        limiter.reconfigured(&config(mixed)),
+        Err(PoliciesError::NotInMemory(_))
+    ));
+    // A script runs nowhere but in Redis, and lets nothing through elsewhere.
+    let script = built(Policy::builder("p").script(CustomScript::text("return {'allow'}")));
+    assert_eq!(*script.levels()[0].limit(), Limit::block());
+    let limiter = PolicyLimiter::in_memory([script]);
+    assert!(matches!(limiter, Err(PoliciesError::NotInMemory(_))));
+}
+
+#[test]
+fn where_stores_can_be() {
+    for url in [
+        "redis://127.0.0.1",
+        "redis://127.0.0.1/",
+        "redis://localhost:6379/15",
+        "rediss://redis_1.example-host.com:6380",
+        "redis://[::1]",
+        "redis://[2001:db8::7]:6379/1",
+        "redis://:password@host",
+        "redis://user:password@host:1/0",
+        "redis://user@host",
+        "redis://user:p%2Fss@word@host:65535",
+    ] {
+        let config = config(&format!("[stores.default]\nurl = \"{url}\""));
+        assert_eq!(config.stores["default"].url, redis(url));
+        assert!(config.stores["default"].in_memory().is_none());
+    }
+    let config = config(
+        r#"
+        [stores.default]
+        url = "env:REDIS_URL"
+        tls_ca = "ca.pem"
+        tls_cert = "own.pem"
+        tls_key = "own.key"
+        prefix = "shop:tg"
+        timeout = "10ms"
+        connections = 8
+        [stores.here]
+        url = "memory:"
+        "#,
+    );
+    let expected = Store {
+        url: StoreUrl::Redis(Secret::Env("REDIS_URL".into())),
+        tls_ca: Some("ca.pem".into()),
+        tls_cert: Some("own.pem".into()),
+        tls_key: Some("own.key".into()),
+        prefix: "shop:tg".into(),
+        timeout: Duration::from_millis(10),
+        connections: 8,
+        ..Store::default()
+    };
+    assert_eq!(config.stores["default"], expected);
+    assert_eq!(config.stores["here"], Store::default());
+    assert_eq!(config.to_string().parse(), Ok(config));
+}
+
+#[test]
+fn scripts_have_their_arguments_as_text() {
+    let config = config(
+        r#"
+        [stores.default]
+        url = "redis://127.0.0.1"
+        [[policies]]
+        name = "custom"
+        algorithm = "script"
+        script = "/etc/mine.lua"
+        args = [10, -1, 1_000, 0.5, true, "text", "", "é\n"]
+        shadow = true
+        on_error = "deny"
+        [[policies.levels]]
+        name = "user"
+        key = "{tenant}/{user}"
+        [[policies.levels]]
+        name = "tenant"
+        key = "{tenant}"
+        "#,
+    );
+    let args = ["10", "-1", "1000", "0.5", "true", "text", "", "é\n"];
+    let expected = Policy::builder("custom")
+        .script(CustomScript::file("/etc/mine.lua").args(args))
+        .script_key("user", "{tenant}/{user}")
+        .script_key("tenant", "{tenant}")
+        .shadow(true)
+        .on_error(OnError::Deny);
+    assert_eq!(config.policies, [built(expected)]);
+    assert_eq!(config.policies[0].tag().collect::<Vec<_>>(), ["tenant"]);
+    assert_eq!(config.to_string().parse(), Ok(config));
+}
+
+#[test]
+fn scripts_in_code_are_checked_like_those_of_a_file() {
+    let builder = Policy::builder("p")
+        .script(CustomScript::text("").args(["1"; 65]))
+        .script_key("a", "{a}")
+        .level("b", "{b}", Limit::block());
+    assert_eq!(
+        builder.build().unwrap_err().to_string(),
+        "policy \"p\": script: \"\": expected the text of a script; \
+         args: 65 of them: expected at most 64; \
+         levels[1].block: beside a script, which decides alone: expected none"
+    );
 }
 
 #[test]
@@ -260,7 +408,7 @@ fn a_file_may_be_written_in_several_ways() {
             r#"
             server.admin_token = "env:TIDEGATE_ADMIN_TOKEN"
             server.gate_headers = ["ip"]
-            stores = { default = { url = "memory:" } }
+            stores = { default = { url = "redis://127.0.0.1:6379/0" } }
             policies = [
                 { name = "login", key = "{ip}", limit = "100r/s", burst = 20, overrides = [
                     { match.ip = "10.1.2.3", limit = "1000r/s" },
@@ -268,6 +416,9 @@ fn a_file_may_be_written_in_several_ways() {
                 { name = "api", tag = "{resource}", levels = [
                     { name = "resource", key = "{resource}", limit = "5/10s", algorithm = "sliding_log" },
                     { name = "consumer", key = "{resource}:{consumer}", limit = "3/10s", algorithm = "sliding_log" },
+                ] },
+                { name = "custom", algorithm = "script", script = "scripts/mine.lua", args = ["10", 60], headers = [
+                    "x-ratelimit-limit", "x-ratelimit-reset", "x-ratelimit-remaining"
                 ] },
             ]
             "#

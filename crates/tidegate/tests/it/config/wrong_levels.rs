@@ -292,7 +292,7 @@ name = "api"
 name = "a"
 algorithm = "script"
 script = "mine.lua""#,
-            r#"tidegate.toml:5:13: policies.api.levels.a.algorithm: "script" is not built yet: expected another algorithm
+            r#"tidegate.toml:5:13: policies.api.levels.a.algorithm: "script": expected it in the policy, which it decides as a whole
 tidegate.toml:6:1: policies.api.levels.a.script: unknown field: expected it in the policy, not here"#,
         ),
     ]);

@@ -233,7 +233,7 @@ tag = "{user}""#,
 name = "login"
 limit = "10r/s"
 colour = "red""#,
-            r#"tidegate.toml:4:1: policies.login.colour: unknown field: expected one of levels, overrides, name, key, limit, algorithm, burst, strict, align, block, tag, headers, mode, sync_interval, refusal_memory, on_error, local_share, count_denied, shadow, enabled, store, script, args"#,
+            r#"tidegate.toml:4:1: policies.login.colour: unknown field: expected one of levels, overrides, name, key, limit, algorithm, burst, strict, align, block, script, args, tag, headers, mode, sync_interval, refusal_memory, on_error, local_share, count_denied, shadow, enabled, store"#,
         ),
         (
             "an unknown field of a policy, almost right",

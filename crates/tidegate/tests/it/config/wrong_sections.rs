@@ -177,37 +177,6 @@ url = "memory:""#,
             r#"tidegate.toml:1:9: stores: the name "a b": expected 1 to 64 of the characters A-Z a-z 0-9 _ -"#,
         ),
         (
-            "a store that is not built yet",
-            r#"[stores.default]
-url = "redis://127.0.0.1:6379/0""#,
-            r#"tidegate.toml:2:7: stores.default.url: "redis://..." is not built yet: expected "memory:""#,
-        ),
-        (
-            "a cluster that is not built yet",
-            r#"[stores.default]
-url = "redis-cluster://h1:1,h2:2"
-timeout = "10ms""#,
-            r#"tidegate.toml:2:7: stores.default.url: "redis-cluster://..." is not built yet: expected "memory:""#,
-        ),
-        (
-            "an unknown kind of store",
-            r#"[stores.default]
-url = "postgres://db""#,
-            r#"tidegate.toml:2:7: stores.default.url: "postgres:…": expected "memory:""#,
-        ),
-        (
-            "a store without its colon",
-            r#"[stores.default]
-url = "memory""#,
-            r#"tidegate.toml:2:7: stores.default.url: "memory": expected "memory:""#,
-        ),
-        (
-            "a store whose url is a number",
-            r#"[stores.default]
-url = 6379"#,
-            r#"tidegate.toml:2:7: stores.default.url: not a text: expected "memory:""#,
-        ),
-        (
             "a prefix with a brace",
             r#"[stores.default]
 prefix = "a{b""#,
@@ -307,7 +276,7 @@ maxkeys = 5"#,
             "an unknown field of a store",
             r#"[stores.default]
 password = "hunter2""#,
-            r#"tidegate.toml:2:1: stores.default.password: unknown field: expected one of url, prefix, timeout, connections, replica_acks, max_keys, when_full"#,
+            r#"tidegate.toml:2:1: stores.default.password: unknown field: expected one of url, prefix, tls_ca, tls_cert, tls_key, timeout, connections, replica_acks, max_keys, when_full"#,
         ),
     ]);
 }

@@ -253,24 +253,5 @@ block = true
 enabled = false"#,
             r#"tidegate.toml:3:9: policies.login.block: true: with enabled = false, which allows everything: expected one of the two"#,
         ),
-        (
-            "a script, which is not built yet",
-            r#"[[policies]]
-name = "login"
-algorithm = "script"
-script = "scripts/mine.lua"
-args = [10, 60]"#,
-            r#"tidegate.toml:3:13: policies.login.algorithm: "script" is not built yet: expected another algorithm"#,
-        ),
-        (
-            "a script without its algorithm",
-            r#"[[policies]]
-name = "login"
-limit = "10r/s"
-script = "scripts/mine.lua"
-args = [10, 60]"#,
-            r#"tidegate.toml:4:10: policies.login.script: only algorithm = "script" has this
-tidegate.toml:5:8: policies.login.args: only algorithm = "script" has this"#,
-        ),
     ]);
 }

@@ -1,0 +1,159 @@
+//! Mistakes in where a store is, and in what only some stores have.
+
+use super::{check, errors};
+
+/// What every message about a wrong URL ends with.
+const EXPECTED: &str = r#"expected "memory:", "redis://host:port/database", "rediss://user:password@host:port/database", or "env:NAME""#;
+
+/// What is said about a URL, without that end.
+fn said(url: &str) -> String {
+    let errors = errors(&format!("[stores.default]\nurl = {url}\nmax_keys = 5"));
+    let start = "tidegate.toml:2:7: stores.default.url: ";
+    let said = errors.strip_prefix(start).expect(&errors);
+    said.strip_suffix(EXPECTED).expect(&errors).to_owned()
+}
+
+#[test]
+fn what_is_wrong_with_a_url() {
+    for (url, expected) in [
+        // Not a text, and so not repeated.
+        ("6379", "not a text: "),
+        (r#"["redis://127.0.0.1"]"#, "not a text: "),
+        // Other kinds.
+        (r#""""#, r#""": "#),
+        (r#""memory""#, r#""memory": "#),
+        (r#""memory:1""#, r#""memory:…": "#),
+        (r#""127.0.0.1:6379""#, r#""127.0.0.1:…": "#),
+        (r#""postgres://db""#, r#""postgres:…": "#),
+        (r#""Redis://127.0.0.1""#, r#""Redis:…": "#),
+        (r#"" redis://127.0.0.1""#, r#"" redis:…": "#),
+        (r#""redis:127.0.0.1""#, r#""redis:…": "#),
+        (r#""env:""#, r#""env:": "#),
+        // Still to come.
+        (
+            r#""redis-cluster://h1:1,h2:2""#,
+            r#""redis-cluster://…" is not built yet: "#,
+        ),
+        (
+            r#""redis-sentinel://h1:1/main""#,
+            r#""redis-sentinel://…" is not built yet: "#,
+        ),
+        // No host.
+        (r#""redis://""#, r#""redis://…": "#),
+        (r#""redis:///0""#, r#""redis://…": "#),
+        (r#""redis://:6379""#, r#""redis://…": "#),
+        (r#""rediss://user:password@""#, r#""rediss://…": "#),
+        (r#""redis://ho st""#, r#""redis://…": "#),
+        (r#""redis://host\n""#, r#""redis://…": "#),
+        (r#""redis://h1:1,h2:2""#, r#""redis://…": "#),
+        (r#""redis://::1""#, r#""redis://…": "#),
+        (r#""redis://[::1""#, r#""redis://…": "#),
+        (r#""redis://[one]:6379""#, r#""redis://…": "#),
+        // No port.
+        (r#""redis://host:""#, r#""redis://…": "#),
+        (r#""redis://host:0""#, r#""redis://…": "#),
+        (r#""redis://host:65536""#, r#""redis://…": "#),
+        (r#""redis://host:+1""#, r#""redis://…": "#),
+        (r#""redis://host:port""#, r#""redis://…": "#),
+        // No database.
+        (r#""redis://host/one""#, r#""redis://…": "#),
+        (r#""redis://host/-1""#, r#""redis://…": "#),
+        (r#""redis://host/0/1""#, r#""redis://…": "#),
+        (r#""redis://host/99999999999""#, r#""redis://…": "#),
+        (r#""redis://host?db=1""#, r#""redis://…": "#),
+        (r#""redis://host#0""#, r#""redis://…": "#),
+        // In a password these are written as %2F, %3F and %23.
+        (r#""redis://:pass/word@host""#, r#""redis://…": "#),
+        (r#""redis://:pass?word@host""#, r#""redis://…": "#),
+        (r#""redis://:pass#word@host""#, r#""redis://…": "#),
+        (r#""redis://host/0@other""#, r#""redis://…": "#),
+    ] {
+        assert_eq!(said(url), expected, "{url}");
+    }
+}
+
+#[test]
+fn what_is_wrong_beside_a_url() {
+    check(&[
+        (
+            "settings of a store in memory for Redis",
+            r#"[stores.default]
+url = "redis://127.0.0.1:6379/0"
+max_keys = 5
+when_full = "deny""#,
+            r#"tidegate.toml:3:12: stores.default.max_keys: without effect in Redis: expected it with a store in memory only
+tidegate.toml:4:13: stores.default.when_full: without effect in Redis: expected it with a store in memory only"#,
+        ),
+        (
+            "the same for a URL that is not known yet",
+            r#"[stores.default]
+url = "env:REDIS_URL"
+max_keys = 5"#,
+            r#"tidegate.toml:3:12: stores.default.max_keys: without effect in Redis: expected it with a store in memory only"#,
+        ),
+        (
+            "acknowledgements, which are not built yet",
+            r#"[stores.default]
+url = "redis://127.0.0.1"
+replica_acks = 1"#,
+            r#"tidegate.toml:3:16: stores.default.replica_acks: not built yet: expected 0"#,
+        ),
+        (
+            "certificates in memory, said once each",
+            r#"[stores.default]
+tls_ca = "ca.pem"
+tls_cert = "cert.pem""#,
+            r#"tidegate.toml:2:10: stores.default.tls_ca: without effect here: expected it with a rediss:// store only
+tidegate.toml:3:12: stores.default.tls_cert: without effect here: expected it with a rediss:// store only"#,
+        ),
+        (
+            "certificates for a connection that is not encrypted",
+            r#"[stores.default]
+url = "redis://127.0.0.1"
+tls_ca = "ca.pem"
+tls_cert = "cert.pem"
+tls_key = "key.pem""#,
+            r#"tidegate.toml:3:10: stores.default.tls_ca: without effect here: expected it with a rediss:// store only
+tidegate.toml:4:12: stores.default.tls_cert: without effect here: expected it with a rediss:// store only
+tidegate.toml:5:11: stores.default.tls_key: without effect here: expected it with a rediss:// store only"#,
+        ),
+        (
+            "a certificate without its key",
+            r#"[stores.default]
+url = "rediss://127.0.0.1"
+tls_cert = "cert.pem""#,
+            r#"tidegate.toml:1:1: stores.default.tls_key: missing: expected it beside tls_cert"#,
+        ),
+        (
+            "a key without its certificate",
+            r#"[stores.default]
+url = "env:REDIS_URL"
+tls_key = "key.pem""#,
+            r#"tidegate.toml:1:1: stores.default.tls_cert: missing: expected it beside tls_key"#,
+        ),
+        (
+            "paths that are none",
+            r#"[stores.default]
+url = "rediss://127.0.0.1"
+tls_ca = ""
+tls_cert = 1
+tls_key = []"#,
+            r#"tidegate.toml:3:10: stores.default.tls_ca: "": expected the path of a file
+tidegate.toml:4:12: stores.default.tls_cert: 1: expected the path of a file
+tidegate.toml:5:11: stores.default.tls_key: a list: expected the path of a file"#,
+        ),
+        (
+            "nothing is said about the rest before the URL is right",
+            r#"[stores.default]
+url = "redis://"
+tls_ca = "ca.pem"
+max_keys = 5
+timeout = "10ms"
+[[policies]]
+name = "custom"
+algorithm = "script"
+script = "mine.lua""#,
+            r#"tidegate.toml:2:7: stores.default.url: "redis://…": expected "memory:", "redis://host:port/database", "rediss://user:password@host:port/database", or "env:NAME""#,
+        ),
+    ]);
+}
