@@ -14,7 +14,9 @@ use tidegate::algorithm::{
     FixedWindow, FixedWindowState, Outcome, SlidingLog, SlidingWindow, SlidingWindowState, Span,
     TokenBucket, TokenBucketState, Used,
 };
-use tidegate::{Align, Charge, Cost, Decision, Keys, Kind, LevelOutcome, Limit, Receipt, Source};
+use tidegate::{
+    Align, Charge, Cost, Decision, Keys, Kind, LevelOutcome, Limit, Policy, Receipt, Source,
+};
 
 use crate::script::{Script, Scripts, Task};
 
@@ -60,46 +62,104 @@ pub(crate) fn pack(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
     Some(packed)
 }
 
+/// What the checks of a policy have in common, where no override is in force and the
+/// cost is one: nearly all of them.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    one: Shape,
+    levels: usize,
+}
+
+/// The part of a call that the keys do not change.
+#[derive(Debug, Clone)]
+struct Shape {
+    script: Arc<Script>,
+    limits: Arc<[Limit]>,
+    /// The limits, packed.
+    packed: Arc<[Vec<u8>]>,
+}
+
+impl Shape {
+    fn new(scripts: &Scripts, task: Task, limits: Arc<[Limit]>, cost: Cost) -> Self {
+        Self {
+            script: scripts.get(task, limits.iter()),
+            packed: limits
+                .iter()
+                .filter_map(|limit| pack(limit, cost))
+                .collect(),
+            limits,
+        }
+    }
+}
+
+fn task(charge: Charge) -> Task {
+    match charge {
+        Charge::Always => Task::CheckCounting,
+        Charge::Admitted | Charge::Nothing => Task::Check,
+    }
+}
+
+impl Prepared {
+    pub(crate) fn new(scripts: &Scripts, policy: &Policy, charge: Charge) -> Self {
+        let limits = policy.levels().iter().map(|level| *level.limit()).collect();
+        Self {
+            one: Shape::new(scripts, task(charge), limits, Cost::ONE),
+            levels: policy.levels().len(),
+        }
+    }
+}
+
 /// One check of a policy, ready to be asked by anybody who wants the same.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) script: Arc<Script>,
+    shape: Shape,
     pub(crate) keys: SmallVec<[String; 2]>,
-    pub(crate) limits: SmallVec<[Limit; 2]>,
     pub(crate) cost: Cost,
     pub(crate) charge: Charge,
-    /// The limits, packed.
-    pub(crate) packed: SmallVec<[Vec<u8>; 2]>,
     /// Of the keys: different ones are told apart by a glance.
     hash: u64,
 }
 
 impl Call {
     pub(crate) fn new(
+        prepared: &Prepared,
         scripts: &Scripts,
         prefix: &str,
         keys: &Keys<'_>,
         cost: Cost,
         charge: Charge,
     ) -> Self {
-        let limits: SmallVec<[Limit; 2]> = keys.iter().map(|key| *key.limit()).collect();
-        let task = match charge {
-            Charge::Always => Task::CheckCounting,
-            Charge::Admitted | Charge::Nothing => Task::Check,
+        let ordinary = keys.iter().filter(|key| key.overridden_by().is_none());
+        let is_ordinary = cost == Cost::ONE && ordinary.count() == prepared.levels;
+        // A look needs no other script than a check that counts what it admits.
+        let shape = match is_ordinary && charge != Charge::Nothing {
+            true => prepared.one.clone(),
+            false => {
+                let limits = keys.iter().map(|key| *key.limit()).collect();
+                Shape::new(scripts, task(charge), limits, cost)
+            }
         };
         let keys = stored_keys(keys, prefix);
         Self {
-            script: scripts.get(task, &limits),
+            shape,
             hash: FixedState::default().hash_one(&keys[..]),
             keys,
-            packed: limits
-                .iter()
-                .filter_map(|limit| pack(limit, cost))
-                .collect(),
-            limits,
             cost,
             charge,
         }
+    }
+
+    pub(crate) fn script(&self) -> &Script {
+        &self.shape.script
+    }
+
+    pub(crate) fn limits(&self) -> &[Limit] {
+        &self.shape.limits
+    }
+
+    /// The limits, packed.
+    pub(crate) fn packed(&self) -> &[Vec<u8>] {
+        &self.shape.packed
     }
 
     /// Whether one call can answer both: with refusals counted, each changes what the
@@ -110,8 +170,8 @@ impl Call {
             && self.charge == other.charge
             && self.cost == other.cost
             && self.keys == other.keys
-            && self.packed == other.packed
-            && Arc::ptr_eq(&self.script, &other.script)
+            && self.shape.packed == other.shape.packed
+            && Arc::ptr_eq(&self.shape.script, &other.shape.script)
     }
 }
 

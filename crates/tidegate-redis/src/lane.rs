@@ -36,10 +36,6 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 /// What to ask.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "always behind an Arc, and nearly always a check"
-)]
 pub(crate) enum Question {
     /// A check, which may share its call with others like it.
     Check(Call),
@@ -51,6 +47,8 @@ pub(crate) enum Question {
     },
     /// Keys to forget.
     Delete(Vec<String>),
+    /// A script to compile and keep.
+    Load(Arc<Script>),
 }
 
 /// What came back.
@@ -274,14 +272,14 @@ fn pipeline(groups: &[Group], by_name: bool) -> Pipeline {
     for group in groups {
         match &*group.question {
             Question::Check(call) => {
-                run(&mut pipeline, &call.script);
+                run(&mut pipeline, call.script());
                 pipeline.arg(call.keys.len()).arg(&call.keys[..]);
                 let asked = match call.charge {
                     Charge::Nothing => 0,
                     _ => group.responders.len(),
                 };
                 pipeline.arg(asked).arg(call.cost.get());
-                for packed in &call.packed {
+                for packed in call.packed() {
                     pipeline.arg(packed);
                 }
             }
@@ -295,6 +293,9 @@ fn pipeline(groups: &[Group], by_name: bool) -> Pipeline {
             }
             Question::Delete(keys) => {
                 pipeline.cmd("DEL").arg(keys);
+            }
+            Question::Load(script) => {
+                pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text());
             }
         }
     }
@@ -346,7 +347,7 @@ fn read(call: &Call, value: &Value, asked: usize) -> Option<Vec<Decision>> {
     let numbers: Option<smallvec::SmallVec<[i64; 16]>> = numbers.collect();
     let looks = call.charge == Charge::Nothing;
     let charged = if looks { 0 } else { asked };
-    let decisions = decisions(&call.limits, call.cost, call.charge, charged, &numbers?);
+    let decisions = decisions(call.limits(), call.cost, call.charge, charged, &numbers?);
     let mut decisions = decisions.ok()?;
     if let (true, Some(look)) = (looks, decisions.first().cloned()) {
         decisions.resize(asked, look);

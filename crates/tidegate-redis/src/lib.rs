@@ -21,8 +21,12 @@
 //! store that keeps failing is not asked for a while. In all these cases the policy's
 //! `on_error` decides, and the decision's source says so.
 
+mod configured;
 mod limiter;
+
+mod custom;
 mod local;
+mod shared;
 
 mod store;
 
@@ -41,6 +45,7 @@ mod conformance;
 #[expect(dead_code, reason = "the integration tests use all of it")]
 mod server;
 
+pub use configured::SetupError;
 pub use error::{ErrorKind, StoreError};
 pub use limiter::{SharedLimiter, Store, TryCheckError};
 pub use store::{RedisOptions, RedisStats, RedisStore};

@@ -1,18 +1,17 @@
 //! Policies over stores that many machines share: a policy's name and attributes in, a
 //! decision out, whatever happens to the store.
-//!
-//! Fail open, fail closed, or decide alone: that is chosen here, and nowhere else.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
-use tidegate::algorithm::{Outcome, Used};
 use tidegate::{
-    Attributes, Charge, CheckError, Cost, Decision, Keys, Kind, LevelOutcome, Limit, MemoryStore,
-    OnError, PoliciesError, Policy, PolicyDecision, PolicyLimiter, Receipt, Source, Which,
+    Attributes, Charge, CheckError, Cost, Decisions, Explained, MemoryStore, PoliciesError, Policy,
+    PolicyDecision, PolicyLimiter, Receipt, Which,
 };
 
+use crate::configured::SetupError;
 use crate::error::StoreError;
-use crate::local;
+use crate::shared::Shared;
 use crate::store::RedisStore;
 
 /// Where a policy's counts are kept.
@@ -66,16 +65,6 @@ pub struct SharedLimiter {
     stores: BTreeMap<Box<str>, Store>,
 }
 
-/// A policy whose counts are kept in Redis.
-#[derive(Debug)]
-struct Shared {
-    policy: Policy,
-    store: RedisStore,
-    charge: Charge,
-    /// Decides when the store cannot, under `on_error = "local"`.
-    local: Option<PolicyLimiter>,
-}
-
 /// Why a check has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TryCheckError {
@@ -92,26 +81,24 @@ impl SharedLimiter {
     pub fn new<N: Into<Box<str>>, S: Into<Store>>(
         stores: impl IntoIterator<Item = (N, S)>,
         policies: impl IntoIterator<Item = Policy>,
-    ) -> Result<Self, PoliciesError> {
+    ) -> Result<Self, SetupError> {
         let stores = stores.into_iter();
         let stores = stores.map(|(name, store)| (name.into(), store.into()));
-        Self::build(stores.collect(), policies, None)
+        Self::build(stores.collect(), policies, Path::new(""), None)
     }
 
     /// The same stores under other policies: keys go on with what they have used.
     /// Receipts from before may be void.
-    pub fn changed(
-        &self,
-        policies: impl IntoIterator<Item = Policy>,
-    ) -> Result<Self, PoliciesError> {
-        Self::build(self.stores.clone(), policies, Some(self))
+    pub fn changed(&self, policies: impl IntoIterator<Item = Policy>) -> Result<Self, SetupError> {
+        Self::build(self.stores.clone(), policies, Path::new(""), Some(self))
     }
 
-    fn build(
+    pub(crate) fn build(
         stores: BTreeMap<Box<str>, Store>,
         policies: impl IntoIterator<Item = Policy>,
+        folder: &Path,
         before: Option<&Self>,
-    ) -> Result<Self, PoliciesError> {
+    ) -> Result<Self, SetupError> {
         let in_memory = stores.iter().filter_map(|(name, store)| match store {
             Store::Memory(store) => Some((name.clone(), store.clone())),
             Store::Redis(_) => None,
@@ -123,21 +110,21 @@ impl SharedLimiter {
             match stores.get(policy.store()) {
                 Some(Store::Redis(store)) => {
                     let before = before.and_then(|before| before.shared.get(&name));
-                    let policy = Shared::new(policy, store.clone(), before)?;
+                    let policy = Shared::new(policy, store.clone(), folder, before)?;
                     if shared.insert(name.clone(), policy).is_some() {
-                        return Err(PoliciesError::Duplicate(name.into()));
+                        return Err(PoliciesError::Duplicate(name.into()).into());
                     }
                 }
                 _ => own.push(policy),
             }
         }
         if let Some(policy) = own.iter().find(|policy| shared.contains_key(policy.name())) {
-            return Err(PoliciesError::Duplicate(policy.name().into()));
+            return Err(PoliciesError::Duplicate(policy.name().into()).into());
         }
-        let memory = match before {
-            Some(before) => before.memory.changed(own)?,
-            None => PolicyLimiter::with_stores(in_memory, own)?,
-        };
+        let memory = PolicyLimiter::with_stores(in_memory, own)?;
+        if let Some(before) = before {
+            before.memory.void_receipts();
+        }
         Ok(Self {
             memory,
             shared,
@@ -199,6 +186,62 @@ impl SharedLimiter {
         Ok(shared.ask(&keys, cost, Charge::Nothing).await?)
     }
 
+    /// Asks several policies, in order. The first refusal ends it, and what the
+    /// policies before it had charged is given back, as far as their stores can be
+    /// reached: for a while that may refuse somebody else, but it never lets too many
+    /// through.
+    pub async fn check_all<A>(
+        &self,
+        policies: &[&str],
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<Decisions<'_>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        // Bad input is found before anything is charged.
+        for policy in policies {
+            match self.shared.get(*policy) {
+                Some(shared) => drop(shared.keys(attributes)?),
+                None => drop(self.memory.peek(policy, attributes, cost)?),
+            }
+        }
+        let mut decisions: Vec<PolicyDecision<'_>> = Vec::new();
+        for policy in policies {
+            let decision = self.check(policy, attributes, cost).await?;
+            let refused = !decision.allowed();
+            decisions.push(decision);
+            if refused {
+                break;
+            }
+        }
+        let decisions: Decisions<'_> = decisions.into_iter().collect();
+        if !decisions.allowed() {
+            for decision in decisions.as_slice() {
+                if let Some(receipt) = decision.receipt() {
+                    let policy = decision.policy().name();
+                    // A store that fails now is not worth a failed request.
+                    drop(self.refund(policy, attributes, &receipt).await);
+                }
+            }
+        }
+        Ok(decisions)
+    }
+
+    /// Has every script of one's own compiled by its store, and returns what is wrong
+    /// with them; of a store that is down, that it is.
+    pub async fn verify_scripts(&self) -> Vec<(&str, StoreError)> {
+        let mut wrong = Vec::new();
+        for shared in self.shared.values() {
+            if let Some(custom) = &shared.custom
+                && let Err(error) = shared.store.load(custom.script()).await
+            {
+                wrong.push((shared.policy.name(), error));
+            }
+        }
+        wrong
+    }
+
     /// Gives back what a check with these attributes charged, as far as it still
     /// counts. A receipt is for one refund, and worth nothing after a reset, a change
     /// of the limit or a step back of the clock.
@@ -240,6 +283,24 @@ impl SharedLimiter {
         Ok(forgotten)
     }
 
+    /// Every level as it stands for these attributes, with its settings, charging
+    /// nothing.
+    pub async fn explain<A>(
+        &self,
+        policy: &str,
+        attributes: &A,
+    ) -> Result<Vec<Explained<'_>>, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let Some(shared) = self.shared.get(policy) else {
+            return Ok(self.memory.explain(policy, attributes)?);
+        };
+        let keys = shared.policy.keys(attributes).map_err(CheckError::from)?;
+        let look = shared.ask(&keys, Cost::ONE, Charge::Nothing).await?;
+        Ok(shared.policy.explain(&keys, &look))
+    }
+
     /// The policy of a name.
     #[must_use]
     pub fn policy(&self, name: &str) -> Option<&Policy> {
@@ -250,107 +311,5 @@ impl SharedLimiter {
     /// The stores, by name.
     pub fn stores(&self) -> impl Iterator<Item = (&str, &Store)> {
         self.stores.iter().map(|(name, store)| (&**name, store))
-    }
-}
-
-impl Shared {
-    fn new(
-        policy: Policy,
-        store: RedisStore,
-        before: Option<&Self>,
-    ) -> Result<Self, PoliciesError> {
-        let local = match policy.on_error() {
-            OnError::Local => Some(local::limiter(
-                &policy,
-                before.and_then(|before| before.local.as_ref()),
-            )?),
-            OnError::Allow | OnError::Deny => None,
-        };
-        let charge = match policy.count_denied() {
-            true => Charge::Always,
-            false => Charge::Admitted,
-        };
-        Ok(Self {
-            policy,
-            store,
-            charge,
-            local,
-        })
-    }
-
-    /// The keys to ask about: none where nothing is measured.
-    fn keys<'a, A>(&'a self, attributes: &'a A) -> Result<Keys<'a>, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        Ok(match self.policy.enabled() {
-            true => self.policy.keys(attributes)?,
-            false => Keys::none(&self.policy),
-        })
-    }
-
-    async fn ask(
-        &self,
-        keys: &Keys<'_>,
-        cost: Cost,
-        charge: Charge,
-    ) -> Result<PolicyDecision<'_>, StoreError> {
-        if keys.iter().next().is_none() {
-            // Nothing counts, so there is nothing to ask.
-            return Ok(self.decision(keys, self.allowed(Source::Store)));
-        }
-        let decision = self.store.decide(keys, cost, charge).await?;
-        if let (Some(local), true) = (&self.local, decision.receipt().is_some()) {
-            // What the store has admitted counts here, too: it goes on from there.
-            local::charge(local, keys, cost);
-        }
-        Ok(self.decision(keys, decision))
-    }
-
-    /// What the policy says when the store has not answered.
-    fn without_store(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> PolicyDecision<'_> {
-        match (&self.local, self.policy.on_error()) {
-            (Some(local), _) => self.decision(keys, local::decide(local, keys, cost, charge)),
-            (None, OnError::Deny) => self.decision(keys, self.denied(keys, cost)),
-            (None, _) => {
-                self.decision(&Keys::none(&self.policy), self.allowed(Source::ErrorPolicy))
-            }
-        }
-    }
-
-    fn decision(&self, keys: &Keys<'_>, decision: Decision) -> PolicyDecision<'_> {
-        PolicyDecision::from_store(&self.policy, keys, decision)
-    }
-
-    fn allowed(&self, source: Source) -> Decision {
-        Decision::from_store([], local::now_us(), None, source, false)
-    }
-
-    /// Refused until the store is asked again.
-    fn denied(&self, keys: &Keys<'_>, cost: Cost) -> Decision {
-        let probe = self.store.next_probe().as_micros();
-        let probe_us = u64::try_from(probe).unwrap_or(u64::MAX).max(1);
-        let levels = keys.iter().map(|key| {
-            let limit = size(key.limit());
-            LevelOutcome {
-                outcome: Outcome {
-                    limit,
-                    used: Used::requests(limit),
-                    retry_after_us: Some(probe_us),
-                    reset_after_us: probe_us,
-                },
-                cost,
-                mark: 0,
-            }
-        });
-        Decision::from_store(levels, local::now_us(), Some(0), Source::ErrorPolicy, false)
-    }
-}
-
-/// What a decision reports as the limit.
-fn size(limit: &Limit) -> u32 {
-    match limit.kind() {
-        Kind::TokenBucket(bucket) => bucket.burst(),
-        _ => limit.spec().map_or(0, |spec| spec.rate.requests()),
     }
 }

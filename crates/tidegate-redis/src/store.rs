@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Receipt};
+use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::breaker::{Breaker, Change, Permit};
-use crate::call::{Call, refund_arguments, stored_keys};
+use crate::call::{Call, Prepared, refund_arguments, stored_keys};
 use crate::error::{ErrorKind, StoreError};
 use crate::lane::{Answer, Lane, Question, Traffic};
 use crate::retry::Schedule;
@@ -27,6 +27,8 @@ pub struct RedisStore(Arc<Inner>);
 
 struct Inner {
     name: String,
+    /// What it was made of, hashed: it may hold a password.
+    origin: u64,
     prefix: String,
     timeout: Duration,
     lanes: Box<[Lane]>,
@@ -131,6 +133,7 @@ impl RedisStore {
     /// A store at `redis://` or `rediss://`, with user, password and database as they
     /// stand in the URL.
     pub fn new(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
+        let origin = origin(url, &options);
         let client = match options.certificates {
             Some(certificates) => redis::Client::build_with_tls(url, certificates),
             None => redis::Client::open(url),
@@ -144,6 +147,7 @@ impl RedisStore {
         let lane = || Lane::new(client.clone(), Arc::clone(&traffic));
         Ok(Self(Arc::new(Inner {
             name: options.name,
+            origin,
             prefix: options.prefix,
             timeout: options.timeout,
             lanes: (0..options.connections).map(|_| lane()).collect(),
@@ -189,14 +193,21 @@ impl RedisStore {
         self.breaker(|breaker| breaker.next_probe(now))
     }
 
+    /// What all checks of a policy have in common.
+    pub(crate) fn prepare(&self, policy: &Policy, charge: Charge) -> Prepared {
+        Prepared::new(&self.0.scripts, policy, charge)
+    }
+
     /// Decides the levels of these keys in one step.
     pub(crate) async fn decide(
         &self,
+        prepared: &Prepared,
         keys: &Keys<'_>,
         cost: Cost,
         charge: Charge,
     ) -> Result<Decision, StoreError> {
-        let call = Call::new(&self.0.scripts, &self.0.prefix, keys, cost, charge);
+        let (scripts, prefix) = (&self.0.scripts, &self.0.prefix);
+        let call = Call::new(prepared, scripts, prefix, keys, cost, charge);
         match self.run(Question::Check(call)).await? {
             Answer::Decision(decision) => Ok(decision),
             Answer::Value(_) => Err(StoreError::new(ErrorKind::Script, "no decision")),
@@ -224,6 +235,17 @@ impl RedisStore {
             Answer::Value(Value::Int(count)) => Ok(usize::try_from(count).unwrap_or(0)),
             _ => Err(StoreError::new(ErrorKind::Other, "DEL answers no number")),
         }
+    }
+
+    /// Has a script compiled and kept.
+    pub(crate) async fn load(&self, script: &Arc<Script>) -> Result<(), StoreError> {
+        let question = Question::Load(Arc::clone(script));
+        self.run(question).await.map(|_| ())
+    }
+
+    /// Whether it was made of this URL and these options.
+    pub(crate) fn is_made_of(&self, url: &str, options: &RedisOptions) -> bool {
+        self.0.origin == origin(url, options)
     }
 
     /// Runs a script.
@@ -304,6 +326,7 @@ impl RedisStore {
         let key = match question {
             Question::Check(call) => call.keys.last(),
             Question::Script { keys, .. } | Question::Delete(keys) => keys.last(),
+            Question::Load(_) => None,
         };
         let lanes = self.0.lanes.len() as u64;
         let index = self.0.random.hash_one(key) % lanes;
@@ -363,6 +386,11 @@ impl RedisStore {
         let random = RandomState::new().build_hasher().finish() >> 32;
         f64::from(u32::try_from(random).unwrap_or(0)) / f64::from(u32::MAX)
     }
+}
+
+/// What tells one store from another.
+fn origin(url: &str, options: &RedisOptions) -> u64 {
+    foldhash::fast::FixedState::default().hash_one((url, format!("{options:?}")))
 }
 
 impl fmt::Debug for RedisStore {

@@ -44,6 +44,13 @@ fn is_plain(byte: u8) -> bool {
     PLAIN[usize::from(byte)]
 }
 
+/// A value that is its own encoding, as text.
+#[inline]
+pub(crate) fn plain(value: &[u8]) -> Option<&str> {
+    let plain = (1..=MAX_VALUE).contains(&value.len()) && value.iter().all(|byte| is_plain(*byte));
+    plain.then(|| std::str::from_utf8(value).ok()).flatten()
+}
+
 fn escaped(byte: u8) -> [u8; WIDEST] {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let digit = |digit: u8| DIGITS[usize::from(digit)];

@@ -1,5 +1,7 @@
 //! A limiter over a real Redis does what the one in memory does.
 
+use std::time::Duration;
+
 use tidegate::{Cost, Limit, Policy, Source};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 
@@ -8,7 +10,8 @@ use crate::server::Server;
 #[tokio::test]
 async fn five_a_minute_are_five_a_minute() {
     let server = Server::start();
-    let store = RedisStore::new(&server.url(), RedisOptions::default()).unwrap();
+    let options = RedisOptions::default().timeout(Duration::from_secs(10));
+    let store = RedisStore::new(&server.url(), options).unwrap();
     let policy = Policy::builder("login")
         .key("{ip}")
         .limit(Limit::per_minute(5));

@@ -4,3 +4,4 @@
 mod server;
 
 mod checks;
+mod custom;

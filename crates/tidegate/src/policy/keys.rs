@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::cases::Case;
 use super::{Policy, PolicyLevel};
 use crate::attributes::Attributes;
-use crate::key::KeyText;
+use crate::key::{self, KeyText};
 use crate::limit::Limit;
 
 /// The keys of one check of a policy: one a level, with the limit in force for it.
@@ -227,6 +227,9 @@ impl<'a> LevelKey<'a> {
         if self.level().key.names().len() != 1 {
             return String::from_utf8_lossy(self.identity);
         }
+        if let Some(text) = key::plain(self.identity) {
+            return text.into();
+        }
         let mut text = KeyText::new();
         text.push_tuple([self.identity]);
         String::from_utf8_lossy(text.as_bytes()).into_owned().into()
@@ -237,25 +240,31 @@ impl<'a> LevelKey<'a> {
     #[must_use]
     pub fn stored(&self, prefix: &str) -> String {
         let level = self.level();
-        let (policy, name) = (&self.policy.name, &level.name);
+        let (policy, name) = (&*self.policy.name, &*level.name);
         let values = self.text();
-        if level.tag_slots.is_empty() {
-            return match level.key.attributes().len() {
-                0 => format!("{prefix}:{{{policy}}}:{policy}:{name}"),
-                _ => format!("{prefix}:{{{policy}}}:{policy}:{name}:{values}"),
-            };
-        }
-        if (0..).zip(&level.tag_slots).all(|(at, slot)| at == *slot)
-            && level.tag_slots.len() == level.key.attributes().len()
-        {
-            return format!("{prefix}:{{{values}}}:{policy}:{name}");
-        }
         let parts: SmallVec<[&str; 4]> = values.split(':').collect();
-        let tag: SmallVec<[&str; 4]> = level
-            .tag_slots
-            .iter()
-            .map(|slot| parts[usize::from(*slot)])
-            .collect();
-        format!("{prefix}:{{{}}}:{policy}:{name}:{values}", tag.join(":"))
+        let slots = || level.tag_slots.iter().map(|slot| usize::from(*slot));
+        let is_tag = slots().eq(0..level.key.names().len());
+        let length = prefix.len() + 2 * (policy.len() + values.len()) + name.len() + 8;
+        let mut key = String::with_capacity(length);
+        key.push_str(prefix);
+        key.push_str(":{");
+        if level.tag_slots.is_empty() {
+            key.push_str(policy);
+        }
+        for (number, slot) in slots().enumerate() {
+            if number > 0 {
+                key.push(':');
+            }
+            key.push_str(parts[slot]);
+        }
+        for part in ["}:", policy, ":", name] {
+            key.push_str(part);
+        }
+        if !is_tag {
+            key.push(':');
+            key.push_str(&values);
+        }
+        key
     }
 }

@@ -1,0 +1,114 @@
+//! A limiter from a config: the environment and the files it names are read here.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use tidegate::{Config, PoliciesError, Secret, StoreUrl};
+
+use crate::error::StoreError;
+use crate::limiter::{SharedLimiter, Store};
+use crate::store::{RedisOptions, RedisStore};
+
+/// Why there is no limiter.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// The policies and stores do not fit together.
+    #[error(transparent)]
+    Policies(#[from] PoliciesError),
+    /// The script of a policy cannot be used.
+    #[error("the script of policy {policy:?}: {problem}")]
+    Script {
+        /// The policy's name.
+        policy: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A store cannot be what the config says.
+    #[error("store {store:?}: {problem}")]
+    Store {
+        /// The store's name.
+        store: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl SharedLimiter {
+    /// A limiter over the policies and stores of a config. Relative paths in it are
+    /// relative to `folder`, the one that the config file is in.
+    ///
+    /// Nothing is connected yet: a store that is down is a store that is down.
+    pub fn from_config(config: &Config, folder: &Path) -> Result<Self, SetupError> {
+        let stores = stores(config, folder, None)?;
+        Self::build(stores, config.policies.iter().cloned(), folder, None)
+    }
+
+    /// A limiter over another config that goes on with the counts and connections of
+    /// this one, in every store that is the same.
+    pub fn reconfigured(&self, config: &Config, folder: &Path) -> Result<Self, SetupError> {
+        let stores = stores(config, folder, Some(self))?;
+        Self::build(stores, config.policies.iter().cloned(), folder, Some(self))
+    }
+}
+
+fn stores(
+    config: &Config,
+    folder: &Path,
+    before: Option<&SharedLimiter>,
+) -> Result<BTreeMap<Box<str>, Store>, SetupError> {
+    let mut stores = BTreeMap::new();
+    for (name, store) in &config.stores {
+        let before = before.and_then(|before| before.stores().find(|(other, _)| other == name));
+        let made = make(name, store, folder, before.map(|(_, store)| store));
+        let made = made.map_err(|problem| SetupError::Store {
+            store: name.clone(),
+            problem,
+        })?;
+        stores.insert(name.as_str().into(), made);
+    }
+    Ok(stores)
+}
+
+fn make(
+    name: &str,
+    store: &tidegate::Store,
+    folder: &Path,
+    before: Option<&Store>,
+) -> Result<Store, String> {
+    if let Some(memory) = store.in_memory() {
+        return Ok(match before {
+            Some(Store::Memory(same)) if same.bounds() == memory.bounds() => same.clone().into(),
+            _ => memory.into(),
+        });
+    }
+    let url = match &store.url {
+        StoreUrl::Redis(Secret::Text(url)) => url.clone(),
+        StoreUrl::Redis(Secret::Env(variable)) => std::env::var(variable)
+            .map_err(|_| format!("the environment variable {variable} is not set"))?,
+        StoreUrl::Memory => String::new(),
+    };
+    let read = |path: &Option<String>| {
+        let path = path.as_ref().map(|path| folder.join(path));
+        path.map(|path| {
+            std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
+        })
+        .transpose()
+    };
+    let mut options = RedisOptions::default()
+        .name(name)
+        .prefix(&store.prefix)
+        .timeout(store.timeout)
+        .connections(usize::try_from(store.connections).unwrap_or(usize::MAX));
+    let (authority, certificate) = (read(&store.tls_ca)?, read(&store.tls_cert)?);
+    let own = certificate.zip(read(&store.tls_key)?);
+    if authority.is_some() || own.is_some() {
+        options = options.certificates(authority, own);
+    }
+    match before {
+        Some(Store::Redis(same)) if same.is_made_of(&url, &options) => Ok(same.clone().into()),
+        _ => RedisStore::new(&url, options)
+            .map(Store::from)
+            .map_err(|error: StoreError| error.to_string()),
+    }
+}

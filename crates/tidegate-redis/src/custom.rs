@@ -1,0 +1,168 @@
+//! Scripts of the user's own: run as they are, their answers believed only when they
+//! are well formed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use redis::Value;
+use tidegate::algorithm::Outcome;
+use tidegate::{
+    Cost, CustomScript, Decision, Keys, LevelOutcome, Policy, PolicyDecision, ScriptAnswer,
+    ScriptSource, Source,
+};
+
+use crate::error::{ErrorKind, StoreError};
+use crate::local::now_us;
+use crate::script::Script;
+use crate::store::RedisStore;
+
+/// The longest text of a script, and the longest value of a header.
+const MAX_TEXT: usize = 1 << 20;
+const MAX_VALUE: usize = 1024;
+
+/// A script that was read, and what it is called with.
+#[derive(Debug)]
+pub(crate) struct Custom {
+    script: Arc<Script>,
+    arguments: Vec<Vec<u8>>,
+}
+
+impl Custom {
+    /// Reads a script; a relative path is relative to the folder.
+    pub(crate) fn read(custom: &CustomScript, folder: &Path) -> Result<Self, String> {
+        let text = match custom.source() {
+            ScriptSource::Text(text) => text.to_string(),
+            ScriptSource::File(path) => {
+                let file = folder.join(&**path);
+                let shown = file.display();
+                std::fs::read_to_string(&file).map_err(|error| format!("{shown}: {error}"))?
+            }
+        };
+        if text.trim().is_empty() || text.len() > MAX_TEXT {
+            let length = text.len();
+            return Err(format!(
+                "{length} bytes: expected a script of 1 to {MAX_TEXT}"
+            ));
+        }
+        Ok(Self {
+            script: Arc::new(Script::new(text)),
+            arguments: custom.arguments().map(|it| it.as_bytes().into()).collect(),
+        })
+    }
+
+    pub(crate) fn script(&self) -> &Arc<Script> {
+        &self.script
+    }
+
+    /// Runs it, and reads its verdict.
+    pub(crate) async fn decide<'p>(
+        &self,
+        store: &RedisStore,
+        policy: &'p Policy,
+        keys: &Keys<'_>,
+        cost: Cost,
+    ) -> Result<PolicyDecision<'p>, StoreError> {
+        let stored = keys.iter().map(|key| key.stored(store.prefix())).collect();
+        let run = store.script(Arc::clone(&self.script), stored, self.arguments.clone());
+        let value = run.await?;
+        let (allowed, answer) = read(&value, policy).map_err(|wrong| {
+            let detail = format!("policy {:?}: {wrong}", policy.name());
+            StoreError::new(ErrorKind::Script, detail)
+        })?;
+        let decision = if allowed {
+            let decision = Decision::from_store([], now_us(), None, Source::Store, false);
+            PolicyDecision::from_store(policy, &Keys::none(policy), decision)
+        } else {
+            // A script says no, and not for how long.
+            let levels = keys.iter().map(|_| LevelOutcome {
+                outcome: Outcome::BLOCKED,
+                cost,
+                mark: 0,
+            });
+            let decision = Decision::from_store(levels, now_us(), Some(0), Source::Store, false);
+            PolicyDecision::from_store(policy, keys, decision)
+        };
+        Ok(decision.with_answer(answer))
+    }
+}
+
+/// The verdict of a script, and what came with it.
+fn read(value: &Value, policy: &Policy) -> Result<(bool, ScriptAnswer), String> {
+    let expected =
+        "expected a list: \"allow\", \"deny\" or \"block\", then a list of header values";
+    let Value::Array(parts) = value else {
+        return Err(format!("its script answers no list: {expected}"));
+    };
+    let (verdict, rest) = parts
+        .split_first()
+        .ok_or("its script answers an empty list")?;
+    let allowed = match text(verdict).as_deref() {
+        Some("allow") => true,
+        Some("deny" | "block") => false,
+        _ => return Err(format!("the verdict of its script is none: {expected}")),
+    };
+    let mut answer = ScriptAnswer::default();
+    let Some((values, rest)) = rest.split_first() else {
+        return Ok((allowed, answer));
+    };
+    let Value::Array(values) = values else {
+        return Err(format!(
+            "the header values of its script are no list: {expected}"
+        ));
+    };
+    let names = policy.headers().names();
+    for (index, value) in values.iter().enumerate() {
+        let (name, value) = match value {
+            Value::Array(pair) => match &pair[..] {
+                [name, value] => (text(name), text(value)),
+                _ => (None, None),
+            },
+            // Where the policy has no names for them, only pairs are sent.
+            _ if names.is_none() => continue,
+            value => {
+                let name = names.and_then(|names| names.get(index).copied());
+                (name.map(str::to_owned), text(value))
+            }
+        };
+        let header = name
+            .zip(value)
+            .filter(|(name, value)| is_header(name, value));
+        let header = header.ok_or_else(|| {
+            let number = index + 1;
+            format!("header value {number} of its script: expected a text, or a name and a text")
+        })?;
+        answer.headers.push(header);
+    }
+    answer.rest = rest.iter().map(shown).collect();
+    Ok((allowed, answer))
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) => Some(text.clone()),
+        Value::Int(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// A value that is passed on as it is.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(shown).collect();
+            format!("[{}]", values.join(","))
+        }
+        value => text(value).unwrap_or_default(),
+    }
+}
+
+/// Whether it can be sent as a header, and is one line.
+fn is_header(name: &str, value: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_visible = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+    (1..=128).contains(&name.len())
+        && name.bytes().all(is_part)
+        && value.len() <= MAX_VALUE
+        && value.bytes().all(is_visible)
+}

@@ -1,0 +1,156 @@
+//! A policy whose counts are kept in Redis: asking the store, and what to say when it
+//! has not answered. Fail open, fail closed, or decide alone: that is chosen here, and
+//! nowhere else.
+
+use std::path::Path;
+
+use tidegate::algorithm::{Outcome, Used};
+use tidegate::{
+    Attributes, Charge, CheckError, Cost, Decision, Keys, Kind, LevelOutcome, Limit, OnError,
+    Policy, PolicyDecision, PolicyLimiter, Source,
+};
+
+use crate::call::Prepared;
+use crate::configured::SetupError;
+use crate::custom::Custom;
+use crate::error::{ErrorKind, StoreError};
+use crate::local;
+use crate::store::RedisStore;
+
+/// A policy whose counts are kept in Redis.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) policy: Policy,
+    pub(crate) store: RedisStore,
+    pub(crate) charge: Charge,
+    prepared: Prepared,
+    /// Decides in place of the levels' limits.
+    pub(crate) custom: Option<Custom>,
+    /// Decides when the store cannot, under `on_error = "local"`.
+    pub(crate) local: Option<PolicyLimiter>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        policy: Policy,
+        store: RedisStore,
+        folder: &Path,
+        before: Option<&Self>,
+    ) -> Result<Self, SetupError> {
+        let custom = policy.script().map(|script| Custom::read(script, folder));
+        let custom = custom.transpose().map_err(|problem| SetupError::Script {
+            policy: policy.name().into(),
+            problem,
+        })?;
+        let local = match policy.on_error() {
+            OnError::Local => Some(local::limiter(
+                &policy,
+                before.and_then(|before| before.local.as_ref()),
+            )?),
+            OnError::Allow | OnError::Deny => None,
+        };
+        let charge = match policy.count_denied() {
+            true => Charge::Always,
+            false => Charge::Admitted,
+        };
+        Ok(Self {
+            prepared: store.prepare(&policy, charge),
+            policy,
+            store,
+            charge,
+            custom,
+            local,
+        })
+    }
+
+    /// The keys to ask about: none where nothing is measured.
+    pub(crate) fn keys<'a, A>(&'a self, attributes: &'a A) -> Result<Keys<'a>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        Ok(match self.policy.enabled() {
+            true => self.policy.keys(attributes)?,
+            false => Keys::none(&self.policy),
+        })
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        keys: &Keys<'_>,
+        cost: Cost,
+        charge: Charge,
+    ) -> Result<PolicyDecision<'_>, StoreError> {
+        if keys.iter().next().is_none() {
+            // Nothing counts, so there is nothing to ask.
+            return Ok(self.decision(keys, self.allowed(Source::Store)));
+        }
+        if let Some(custom) = &self.custom {
+            if charge == Charge::Nothing {
+                let detail = "a script of one's own has no numbers to look at";
+                return Err(StoreError::new(ErrorKind::Script, detail));
+            }
+            return custom.decide(&self.store, &self.policy, keys, cost).await;
+        }
+        let decision = self
+            .store
+            .decide(&self.prepared, keys, cost, charge)
+            .await?;
+        if let (Some(local), true) = (&self.local, decision.receipt().is_some()) {
+            // What the store has admitted counts here, too: it goes on from there.
+            local::charge(local, keys, cost);
+        }
+        Ok(self.decision(keys, decision))
+    }
+
+    /// What the policy says when the store has not answered.
+    pub(crate) fn without_store(
+        &self,
+        keys: &Keys<'_>,
+        cost: Cost,
+        charge: Charge,
+    ) -> PolicyDecision<'_> {
+        match (&self.local, self.policy.on_error()) {
+            (Some(local), _) => self.decision(keys, local::decide(local, keys, cost, charge)),
+            (None, OnError::Deny) => self.decision(keys, self.denied(keys, cost)),
+            (None, _) => {
+                self.decision(&Keys::none(&self.policy), self.allowed(Source::ErrorPolicy))
+            }
+        }
+    }
+
+    fn decision(&self, keys: &Keys<'_>, decision: Decision) -> PolicyDecision<'_> {
+        PolicyDecision::from_store(&self.policy, keys, decision)
+    }
+
+    fn allowed(&self, source: Source) -> Decision {
+        Decision::from_store([], local::now_us(), None, source, false)
+    }
+
+    /// Refused until the store is asked again.
+    fn denied(&self, keys: &Keys<'_>, cost: Cost) -> Decision {
+        let probe = self.store.next_probe().as_micros();
+        let probe_us = u64::try_from(probe).unwrap_or(u64::MAX).max(1);
+        let levels = keys.iter().map(|key| {
+            let limit = size(key.limit());
+            LevelOutcome {
+                outcome: Outcome {
+                    limit,
+                    used: Used::requests(limit),
+                    retry_after_us: Some(probe_us),
+                    reset_after_us: probe_us,
+                },
+                cost,
+                mark: 0,
+            }
+        });
+        Decision::from_store(levels, local::now_us(), Some(0), Source::ErrorPolicy, false)
+    }
+}
+
+/// What a decision reports as the limit.
+fn size(limit: &Limit) -> u32 {
+    match limit.kind() {
+        Kind::TokenBucket(bucket) => bucket.burst(),
+        _ => limit.spec().map_or(0, |spec| spec.rate.requests()),
+    }
+}

@@ -1,0 +1,189 @@
+//! Scripts of one's own: run as they are, and believed only when they make sense.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tidegate::{
+    Config, Cost, CustomScript, Dialect, OnError, Policy, PolicyBuilder, PolicyDecision, Source,
+};
+use tidegate_redis::{
+    ErrorKind, RedisOptions, RedisStore, SetupError, SharedLimiter, Store, TryCheckError,
+};
+
+use crate::server::Server;
+
+/// A fixed window of so many requests in so many seconds, with its numbers as headers.
+const WINDOW: &str = "
+    local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
+    local used = redis.call('INCR', KEYS[1])
+    if used == 1 then redis.call('EXPIRE', KEYS[1], window) end
+    local verdict = used <= limit and 'allow' or 'deny'
+    local left = math.max(0, limit - used)
+    return {verdict, {tostring(limit), redis.call('TTL', KEYS[1]), {'x-left', left}}, 'more', 7}
+";
+
+fn custom(lua: &str) -> PolicyBuilder {
+    let names = ["x-limit", "x-reset", "x-remaining"].map(Box::from);
+    Policy::builder("custom")
+        .key("{ip}")
+        .script(CustomScript::text(lua).args(["3", "60"]))
+        .headers(Dialect::Custom(names))
+}
+
+/// With time enough for a machine that does other things.
+fn store(server: &Server) -> RedisStore {
+    let options = RedisOptions::default().timeout(Duration::from_secs(10));
+    RedisStore::new(&server.url(), options).expect("a right url")
+}
+
+fn limiter(server: &Server, policy: PolicyBuilder) -> SharedLimiter {
+    let store = store(server);
+    let policy = policy.build().expect("a policy that is right");
+    SharedLimiter::new([("default", store)], [policy]).expect("a script that can be read")
+}
+
+async fn check(limiter: &SharedLimiter) -> PolicyDecision<'_> {
+    let attributes = [("ip", "203.0.113.7")];
+    let decision = limiter.check("custom", &attributes, Cost::ONE).await;
+    decision.expect("all attributes are there")
+}
+
+#[tokio::test]
+async fn a_script_decides_and_names_its_headers() {
+    let server = Server::start();
+    let limiter = limiter(&server, custom(WINDOW));
+    for left in ["2", "1", "0"] {
+        let decision = check(&limiter).await;
+        assert!(decision.allowed());
+        assert_eq!(decision.source(), Source::Store);
+        let headers = decision.headers();
+        let headers: Vec<(&str, &str)> = headers.iter().collect();
+        assert_eq!(
+            headers,
+            [("x-limit", "3"), ("x-reset", "60"), ("x-left", left)]
+        );
+        let answer = decision.answer().expect("a script has answered");
+        assert_eq!(answer.rest, ["more", "7"]);
+    }
+    let refused = check(&limiter).await;
+    assert!(!refused.allowed());
+    assert_eq!(refused.denied_by(), Some("custom"));
+    assert_eq!(refused.headers().get("x-left"), Some("0"));
+    // It says no, and not for how long.
+    assert_eq!(refused.headers().get("retry-after"), None);
+    assert!(
+        refused
+            .problem(429)
+            .contains("\"violated-policies\":[\"custom\"]")
+    );
+    // Its key is one of ours: of the policy, in its slot, and forgotten by a reset.
+    let mut redis = server.connect();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut redis).unwrap();
+    assert_eq!(keys, ["tg:{203.0.113.7}:custom:custom"]);
+    let attributes = [("ip", "203.0.113.7")];
+    let forgotten = limiter
+        .reset("custom", &attributes, tidegate::Which::Only)
+        .await;
+    assert_eq!(forgotten, Ok(1));
+    assert!(check(&limiter).await.allowed());
+}
+
+#[tokio::test]
+async fn nonsense_is_a_store_error_and_never_an_allow() {
+    let server = Server::start();
+    for lua in [
+        "return 1",
+        "return 'allow'",
+        "return {}",
+        "return {1}",
+        "return {'ALLOW', {}}",
+        "return {'yes', {}}",
+        "return {'allow', 'x'}",
+        "return {'allow', {{'only-a-name'}}}",
+        "return {'allow', {{'a', 'b', 'c'}}}",
+        "return {'allow', {{'bad name', 'x'}}}",
+        "return {'allow', {'one\\r\\nX-Injected: two'}}",
+        "return {'allow', {'1', '2', '3', '4'}}",
+        "return {'allow', {string.rep('x', 2000)}}",
+        "return nil",
+        "return redis.error_reply('MINE is broken')",
+        "error('broken')",
+        "return redis.call('LPUSH', KEYS[1], 'x', {})",
+        "this is not Lua",
+    ] {
+        for on_error in [OnError::Allow, OnError::Deny] {
+            let limiter = limiter(&server, custom(lua).on_error(on_error));
+            let decision = check(&limiter).await;
+            assert_eq!(decision.allowed(), on_error == OnError::Allow, "{lua}");
+            assert_eq!(decision.source(), Source::ErrorPolicy, "{lua}");
+            let attributes = [("ip", "x")];
+            let error = limiter.try_check("custom", &attributes, Cost::ONE).await;
+            let Err(TryCheckError::Store(error)) = error else {
+                panic!("{lua}: {error:?}");
+            };
+            assert_eq!(error.kind(), ErrorKind::Script, "{lua}: {error}");
+            // A script that is broken says nothing about the store.
+            let Some((_, Store::Redis(store))) = limiter.stores().next() else {
+                panic!("a Redis store");
+            };
+            assert!(!store.stats().breaker_open);
+        }
+    }
+}
+
+#[tokio::test]
+async fn scripts_are_looked_at_when_the_limiter_is_made() {
+    let server = Server::start();
+    let missing = Policy::builder("custom").script(CustomScript::file("no/such/file.lua"));
+    let made = SharedLimiter::new([("default", store(&server))], [missing.build().unwrap()]);
+    let error = made.unwrap_err();
+    assert!(matches!(error, SetupError::Script { .. }));
+    let text = error.to_string();
+    assert!(
+        text.contains("\"custom\"") && text.contains("no/such/file.lua"),
+        "{text}"
+    );
+
+    let good = limiter(&server, custom(WINDOW));
+    assert_eq!(good.verify_scripts().await, []);
+    let bad = limiter(&server, custom("this is not Lua"));
+    let wrong = bad.verify_scripts().await;
+    let [("custom", error)] = &wrong[..] else {
+        panic!("{wrong:?}");
+    };
+    assert_eq!(error.kind(), ErrorKind::Script);
+}
+
+#[tokio::test]
+async fn a_config_names_a_script_relative_to_itself() {
+    let server = Server::start();
+    std::fs::write(server.folder().join("mine.lua"), WINDOW).unwrap();
+    let text = format!(
+        "[stores.default]\nurl = \"{}\"\ntimeout = \"10s\"\n\
+         [[policies]]\nname = \"custom\"\nkey = \"{{ip}}\"\nalgorithm = \"script\"\n\
+         script = \"mine.lua\"\nargs = [3, 60]\n\
+         headers = [\"x-ratelimit-limit\", \"x-ratelimit-reset\", \"x-ratelimit-remaining\"]\n",
+        server.url()
+    );
+    let config: Config = text.parse().unwrap();
+    let limiter = SharedLimiter::from_config(&config, server.folder()).unwrap();
+    let decision = check(&limiter).await;
+    assert!(decision.allowed());
+    assert_eq!(decision.headers().get("x-ratelimit-limit"), Some("3"));
+    assert!(SharedLimiter::from_config(&config, Path::new("/nowhere")).is_err());
+    // Another config with the same store goes on with its connections and counts.
+    let same = limiter.reconfigured(&config, server.folder()).unwrap();
+    assert_eq!(check(&same).await.headers().get("x-left"), Some("1"));
+    let Some((_, Store::Redis(store))) = same.stores().next() else {
+        panic!("a Redis store");
+    };
+    assert_eq!(store.stats().questions, 2);
+}
+
+#[tokio::test]
+async fn a_script_has_no_numbers_to_look_at() {
+    let server = Server::start();
+    let limiter = limiter(&server, custom(WINDOW));
+    let look = limiter.peek("custom", &[("ip", "x")], Cost::ONE).await;
+    assert!(matches!(look, Err(TryCheckError::Store(error)) if error.kind() == ErrorKind::Script));
+}
