@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use redis::Value;
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::breaker::{Breaker, Change, Permit};
+use crate::breaker::{Breaker, Change, Era, Permit};
 use crate::call::{Call, Prepared, refund_arguments, stored_keys};
 use crate::error::{ErrorKind, StoreError};
 use crate::lane::{Answer, Lane, Question, Traffic};
@@ -42,6 +42,8 @@ struct Inner {
     retries: AtomicU64,
     /// Log lines about errors, a few of each kind a minute.
     lines: Limiter,
+    /// Whether the log says that the store keeps failing.
+    said_to_fail: AtomicBool,
 }
 
 /// How to reach a server, and how long to wait for it.
@@ -159,6 +161,7 @@ impl RedisStore {
             errors: [const { AtomicU64::new(0) }; ErrorKind::ALL.len()],
             retries: AtomicU64::new(0),
             lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
+            said_to_fail: AtomicBool::new(false),
         })))
     }
 
@@ -275,10 +278,13 @@ impl RedisStore {
     async fn run(&self, question: Question) -> Result<Answer, StoreError> {
         let inner = &self.0;
         let now = inner.start.elapsed();
-        if let Permit::Wait(wait) = self.breaker(|breaker| breaker.ask(now)) {
-            let detail = format!("not asked for another {wait:?}");
-            return Err(self.counted(StoreError::new(ErrorKind::BreakerOpen, detail)));
-        }
+        let era = match self.breaker(|breaker| breaker.ask(now)) {
+            Permit::Go(era) => era,
+            Permit::Wait(wait) => {
+                let detail = format!("not asked for another {wait:?}");
+                return Err(self.counted(StoreError::new(ErrorKind::BreakerOpen, detail)));
+            }
+        };
         let deadline = Instant::now() + inner.timeout;
         let lane = self.lane(&question);
         let question = Arc::new(question);
@@ -286,7 +292,7 @@ impl RedisStore {
         let error = loop {
             let error = match self.attempt(lane, &question, deadline).await {
                 Ok(answer) => {
-                    self.answered();
+                    self.answered(era);
                     return Ok(answer);
                 }
                 Err(error) => error,
@@ -300,7 +306,7 @@ impl RedisStore {
             inner.retries.fetch_add(1, Relaxed);
             sleep(pause).await;
         };
-        self.failed(&error);
+        self.failed(era, &error);
         Err(self.counted(error))
     }
 
@@ -333,27 +339,32 @@ impl RedisStore {
         &self.0.lanes[usize::try_from(index).unwrap_or(0)]
     }
 
-    fn answered(&self) {
-        if self.breaker(Breaker::succeeded) == Some(Change::Closed) {
+    fn answered(&self, era: Era) {
+        let change = self.breaker(|breaker| breaker.succeeded(era));
+        if change == Some(Change::Closed) && self.0.said_to_fail.swap(false, Relaxed) {
             tracing::info!(store = self.0.name, "the store answers again");
         }
     }
 
-    fn failed(&self, error: &StoreError) {
+    fn failed(&self, era: Era, error: &StoreError) {
         let inner = &self.0;
         match error.kind() {
             // About ourselves: says nothing about the store.
             ErrorKind::QueueFull | ErrorKind::BreakerOpen => {}
             kind if kind.speaks_of_the_store() => {
                 let (now, jitter) = (inner.start.elapsed(), self.jitter());
-                let change = self.breaker(|breaker| breaker.failed(now, jitter));
-                if change == Some(Change::Opened) {
+                let change = self.breaker(|breaker| match kind {
+                    ErrorKind::OutcomeUnknown => breaker.lost(era, now, jitter),
+                    _ => breaker.failed(era, now, jitter),
+                });
+                if change == Some(Change::Opened) && inner.lines.check("open").allowed() {
+                    inner.said_to_fail.store(true, Relaxed);
                     let name = &inner.name;
                     tracing::error!(store = name, %error, "the store keeps failing and is not asked for a while: on_error decides");
                 }
             }
             // It has answered, after all.
-            _ => self.answered(),
+            _ => self.answered(era),
         }
     }
 
