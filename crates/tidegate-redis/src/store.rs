@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::Value;
+use redis::io::tcp::TcpSettings;
+use redis::{IntoConnectionInfo, Value};
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -136,10 +137,14 @@ impl RedisStore {
     /// stand in the URL.
     pub fn new(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         let origin = origin(url, &options);
-        let client = match options.certificates {
-            Some(certificates) => redis::Client::build_with_tls(url, certificates),
-            None => redis::Client::open(url),
-        };
+        // A batch does not wait until the one before it has arrived.
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let server = url.into_connection_info();
+        let server = server.map(|server| server.set_tcp_settings(tcp));
+        let client = server.and_then(|server| match options.certificates {
+            Some(certificates) => redis::Client::build_with_tls(server, certificates),
+            None => redis::Client::open(server),
+        });
         // The client's own message may repeat the URL, and with it a password.
         let client = client.map_err(|error| {
             let detail = format!("the URL of store {:?}: {:?}", options.name, error.kind());
