@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -14,6 +14,7 @@ use redis::{AsyncConnectionConfig, Pipeline, Value};
 use tidegate::{Charge, Decision};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::call::{Call, decisions};
 use crate::error::{ErrorKind, StoreError};
@@ -33,6 +34,9 @@ const IN_FLIGHT: usize = 3;
 /// How long a connection may be silent, or take to be made, before it is given up. A
 /// caller's deadline is much shorter: it does not wait for this.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// A connection that was not used for so long may have been closed by the server.
+const IDLE: Duration = Duration::from_millis(10);
 
 /// What to ask.
 #[derive(Debug)]
@@ -105,7 +109,9 @@ impl Lane {
             question: Arc::clone(question),
             responder,
         };
-        let mut queue = self.queue.lock().expect("nothing panics under this lock");
+        // A caller without a runtime panics in `start`, before anything is changed.
+        let queue = self.queue.lock();
+        let mut queue = queue.unwrap_or_else(PoisonError::into_inner);
         let sender = queue.get_or_insert_with(|| self.start());
         match sender.try_send(request) {
             Ok(()) => {}
@@ -136,6 +142,25 @@ impl Lane {
 struct Link {
     connection: MultiplexedConnection,
     broken: Arc<AtomicBool>,
+    used: Instant,
+}
+
+impl Link {
+    /// Whether it can still be used. A server that has closed it has told the connection
+    /// but not us, and a question that is handed to it then would count as lost.
+    async fn is_good(&mut self) -> bool {
+        if self.broken.load(Relaxed) || self.used.elapsed() < IDLE {
+            return !self.broken.load(Relaxed);
+        }
+        // One that is closed says so at once. Otherwise the command is taken back before
+        // it is sent.
+        let ping = redis::cmd("PING");
+        tokio::select! {
+            biased;
+            answer = self.connection.send_packed_command(&ping) => answer.is_ok(),
+            () = std::future::ready(()) => true,
+        }
+    }
 }
 
 /// Takes what waits, batch by batch, until nobody can ask any more.
@@ -146,23 +171,29 @@ async fn work(client: redis::Client, traffic: Arc<Traffic>, mut queue: mpsc::Rec
         let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else {
             return;
         };
-        let groups = gather(first, &mut queue, &traffic);
-        if groups.is_empty() {
-            continue;
-        }
-        let good = link.take().filter(|link| !link.broken.load(Relaxed));
-        let connected = match good {
+        let connected = match reuse(link.take()).await {
             Some(link) => Ok(link),
             None => connect(&client).await,
         };
+        // Not before: connecting takes time, and who has given up meanwhile must not be
+        // charged.
+        let groups = gather(first, &mut queue, &traffic);
         match connected {
-            Ok(good) => {
-                tokio::spawn(send(good.clone(), groups, Arc::clone(&traffic), permit));
+            Ok(mut good) => {
+                if !groups.is_empty() {
+                    good.used = Instant::now();
+                    tokio::spawn(send(good.clone(), groups, Arc::clone(&traffic), permit));
+                }
                 link = Some(good);
             }
             Err(error) => fail(groups, &error),
         }
     }
+}
+
+async fn reuse(link: Option<Link>) -> Option<Link> {
+    let mut link = link?;
+    link.is_good().await.then_some(link)
 }
 
 /// Everybody who waits and has not given up, those who ask the same together.
@@ -210,6 +241,7 @@ async fn connect(client: &redis::Client) -> Result<Link, StoreError> {
     Ok(Link {
         connection,
         broken: Arc::default(),
+        used: Instant::now(),
     })
 }
 
@@ -252,11 +284,24 @@ async fn send(
                 Value::ServerError(error) if by_name && error.code() == "NOSCRIPT" => {
                     unknown.push(group);
                 }
+                Value::ServerError(error) => {
+                    let error = StoreError::from_server(&error);
+                    // A master that was replaced stays a replica; another connection may
+                    // lead to its successor.
+                    if error.kind() == ErrorKind::ReadOnly {
+                        link.broken.store(true, Relaxed);
+                    }
+                    fail(vec![group], &error);
+                }
                 value => respond(group, value),
             }
         }
         // A server that has lost its scripts gets their text, which it keeps.
         (waiting, by_name) = (unknown, false);
+        for group in &mut waiting {
+            group.responders.retain(|responder| !responder.is_closed());
+        }
+        waiting.retain(|group| !group.responders.is_empty());
     }
     drop(permit);
 }
@@ -307,13 +352,6 @@ fn respond(group: Group, value: Value) {
         question,
         responders,
     } = group;
-    if let Value::ServerError(error) = value {
-        let error = StoreError::from_server(&error);
-        for responder in responders {
-            drop(responder.send(Err(error.clone())));
-        }
-        return;
-    }
     let Question::Check(call) = &*question else {
         for responder in responders {
             drop(responder.send(Ok(Answer::Value(value.clone()))));
