@@ -3,5 +3,8 @@
 #[allow(dead_code, reason = "for tests to come")]
 mod server;
 
+mod proxy;
+
 mod checks;
 mod custom;
+mod faults;

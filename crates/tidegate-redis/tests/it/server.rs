@@ -94,6 +94,12 @@ impl Server {
         self.wait();
     }
 
+    /// [`restart`](Self::restart) with other arguments than before.
+    pub(crate) fn restart_with(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|&it| it.to_owned()).collect();
+        self.restart();
+    }
+
     /// Stops (`STOP`) or continues (`CONT`) the process.
     pub(crate) fn signal(&self, signal: &str) {
         let status = Command::new("kill")

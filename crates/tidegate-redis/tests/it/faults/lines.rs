@@ -1,0 +1,131 @@
+//! Log lines: a handful for an outage, which name the store, what is wrong, and what is
+//! done about it.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tidegate_redis::RedisOptions;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use super::Rig;
+use crate::proxy::{Proxy, Replies};
+use crate::server::Server;
+
+/// Keeps the lines of the store.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.push_str(&format!(" {field}={value:?}"));
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("tidegate_redis")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(event.metadata().level().to_string());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Asks as fast as it goes, for so long.
+async fn hammer(rig: &Rig, time: Duration) -> usize {
+    let start = Instant::now();
+    let mut callers = JoinSet::new();
+    for caller in 0..20 {
+        let rig = rig.clone();
+        callers.spawn(async move {
+            let mut asked = 0;
+            while start.elapsed() < time {
+                rig.check("allow", &caller.to_string()).await;
+                asked += 1;
+                tokio::task::yield_now().await;
+            }
+            asked
+        });
+    }
+    callers.join_all().await.iter().sum()
+}
+
+/// On one thread: lines are caught where they are written.
+#[tokio::test]
+async fn an_outage_is_told_in_a_handful_of_lines() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    let mut server = Server::start();
+    let rig = Rig::with(&server.url(), RedisOptions::default().name("counts"));
+    rig.until_answered().await;
+    assert_eq!(lines.take(), [""; 0]);
+
+    server.kill();
+    let asked = hammer(&rig, Duration::from_secs(2)).await;
+    server.restart();
+    rig.until_answered().await;
+    let lines = lines.take();
+    println!("{asked} checks in an outage: {lines:#?}");
+    assert!(asked > 5_000);
+    assert!(lines.len() <= 6, "{}", lines.len());
+    assert!(lines.iter().all(|line| line.contains("store=\"counts\"")));
+    let has = |words: &[&str]| {
+        lines
+            .iter()
+            .any(|line| words.iter().all(|it| line.contains(it)))
+    };
+    assert!(has(&["WARN", "connect: ", "on_error decides"]));
+    assert!(has(&[
+        "ERROR",
+        "connect: ",
+        "keeps failing",
+        "on_error decides"
+    ]));
+    assert!(has(&["INFO", "answers again"]));
+}
+
+#[tokio::test]
+async fn a_store_that_comes_and_goes_does_not_flood_the_log() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let rig = Rig::new(&proxy.url());
+    for _ in 0..8 {
+        proxy.set(Replies::Pass);
+        rig.until_answered().await;
+        proxy.set(Replies::Cut { after: 0 });
+        rig.until_open().await;
+        sleep(Duration::from_millis(10)).await;
+    }
+    let lines = lines.take();
+    println!("came and went eight times: {lines:#?}");
+    assert!(lines.len() <= 6, "{}", lines.len());
+}

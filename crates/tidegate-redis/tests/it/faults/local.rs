@@ -1,0 +1,142 @@
+//! `on_error = "local"`: an outage goes on where the store left off, and a store that
+//! comes and goes does not hand out a new burst each time.
+
+use std::time::Duration;
+
+use tidegate::{Cost, Limit, OnError, Policy, Source};
+use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tokio::time::{sleep, timeout};
+
+use crate::proxy::{Proxy, Replies};
+use crate::server::Server;
+
+fn policy(limit: &str, share: f64) -> Policy {
+    let policy = Policy::builder("api")
+        .key("{id}")
+        .limit(Limit::parse(limit).unwrap());
+    policy
+        .on_error(OnError::Local)
+        .local_share(share)
+        .build()
+        .unwrap()
+}
+
+fn store(url: &str) -> RedisStore {
+    // Long enough that only what this is about fails.
+    RedisStore::new(
+        url,
+        RedisOptions::default().timeout(Duration::from_millis(500)),
+    )
+    .unwrap()
+}
+
+fn limiter(url: &str, limit: &str, share: f64) -> SharedLimiter {
+    SharedLimiter::new([("default", store(url))], [policy(limit, share)]).unwrap()
+}
+
+/// Whether it was admitted, and by whom.
+async fn check(limiter: &SharedLimiter) -> (bool, Source) {
+    let decision = limiter
+        .check("api", &[("id", "1")], Cost::ONE)
+        .await
+        .unwrap();
+    (decision.allowed(), decision.source())
+}
+
+/// Checks that this process admits alone before it refuses.
+async fn admitted_alone(limiter: &SharedLimiter) -> usize {
+    let mut admitted = 0;
+    loop {
+        match check(limiter).await {
+            (true, Source::Local) => admitted += 1,
+            (false, Source::Local) => return admitted,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn until_answered(limiter: &SharedLimiter) {
+    let back = async {
+        // A look charges nothing.
+        while limiter
+            .peek("api", &[("id", "1")], Cost::ONE)
+            .await
+            .is_err()
+        {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), back)
+        .await
+        .expect("it comes back");
+}
+
+#[tokio::test]
+async fn an_outage_goes_on_where_the_store_left_off() {
+    let mut server = Server::start();
+    let limiter = limiter(&server.url(), "10/1h", 1.0);
+    for _ in 0..7 {
+        assert_eq!(check(&limiter).await, (true, Source::Store));
+    }
+    server.kill();
+    assert_eq!(admitted_alone(&limiter).await, 3);
+    // Another limiter over the same store has the same counts.
+    let changed = limiter.changed([policy("10/1h", 1.0)]).unwrap();
+    assert_eq!(admitted_alone(&changed).await, 0);
+    let changed = changed.changed([policy("12/1h", 1.0)]).unwrap();
+    assert_eq!(admitted_alone(&changed).await, 2);
+}
+
+#[tokio::test]
+async fn a_node_has_its_share() {
+    for (share, wait) in [(1.0, 360), (0.5, 720), (0.1, 3_600)] {
+        let mut server = Server::start();
+        server.kill();
+        let limiter = limiter(&server.url(), "10/1h", share);
+        assert_eq!(admitted_alone(&limiter).await, 10);
+        let decision = limiter
+            .check("api", &[("id", "1")], Cost::ONE)
+            .await
+            .unwrap();
+        let wait = Duration::from_secs(wait);
+        let retry_after = decision.retry_after().unwrap();
+        // The time that this took has passed of it.
+        assert!(retry_after <= wait && retry_after > wait - Duration::from_secs(30));
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_comes_and_goes_hands_out_one_burst() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let limiter = limiter(&proxy.url(), "10/1h", 1.0);
+    let mut alone = 0;
+    for _ in 0..4 {
+        until_answered(&limiter).await;
+        assert_eq!(check(&limiter).await, (true, Source::Store));
+        proxy.set(Replies::Cut { after: 0 });
+        alone += admitted_alone(&limiter).await;
+        proxy.set(Replies::Pass);
+    }
+    // The first check of the store has left nine; those after it, nothing.
+    assert_eq!(alone, 9);
+}
+
+/// What the store refuses costs nothing here either.
+#[tokio::test]
+async fn refusals_of_the_store_are_not_charged() {
+    let mut server = Server::start();
+    let tight = limiter(&server.url(), "2/1h", 1.0);
+    let loose = limiter(&server.url(), "10/1h", 1.0);
+    for _ in 0..2 {
+        assert_eq!(check(&tight).await, (true, Source::Store));
+    }
+    // Of ten, two are used by the other node, and this one does not know.
+    assert_eq!(check(&loose).await, (true, Source::Store));
+    for _ in 0..20 {
+        assert_eq!(check(&tight).await, (false, Source::Store));
+    }
+    server.kill();
+    assert_eq!(admitted_alone(&tight).await, 0);
+    assert_eq!(admitted_alone(&loose).await, 9);
+}

@@ -1,0 +1,193 @@
+//! A network that delays, loses and cuts what the server says.
+
+use std::time::Duration;
+
+use tidegate::Source;
+use tidegate_redis::{ErrorKind, RedisOptions};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::{Rig, load, until};
+use crate::proxy::{Proxy, Replies};
+use crate::server::Server;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A server behind a proxy, and a store that has connections through it.
+async fn behind_a_proxy() -> (Server, Proxy, Rig) {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let rig = Rig::new(&proxy.url());
+    rig.until_answered().await;
+    (server, proxy, rig)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_are_late_but_not_too_late() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    // A machine that does other things, too, must not be what makes them late.
+    let rig = Rig::with(&proxy.url(), RedisOptions::default().timeout(250 * MS));
+    rig.until_answered().await;
+    proxy.set(Replies::Delay(20 * MS));
+    let load = load::start(&rig, 500, 2_000 * MS).await.unwrap();
+    load.keeps_the_deadline("20 ms late");
+    assert_eq!(load.without_store, 0);
+    // No batch waits until the one before it has been answered.
+    assert!(load.median() < 40 * MS);
+}
+
+/// Puts a fault on the network for a while under load, and takes it away again.
+async fn fault(what: &str, replies: Replies, kinds: &[ErrorKind]) -> usize {
+    let (_server, proxy, rig) = behind_a_proxy().await;
+    let load = load::start(&rig, 500, 4_500 * MS);
+    sleep(300 * MS).await;
+    let connections = proxy.accepted();
+
+    proxy.set(replies);
+    until("open", || rig.store.stats().breaker_open).await;
+    rig.is_obeyed().await;
+    sleep(1_200 * MS).await;
+    assert!(rig.store.stats().breaker_open, "{what}");
+    let made = proxy.accepted() - connections;
+
+    proxy.set(Replies::Pass);
+    let closed = until("closed", || !rig.store.stats().breaker_open).await;
+    println!("{what}: closed {closed:?} after it was over, {made} connections made");
+    // A connection that was lost may have to be given up first.
+    assert!(closed < 2_500 * MS, "{what}: {closed:?}");
+    let load = load.await.unwrap();
+    load.keeps_the_deadline(what);
+    for (kind, count) in rig.store.stats().errors {
+        let expected = kinds.contains(&kind) || kind == ErrorKind::BreakerOpen;
+        assert!(expected || count == 0, "{what}: {count} of {kind}");
+    }
+    assert!(rig.count(kinds[0]) > 0, "{what}: no {}", kinds[0]);
+    rig.until_answered().await;
+    made
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_are_half_a_second_late() {
+    let made = fault(
+        "500 ms late",
+        Replies::Delay(500 * MS),
+        &[ErrorKind::Timeout],
+    )
+    .await;
+    assert_eq!(made, 0, "slow is no reason to connect anew");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_black_hole() {
+    let made = fault("black hole", Replies::BlackHole, &[ErrorKind::Timeout]).await;
+    assert!(made <= 10, "{made}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_reply_and_then_nothing() {
+    fault("half a reply", Replies::Half, &[ErrorKind::Timeout]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_cut_in_the_middle_of_a_reply() {
+    let kinds = [
+        ErrorKind::OutcomeUnknown,
+        ErrorKind::Connect,
+        ErrorKind::Timeout,
+    ];
+    let made = fault("cut", Replies::Cut { after: 5 }, &kinds).await;
+    // Until it is open, each attempt makes one; after that, the probes do.
+    assert!(made < 300, "{made}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_are_none() {
+    let kinds = [
+        ErrorKind::OutcomeUnknown,
+        ErrorKind::Connect,
+        ErrorKind::Timeout,
+    ];
+    fault("junk", Replies::Junk, &kinds).await;
+}
+
+/// Many checks are lost with one connection; but that is one connection, and the next
+/// one works.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_lost_connection_is_not_a_store_that_keeps_failing() {
+    let (_server, proxy, rig) = behind_a_proxy().await;
+    proxy.set(Replies::Delay(30 * MS));
+    let mut checks = JoinSet::new();
+    for number in 0..100 {
+        let rig = rig.clone();
+        checks.spawn(async move { rig.error(&number.to_string()).await });
+    }
+    sleep(10 * MS).await;
+    proxy.cut_all();
+    let kinds = checks.join_all().await;
+    assert!(kinds.contains(&Some(ErrorKind::OutcomeUnknown)));
+    assert!(!rig.store.stats().breaker_open);
+    proxy.set(Replies::Pass);
+    for id in 0..16 {
+        let decision = rig.check("deny", &id.to_string()).await;
+        assert_eq!(decision.source(), Source::Store);
+    }
+}
+
+/// Who has given up while the connection was being made is not charged once it is.
+#[tokio::test]
+async fn nobody_is_charged_who_left_before_the_question_did() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    proxy.set(Replies::Delay(200 * MS));
+    let options = RedisOptions::default().connections(1);
+    let rig = Rig::with(&proxy.url(), options);
+    assert_eq!(rig.error("early").await, Some(ErrorKind::Timeout));
+    // By now it is connected, and has had the time to send what nobody waits for.
+    sleep(500 * MS).await;
+    proxy.set(Replies::Pass);
+    rig.until_answered().await;
+    assert_eq!(rig.used("early").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_charged_twice_when_connections_are_cut_at_random() {
+    let (server, proxy, rig) = behind_a_proxy().await;
+    proxy.set(Replies::CutSome { one_in: 15 });
+    let mut callers = JoinSet::new();
+    for caller in 0..20 {
+        let rig = rig.clone();
+        callers.spawn(async move {
+            let id = format!("key{}", caller % 4);
+            let (mut asked, mut admitted) = (0, 0);
+            while asked < 100 {
+                match rig.error(&id).await {
+                    None => admitted += 1,
+                    // Nothing was asked.
+                    Some(ErrorKind::BreakerOpen) => {
+                        sleep(5 * MS).await;
+                        continue;
+                    }
+                    Some(_) => {}
+                }
+                asked += 1;
+            }
+            (caller % 4, admitted)
+        });
+    }
+    let results = callers.join_all().await;
+    let lost = rig.count(ErrorKind::OutcomeUnknown);
+    println!(
+        "cut at random: {lost} of 2000 lost, {} connections",
+        proxy.accepted()
+    );
+    assert!(lost > 20);
+    // Looked at past the proxy.
+    let direct = Rig::new(&server.url());
+    for key in 0..4 {
+        let mine = results.iter().filter(|(it, _)| *it == key);
+        let admitted: u32 = mine.map(|(_, admitted)| admitted).sum();
+        let used = direct.used(&format!("key{key}")).await;
+        assert!((admitted..=500).contains(&used), "{admitted} {used}");
+    }
+}
