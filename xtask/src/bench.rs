@@ -1,4 +1,5 @@
-//! `cargo xtask bench core`: the tables of docs/benchmarks.md.
+//! `cargo xtask bench core` and `cargo xtask bench redis`: the tables of
+//! docs/benchmarks.md.
 //!
 //! Times come from the program `tidegate-bench`, instruction counts from the same
 //! program under callgrind, which does not care what else the machine does.
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, find, output, program, root, run};
+use crate::install;
 
 /// Checks of the shorter of the two counted runs.
 const CHECKS: u64 = 200_000;
@@ -21,21 +23,38 @@ const LIMITERS: [(&str, &str); 5] = [
     ("aerorate", "aerorate 0.1"),
 ];
 
-/// The heading in docs/benchmarks.md under which the tables stand, to the end of
-/// the file.
-const HEADING: &str = "\n## Figures\n\n";
+/// The headings in docs/benchmarks.md under which the tables stand, each to the next
+/// heading.
+const CORE: &str = "## Figures";
+const REDIS: &str = "### Redis figures";
 
 /// Measures, prints, and with `save` also keeps.
 pub(crate) fn core(save: bool) -> Result<()> {
-    run(cargo().args(["build", "--release", "--package", "tidegate-bench"]))?;
-    let bench = binary()?;
+    let bench = build()?;
     let mut figures = output(program(&bench).arg("core"))?;
     figures.push_str(&instructions(&bench)?);
+    finish(CORE, &figures, save)
+}
+
+/// Checks through a Redis server of its own, which is installed if it has to be.
+pub(crate) fn redis(save: bool) -> Result<()> {
+    install::redis()?;
+    let figures = output(program(build()?).arg("redis"))?;
+    finish(REDIS, &figures, save)
+}
+
+fn build() -> Result<PathBuf> {
+    run(cargo().args(["build", "--release", "--package", "tidegate-bench"]))?;
+    binary()
+}
+
+fn finish(heading: &str, figures: &str, save: bool) -> Result<()> {
     println!("{figures}");
     if save {
         let path = root().join("docs/benchmarks.md");
         let page = std::fs::read_to_string(&path).context("docs/benchmarks.md")?;
-        std::fs::write(&path, replace_figures(&page, &figures)?).context("docs/benchmarks.md")?;
+        let page = replace_figures(&page, heading, figures)?;
+        std::fs::write(&path, page).context("docs/benchmarks.md")?;
         println!("Saved in docs/benchmarks.md.");
     }
     Ok(())
@@ -91,11 +110,15 @@ fn total(profile: &str) -> Option<u64> {
         .ok()
 }
 
-fn replace_figures(page: &str, figures: &str) -> Result<String> {
-    let end = page
-        .find(HEADING)
-        .context("docs/benchmarks.md has no heading `## Figures`")?;
-    Ok(format!("{}{HEADING}{}\n", &page[..end], figures.trim_end()))
+/// The page with other figures under a heading; what stands under others stays.
+fn replace_figures(page: &str, heading: &str, figures: &str) -> Result<String> {
+    let line = format!("\n{heading}\n");
+    let start = page
+        .find(&line)
+        .with_context(|| format!("docs/benchmarks.md has no heading `{heading}`"))?;
+    let (before, old) = page.split_at(start + line.len());
+    let rest = old.find("\n#").map_or("", |next| &old[next..]);
+    Ok(format!("{before}\n{}\n{rest}", figures.trim_end()))
 }
 
 #[cfg(test)]
@@ -112,10 +135,24 @@ mod tests {
     }
 
     #[test]
-    fn figures_replace_what_stood_under_the_heading() {
-        let page = "# Benchmarks\n\nwords\n\n## Figures\n\nold\n";
-        let replaced = replace_figures(page, "new\n\n").unwrap();
-        assert_eq!(replaced, "# Benchmarks\n\nwords\n\n## Figures\n\nnew\n");
-        assert!(replace_figures("no heading", "new").is_err());
+    fn figures_replace_what_stood_under_their_heading_and_nothing_else() {
+        let page = "# Benchmarks\n\nwords\n\n## Figures\n\nold\n\n\
+                    ## Redis\n\nmore words\n\n### Redis figures\n\nolder\n";
+        let core = replace_figures(page, CORE, "new\n\n").unwrap();
+        assert_eq!(core, page.replace("old\n\n", "new\n\n"));
+        let both = replace_figures(&core, REDIS, "newer\n").unwrap();
+        assert_eq!(both, core.replace("older", "newer"));
+        assert_eq!(replace_figures(&both, CORE, "new").unwrap(), both);
+        assert!(replace_figures("no heading", CORE, "new").is_err());
+    }
+
+    #[test]
+    fn the_page_has_a_place_for_both() {
+        let page = include_str!("../../docs/benchmarks.md");
+        for heading in [CORE, REDIS] {
+            let replaced = replace_figures(page, heading, "new").unwrap();
+            assert!(replaced.contains(&format!("\n{heading}\n\nnew\n")));
+            assert!(replaced.contains(CORE) && replaced.contains(REDIS));
+        }
     }
 }

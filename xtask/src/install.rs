@@ -9,6 +9,12 @@ use crate::command::{cargo, find, program, run};
 /// Programs the tests start, each with the Debian package that brings it.
 const PROGRAMS: &[(&str, &str)] = &[("redis-server", "redis-server")];
 
+/// Programs that measure checks through Redis.
+const REDIS: &[(&str, &str)] = &[
+    ("redis-server", "redis-server"),
+    ("redis-benchmark", "redis-tools"),
+];
+
 /// Parts of the Rust toolchain, each with the cargo command that brings it.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 
@@ -16,6 +22,11 @@ const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 pub(crate) fn run_all() -> Result<()> {
     components()?;
     packages(&missing(PROGRAMS))
+}
+
+/// Installs what `cargo xtask bench redis` needs, or says what to install.
+pub(crate) fn redis() -> Result<()> {
+    packages(&missing(REDIS))
 }
 
 fn components() -> Result<()> {
@@ -57,7 +68,7 @@ fn packages(missing: &[&str]) -> Result<()> {
     }
     let list = missing.join(" ");
     if !is_root()? || find("apt-get").is_none() {
-        bail!("the tests need more packages; as root, run: apt-get install {list}");
+        bail!("more packages are needed; as root, run: apt-get install {list}");
     }
     println!("Installing {list}.");
     run(program("apt-get").args(["update", "--quiet"]))?;

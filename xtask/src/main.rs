@@ -1,5 +1,5 @@
 //! The workspace's commands: `cargo xtask test`, `cargo xtask bench core`,
-//! `cargo xtask fuzz` and `cargo xtask pictures`.
+//! `cargo xtask bench redis`, `cargo xtask fuzz` and `cargo xtask pictures`.
 
 #![expect(
     clippy::print_stdout,
@@ -25,6 +25,9 @@ const HELP: &str = "usage: cargo xtask COMMAND
   bench core           compare the in-memory limiter with others, and print the
                        tables of docs/benchmarks.md
   bench core --save    the same, and put the tables into docs/benchmarks.md
+  bench redis          compare checks through Redis with redis-benchmark and plain
+                       scripts, and print their tables of docs/benchmarks.md
+  bench redis --save   the same, and put the tables into docs/benchmarks.md
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
   pictures             draw the pictures of docs/algorithms.md into docs/pictures
@@ -37,6 +40,8 @@ fn main() -> ExitCode {
         ["test"] => test::run(),
         ["bench", "core"] => bench::core(false),
         ["bench", "core", "--save"] => bench::core(true),
+        ["bench", "redis"] => bench::redis(false),
+        ["bench", "redis", "--save"] => bench::redis(true),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),

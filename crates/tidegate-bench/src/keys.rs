@@ -21,9 +21,24 @@ pub(crate) fn shuffled(keys: usize, length: usize, seed: u64) -> Vec<String> {
 }
 
 /// SplitMix64: the same order on every run.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A place in a list of this length.
+    pub(crate) fn index(&mut self, length: usize) -> usize {
+        let length = u32::try_from(length).expect("lists shorter than 2^32");
+        self.below(length) as usize
+    }
+
+    /// A number from 0 to 1, which it never is.
+    pub(crate) fn fraction(&mut self) -> f64 {
+        f64::from(self.below(u32::MAX)) / f64::from(u32::MAX)
+    }
+
     fn below(&mut self, bound: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

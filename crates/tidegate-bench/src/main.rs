@@ -1,7 +1,8 @@
 //! Measures tidegate next to other keyed rate limiters, in one process and in
 //! turns.
 //!
-//! `tidegate-bench core` prints the tables of `docs/benchmarks.md`.
+//! `tidegate-bench core` prints the tables of `docs/benchmarks.md` about the limiter in
+//! memory, `tidegate-bench redis` those about checks through Redis.
 //! `tidegate-bench instructions N [LIMITER]` makes N checks of known keys and
 //! prints nothing: it is there to be counted by callgrind. `cargo xtask bench
 //! core` does both. `tidegate-bench pictures DIR` draws the pictures of
@@ -18,6 +19,7 @@ mod keys;
 mod limiters;
 mod measure;
 mod pictures;
+mod redis;
 mod report;
 mod rounds;
 
@@ -29,6 +31,7 @@ use limiters::{Aerorate, Governor, Keyed, Load, OneLevel, Tidegate, TwoLevels};
 static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 const HELP: &str = "usage: tidegate-bench core
+       tidegate-bench redis [CALLERS]
        tidegate-bench policies
        tidegate-bench instructions N [tidegate|governor|aerorate|policy|two-levels]
        tidegate-bench pictures DIR";
@@ -38,6 +41,11 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments[..] {
         ["core"] => core(),
+        ["redis"] => {
+            redis::run();
+            Some(())
+        }
+        ["redis", callers] => callers.parse().ok().map(redis::run_callers),
         ["policies"] => policies(),
         ["instructions", checks] => instructions(checks, "tidegate"),
         ["instructions", checks, limiter] => instructions(checks, limiter),

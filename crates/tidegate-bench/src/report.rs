@@ -122,7 +122,7 @@ pub(crate) fn growth(growth: &[Growth]) -> String {
 }
 
 /// The first column to the left, the others to the right.
-fn table<const COLUMNS: usize>(
+pub(crate) fn table<const COLUMNS: usize>(
     header: [&str; COLUMNS],
     rows: impl Iterator<Item = [String; COLUMNS]>,
 ) -> String {

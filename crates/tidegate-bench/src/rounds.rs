@@ -23,13 +23,26 @@ impl Series {
         self.0.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
+    /// Figures of so many rounds.
+    pub(crate) fn of(figures: Vec<f64>) -> Self {
+        Self(figures)
+    }
+
+    /// The one in the middle: what a machine that is shared has come to.
+    pub(crate) fn median(&self) -> f64 {
+        median(self.0.clone())
+    }
+
     /// The median of the ratios to another series, round by round.
     pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
         let pairs = self.0.iter().zip(&other.0);
-        let mut ratios: Vec<f64> = pairs.map(|(own, other)| own / other).collect();
-        ratios.sort_by(f64::total_cmp);
-        ratios[ratios.len() / 2]
+        median(pairs.map(|(own, other)| own / other).collect())
     }
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }
 
 /// Runs all lanes in turns, each round beginning with another one.

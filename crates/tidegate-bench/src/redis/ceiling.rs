@@ -1,0 +1,213 @@
+//! The ceiling: the same script with the same arguments, as fast as the server goes.
+//!
+//! This does what `redis-benchmark` does, on one thread: so many connections, each of
+//! which writes so many commands at once, reads all their replies, and writes again.
+//! The commands are laid out before; only the digits of their keys change. It stands
+//! in for `redis-benchmark` because that ends an argument at a zero byte, and a packed
+//! limit is full of them. [`super::crosscheck`] holds the two against each other.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::LocalSet;
+
+use super::callers::{LENGTH, Measured, Waits};
+use super::load::{DIGITS, KEYS};
+use super::server::Server;
+use crate::keys::Random;
+
+/// How requests travel: so many connections, each with so many on their way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Travel {
+    pub(super) connections: usize,
+    pub(super) pipelined: usize,
+}
+
+impl Travel {
+    /// As those of a client do that has so many callers, and on average so many
+    /// commands in a write.
+    pub(super) fn like(callers: usize, batch: f64) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a batch is at least one command and at most a few hundred"
+        )]
+        let pipelined = batch.round() as usize;
+        let pipelined = pipelined.clamp(1, callers);
+        Self {
+            connections: (callers + pipelined / 2) / pipelined,
+            pipelined,
+        }
+    }
+}
+
+/// Sends a command for random keys, for a while. The command has [`DIGITS`] where the
+/// digits of its key stand.
+pub(super) fn measure(server: &Server, command: &redis::Cmd, travel: Travel) -> Measured {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().expect("a runtime");
+    let (port, packed) = (server.port(), command.get_packed_command());
+    let tasks = LocalSet::new();
+    tasks.block_on(&runtime, async {
+        let mut connections = Vec::new();
+        for number in 0..travel.connections {
+            let stream = TcpStream::connect(("127.0.0.1", port)).await;
+            let stream = stream.expect("a server that listens");
+            stream.set_nodelay(true).expect("a socket");
+            let batch = Batch::new(&packed, travel.pipelined, number as u64);
+            connections.push((stream, batch));
+        }
+        let start = Instant::now();
+        let end = start + LENGTH;
+        let tasks = connections.into_iter();
+        let tasks = tasks.map(|(stream, batch)| tokio::task::spawn_local(send(stream, batch, end)));
+        let mut waits = Waits::default();
+        for task in tasks.collect::<Vec<_>>() {
+            waits.join(task.await.expect("a connection that lasts"));
+        }
+        waits.measured(start.elapsed())
+    })
+}
+
+/// One connection: a batch, its replies, and the next batch.
+async fn send(mut stream: TcpStream, mut batch: Batch, end: Instant) -> Waits {
+    let (mut waits, mut buffer) = (Waits::default(), vec![0; 64 << 10]);
+    loop {
+        let asked_at = Instant::now();
+        let sent = stream.write_all(batch.next()).await;
+        sent.expect("a server that reads");
+        let mut replies = Replies::default();
+        while replies.whole < batch.places.len() {
+            let length = stream.read(&mut buffer).await.expect("a server");
+            assert!(length > 0, "the server has closed a connection");
+            replies.read(&buffer[..length]);
+        }
+        let now = Instant::now();
+        for _ in 0..replies.whole {
+            waits.add(now - asked_at, true);
+        }
+        if now >= end {
+            return waits;
+        }
+    }
+}
+
+/// Commands one behind the other, and where the digits of their keys are.
+struct Batch {
+    bytes: Vec<u8>,
+    places: Vec<Range<usize>>,
+    random: Random,
+}
+
+impl Batch {
+    fn new(command: &[u8], commands: usize, seed: u64) -> Self {
+        let mut parts = command.windows(DIGITS.len());
+        let at = parts.position(|part| part == DIGITS.as_bytes());
+        let at = at.expect("a command with a key");
+        let places = (0..commands).map(|number| {
+            let start = number * command.len() + at;
+            start..start + DIGITS.len()
+        });
+        Self {
+            places: places.collect(),
+            bytes: command.repeat(commands),
+            random: Random::new(seed),
+        }
+    }
+
+    /// The same commands for other keys.
+    fn next(&mut self) -> &[u8] {
+        for place in &self.places {
+            let mut number = self.random.index(KEYS);
+            for digit in self.bytes[place.clone()].iter_mut().rev() {
+                *digit = b'0' + u8::try_from(number % 10).expect("a digit");
+                number /= 10;
+            }
+        }
+        &self.bytes
+    }
+}
+
+/// Counts replies: numbers, and lists of numbers.
+#[derive(Default)]
+struct Replies {
+    whole: usize,
+    /// The kind of the line that has begun, and its number so far.
+    line: Option<(u8, usize)>,
+    /// Numbers that are still to come in a list.
+    missing: usize,
+}
+
+impl Replies {
+    fn read(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            match (&mut self.line, byte) {
+                (None, kind) => self.line = Some((kind, 0)),
+                (Some(_), b'\n') => self.end_line(),
+                (Some((b'*', length)), b'0'..=b'9') => {
+                    *length = *length * 10 + usize::from(byte - b'0');
+                }
+                (Some(_), _) => {}
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        match self.line.take() {
+            Some((b'*', length)) => self.missing = length,
+            Some((b':', _)) if self.missing > 1 => self.missing -= 1,
+            Some((b':', _)) => (self.missing, self.whole) = (0, self.whole + 1),
+            other => panic!("a reply that is no number: {other:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_counted_wherever_they_are_cut() {
+        let bytes = b"*3\r\n:1\r\n:22\r\n:-3\r\n:1\r\n*12\r\n:1\r\n";
+        for cut in 0..bytes.len() {
+            let mut replies = Replies::default();
+            replies.read(&bytes[..cut]);
+            replies.read(&bytes[cut..]);
+            assert_eq!((replies.whole, replies.missing), (2, 11));
+        }
+    }
+
+    #[test]
+    fn a_batch_is_the_command_with_other_keys() {
+        let command = format!("a{DIGITS}b");
+        let mut batch = Batch::new(command.as_bytes(), 2, 1);
+        let text = String::from_utf8(batch.next().to_vec()).unwrap();
+        let (first, second) = text.split_at(14);
+        assert_ne!(first, second);
+        for text in [first, second] {
+            assert!(
+                text.starts_with("a0000000") && text.ends_with('b'),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn as_many_requests_are_on_their_way_as_there_are_callers() {
+        let table = [
+            (1, 1.0, 1, 1),
+            (50, 8.2, 6, 8),
+            (500, 90.0, 6, 90),
+            (500, 256.0, 2, 256),
+        ];
+        for (callers, batch, connections, pipelined) in table {
+            let expected = Travel {
+                connections,
+                pipelined,
+            };
+            assert_eq!(Travel::like(callers, batch), expected);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The tables of the Redis part.
+
+use super::callers::Measured;
+use super::ceiling::Travel;
+use super::cost::Cost;
+use crate::report::table;
+use crate::rounds::Series;
+
+/// One row: how one of those who ask has fared.
+pub(super) struct Row {
+    pub(super) label: String,
+    pub(super) rounds: Vec<Measured>,
+    /// Times the ceiling, round by round.
+    pub(super) ratio: f64,
+    /// The least of the ceiling that it should reach.
+    pub(super) goal: Option<f64>,
+    /// Commands of a write, and checks of a command.
+    pub(super) travel: Option<(f64, f64)>,
+}
+
+pub(super) fn throughput(rows: &[Row]) -> String {
+    let header = [
+        "callers, keys",
+        "a second",
+        "p50",
+        "p99",
+        "commands a write",
+        "checks a command",
+        "of the ceiling",
+        "goal",
+        "",
+    ];
+    let rows = rows.iter().map(|row| {
+        let median = |figure: fn(&Measured) -> f64| {
+            Series::of(row.rounds.iter().map(figure).collect()).median()
+        };
+        let goal = row.goal.map(|goal| format!("at least {goal:.2}"));
+        let met = row.goal.map(|goal| verdict(row.ratio >= goal));
+        let (commands, checks) = row.travel.unzip();
+        let shown = |figure: Option<f64>| figure.map(|it| format!("{it:.1}")).unwrap_or_default();
+        [
+            row.label.clone(),
+            thousands(median(|it| it.a_second)),
+            time(median(|it| it.p50_us)),
+            time(median(|it| it.p99_us)),
+            shown(commands),
+            shown(checks),
+            format!("{:.2}", row.ratio),
+            goal.unwrap_or_default(),
+            met.unwrap_or_default().into(),
+        ]
+    });
+    table(header, rows)
+}
+
+/// How high the ceiling is, held against the tool that others measure with.
+pub(super) fn crosscheck(checked: &[(Travel, f64)]) -> String {
+    let checked = checked.iter().map(|(travel, ratio)| {
+        let Travel {
+            connections,
+            pipelined,
+        } = travel;
+        format!("{ratio:.2} with `-c {connections} -P {pipelined}`")
+    });
+    let checked: Vec<String> = checked.collect();
+    format!(
+        "What measures the ceiling, as a share of `redis-benchmark` with the tutorial's token bucket: {}.",
+        checked.join(", ")
+    )
+}
+
+pub(super) fn cost(rows: &[Cost]) -> String {
+    let header = [
+        "script",
+        "a call in the server",
+        "times the tutorial's",
+        "goal",
+        "",
+    ];
+    let rows = rows.iter().map(|row| {
+        let goal = row.goal.map(|goal| format!("at most {goal:.2}"));
+        let met = row.goal.zip(row.ratio);
+        let met = met.map(|(goal, ratio)| verdict(ratio <= goal));
+        [
+            row.label.into(),
+            format!("{:.1} us", row.microseconds),
+            row.ratio
+                .map(|ratio| format!("{ratio:.2}"))
+                .unwrap_or_default(),
+            goal.unwrap_or_default(),
+            met.unwrap_or_default().into(),
+        ]
+    });
+    table(header, rows)
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "missed" }
+}
+
+/// `12,345`.
+fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn time(us: f64) -> String {
+    match us {
+        1_000.0.. => format!("{:.1} ms", us / 1_000.0),
+        _ => format!("{us:.0} us"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_made_to_be_read() {
+        assert_eq!(thousands(999.6), "1,000");
+        assert_eq!(thousands(123.0), "123");
+        assert_eq!(thousands(1_234_567.0), "1,234,567");
+        assert_eq!(
+            (time(87.4), time(1_260.0)),
+            ("87 us".into(), "1.3 ms".into())
+        );
+    }
+}
