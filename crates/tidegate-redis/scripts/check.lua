@@ -11,6 +11,9 @@
 -- Functions are only made where they are seldom needed: making one costs as much as a
 -- call.
 --
+-- Times are handed to Redis as text made with %d: it would format a number with 17
+-- digits, which takes longer than all the arithmetic here.
+--
 -- Invariant: every key is read, and every error raised, before the first write; a
 -- write expires its key at the moment it is as good as new.
 

@@ -60,7 +60,7 @@ end
 
 --@write
 redis.call('SET', @key, struct.pack('<BI7I7I6I4I6', 2, era@, now, left@, used@, window@),
-  'PXAT', math.ceil((now + left@) / 1000))
+  'PXAT', string.format('%d', (now + left@ + 999) / 1000))
 
 --@refund
 local _, window@ = struct.unpack('<I4I6B', @argument)

@@ -76,7 +76,7 @@ end
 
 local function log_expire_at(log, now)
   local reset = log.used > 0 and log.newest + log.window - log.raw or 0
-  return math.ceil((now + reset) / 1000)
+  return string.format('%d', (now + reset + 999) / 1000)
 end
 
 -- The records, oldest first.

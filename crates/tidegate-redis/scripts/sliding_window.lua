@@ -93,7 +93,7 @@ end
 local reset = used@ > 0 and 2 * window@ - elapsed@ or before@ > 0 and window@ - elapsed@ or 0
 redis.call('SET', @key,
   struct.pack('<BI7I7I7I4I4I6I6', 3, era@, old_era@, now, before@, used@, elapsed@, window@),
-  'PXAT', math.ceil((now + reset) / 1000))
+  'PXAT', string.format('%d', (now + reset + 999) / 1000))
 
 --@refund
 local _, window@ = struct.unpack('<I4I6', @argument)

@@ -119,7 +119,7 @@ end
 local fresh_at = now + us@ + (parts@ > 0 and 1 or 0)
 redis.call('SET', @key,
   struct.pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
-  'PXAT', math.ceil(fresh_at / 1000))
+  'PXAT', string.format('%d', (fresh_at + 999) / 1000))
 
 --@refund
 local price_us@, price_parts@, _, _, per_us@, token@ = struct.unpack('<I7I4I7I4I4I6', @argument)
