@@ -49,3 +49,8 @@ pub use configured::SetupError;
 pub use error::{ErrorKind, StoreError};
 pub use limiter::{SharedLimiter, Store, TryCheckError};
 pub use store::{RedisOptions, RedisStats, RedisStore};
+
+/// The examples of the manual are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/redis.md")]
+struct Manual;

@@ -7,4 +7,5 @@ mod proxy;
 
 mod checks;
 mod custom;
+mod docs;
 mod faults;

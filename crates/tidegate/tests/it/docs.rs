@@ -13,6 +13,7 @@ use crate::support::START;
 
 const POLICIES: &str = include_str!("../../../../docs/policies.md");
 const ALGORITHMS: &str = include_str!("../../../../docs/algorithms.md");
+const REDIS: &str = include_str!("../../../../docs/redis.md");
 const README: &str = include_str!("../../../../README.md");
 
 /// A fenced block, the paragraph and the file before it.
@@ -400,6 +401,7 @@ fn links_lead_somewhere() {
         ("README.md", README),
         ("docs/algorithms.md", ALGORITHMS),
         ("docs/policies.md", POLICIES),
+        ("docs/redis.md", REDIS),
     ];
     for (name, page) in pages {
         let folder = root.join(name);

@@ -1,0 +1,210 @@
+//! What the manual says, held against the code: files are read, the table of errors is
+//! that of the kinds, keys and states are those a server has, and the script works.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tidegate::{Config, Cost, Limit, Policy, PolicyBuilder};
+use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter};
+
+use crate::server::Server;
+
+const MANUAL: &str = include_str!("../../../../docs/redis.md");
+
+/// The fenced blocks of a kind.
+fn blocks(kind: &str) -> Vec<&'static str> {
+    let fence = format!("\n```{kind}\n");
+    let blocks = MANUAL.split(&fence).skip(1);
+    let blocks = blocks.map(|block| block.split("```\n").next().expect("every block ends"));
+    blocks.collect()
+}
+
+/// The rows of a table, by the beginning of its first line.
+fn rows(header: &str) -> Vec<Vec<&'static str>> {
+    let table = &MANUAL[MANUAL.find(header).expect(header)..];
+    let lines = table.lines().skip(2);
+    let rows = lines.map_while(|line| line.strip_prefix("| ")?.strip_suffix('|'));
+    rows.map(|row| row.split(" | ").map(str::trim).collect())
+        .collect()
+}
+
+/// The first piece of code in a text.
+fn code(text: &'static str) -> &'static str {
+    text.split('`').nth(1).expect(text)
+}
+
+/// With time enough for a machine that does other things.
+fn limiter(server: &Server, policy: PolicyBuilder) -> SharedLimiter {
+    let options = RedisOptions::default().timeout(Duration::from_secs(10));
+    let store = RedisStore::new(&server.url(), options).expect("a right url");
+    let policy = policy.build().expect("a policy that is right");
+    SharedLimiter::new([("default", store)], [policy]).expect("one policy")
+}
+
+#[test]
+fn files_are_read_without_a_warning() {
+    let files = blocks("toml");
+    assert!(files.len() > 3);
+    for file in files {
+        let config = file.parse::<Config>();
+        let config = config.unwrap_or_else(|errors| panic!("{errors}\n\nin:\n{file}"));
+        assert_eq!(config.warnings(), [""; 0], "{file}");
+    }
+    assert_eq!(
+        blocks("toml")[0],
+        include_str!("../../examples/shared.toml")
+    );
+}
+
+#[test]
+fn the_table_of_errors_has_every_kind_and_what_is_done_about_it() {
+    let rows = rows("| kind |");
+    assert_eq!(rows.len(), ErrorKind::ALL.len());
+    for (row, kind) in rows.iter().zip(ErrorKind::ALL) {
+        let yes_or_no = |yes| if yes { "yes" } else { "no" };
+        assert_eq!(code(row[0]), kind.as_str());
+        let (again, counts) = (row[2], row[3]);
+        assert_eq!(again, yes_or_no(kind.is_worth_retrying()), "{kind}");
+        assert_eq!(counts, yes_or_no(kind.speaks_of_the_store()), "{kind}");
+    }
+}
+
+#[test]
+fn numbers_are_those_of_the_code() {
+    const BREAKER: &str = include_str!("../../src/breaker.rs");
+    const LANE: &str = include_str!("../../src/lane.rs");
+    const RETRY: &str = include_str!("../../src/retry.rs");
+    const STORE: &str = include_str!("../../src/store.rs");
+    for (source, line, said) in [
+        (BREAKER, "FAILURES: u32 = 5;", "after 5 failures in a row"),
+        (
+            BREAKER,
+            "FIRST_PAUSE: Duration = Duration::from_millis(100);",
+            "After 100 ms one check is let through",
+        ),
+        (
+            BREAKER,
+            "LONGEST_PAUSE: Duration = Duration::from_secs(1);",
+            "after 200 ms, and so on up to 1 s",
+        ),
+        (
+            BREAKER,
+            "PROBE: Duration = Duration::from_secs(1);",
+            "not heard of for 1 s is replaced",
+        ),
+        (
+            RETRY,
+            "FIRST: Duration = Duration::from_millis(2);",
+            "a random pause of up to 2 ms, then up to 4 ms",
+        ),
+        (
+            RETRY,
+            "LONGEST: Duration = Duration::from_millis(20);",
+            "and so on to 20 ms",
+        ),
+        (
+            LANE,
+            "QUEUE: usize = 8_192;",
+            "Up to 8,192 checks wait for a connection",
+        ),
+        (LANE, "BATCH: usize = 256;", "up to 256 commands"),
+        (LANE, "ALIKE: usize = 1_000;", "up to 1,000 at a time"),
+        (LANE, "IN_FLIGHT: usize = 3;", "up to 3 of them"),
+        (
+            STORE,
+            "Limit::per_minute(6).burst(1)",
+            "at most 6 lines a minute for each kind",
+        ),
+    ] {
+        assert!(
+            source.contains(line),
+            "another number now, or place: {line}"
+        );
+        assert!(MANUAL.contains(said), "{said}");
+    }
+    for row in rows("| level | line |") {
+        assert!(STORE.contains(code(row[1])), "{}", row[1]);
+    }
+}
+
+#[tokio::test]
+async fn states_are_as_large_as_the_table_says() {
+    let server = Server::start();
+    let mut redis = server.connect();
+    let hour = Limit::per_hour(100);
+    let rows = rows("| algorithm | bytes |");
+    let limits = [
+        hour,
+        hour.fixed_window(),
+        hour.sliding_window(),
+        hour.sliding_log(),
+    ];
+    assert_eq!(rows.len(), limits.len());
+    for (row, limit) in rows.iter().zip(limits) {
+        assert_eq!(code(row[0]), limit.algorithm().to_string());
+        let name = code(row[0]);
+        let limiter = limiter(&server, Policy::builder(name).limit(limit));
+        let check = limiter.check(name, &[("key", "k")], Cost::ONE).await;
+        assert!(check.expect("a policy").allowed());
+        let key = format!("tg:{{k}}:{name}:{name}");
+        let length: usize = redis::cmd("STRLEN").arg(&key).query(&mut redis).unwrap();
+        let numbers = row[1].split(|c: char| !c.is_ascii_digit());
+        let said: usize = numbers.filter_map(|it| it.parse::<usize>().ok()).sum();
+        assert_eq!(length, said, "{name}");
+        let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut redis).unwrap();
+        assert!(left > 0, "{name}: {left}");
+    }
+}
+
+#[test]
+fn keys_are_named_as_the_table_says() {
+    let limit = Limit::per_second(1);
+    let search = Policy::builder("search")
+        .key("{tenant}/{user}")
+        .limit(limit);
+    let login = Policy::builder("login")
+        .level("total", "", limit)
+        .level("address", "{ip}", limit);
+    let attributes = [("tenant", "a:b"), ("user", "7"), ("ip", "203.0.113.7")];
+    let mut keys = Vec::new();
+    for policy in [search.clone(), search.tag("{tenant}"), login] {
+        let policy = policy.build().expect("a policy that is right");
+        let levels = policy.keys(&attributes).expect("all attributes are there");
+        keys.extend(levels.iter().map(|key| key.stored("tg")));
+    }
+    let said: Vec<_> = rows("| policy | check |")
+        .iter()
+        .map(|row| code(row[2]))
+        .collect();
+    assert_eq!(keys, said);
+}
+
+#[tokio::test]
+async fn the_script_of_the_manual_answers_with_the_headers_shown() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let file = include_str!("../../examples/custom.toml");
+    assert_eq!(blocks("toml").last(), Some(&file));
+    let script = include_str!("../../examples/scripts/fixed_window.lua");
+    assert_eq!(blocks("lua"), [script]);
+
+    let server = Server::start();
+    let store = format!("{}\"\ntimeout = \"10s", server.url());
+    let config = file.replace("redis://127.0.0.1:6379", &store);
+    let config: Config = config.parse().expect("the file is right");
+    let limiter = SharedLimiter::from_config(&config, &folder).expect("the script is there");
+    assert_eq!(limiter.verify_scripts().await, []);
+    let check = || limiter.check("custom", &[("user", "alice")], Cost::ONE);
+    let first = check().await.expect("a policy");
+    let headers = first.headers();
+    let lines = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\n"));
+    assert_eq!([&*lines.collect::<String>()], blocks("http")[..]);
+    for _ in 1..10 {
+        assert!(check().await.expect("a policy").allowed());
+    }
+    let refused = check().await.expect("a policy");
+    assert!(!refused.allowed());
+    let remaining = refused.headers();
+    assert_eq!(remaining.get("X-RateLimit-Remaining"), Some("0"));
+}
