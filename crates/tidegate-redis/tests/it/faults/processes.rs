@@ -60,7 +60,8 @@ async fn a_server_that_is_killed_and_started_again() {
     rig.until_answered().await;
     load.keeps_the_deadline("killed");
     assert!(load.store > 500);
-    assert!(rig.count(ErrorKind::Connect) >= 4);
+    // On a busy machine, the deadline may come while it is still trying.
+    assert!(rig.count(ErrorKind::Connect) + rig.count(ErrorKind::Timeout) >= 4);
 }
 
 /// Servers close connections that nobody uses, and are restarted at night: the next
@@ -100,15 +101,21 @@ async fn f2_a_start_with_the_server_down_works() {
     let mut slow = 0;
     while !rig.store.stats().breaker_open {
         let start = Instant::now();
-        let kind = rig.error("any").await;
-        // On a busy machine, the deadline may come while it is still trying.
+        let (kind, slept) = tokio::join!(rig.error("any"), async {
+            sleep(DEADLINE).await;
+            start.elapsed()
+        });
+        // As above.
         assert!(matches!(
             kind,
             Some(ErrorKind::Connect | ErrorKind::Timeout)
         ));
         let took = start.elapsed();
-        // One deadline each, with room for a machine that does other things, too.
-        assert!(took < DEADLINE + Duration::from_millis(30), "{took:?}");
+        // One deadline each, by the timers of this machine.
+        assert!(
+            took <= slept + Duration::from_millis(10),
+            "{took:?} {slept:?}"
+        );
         slow += 1;
     }
     assert!(slow <= 5, "{slow}");
