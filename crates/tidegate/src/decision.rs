@@ -183,10 +183,15 @@ impl Decision {
         }
     }
 
-    /// The same decision, told to come from somebody else.
+    /// The same decision, told to come from somebody else: there is no receipt for
+    /// what the store has not charged.
     #[must_use]
     pub fn with_source(self, source: Source) -> Self {
-        Self { source, ..self }
+        Self {
+            charged: self.charged && source == Source::Store,
+            source,
+            ..self
+        }
     }
 
     /// Whether the request may go on.
