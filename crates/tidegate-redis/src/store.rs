@@ -136,6 +136,9 @@ impl RedisStore {
     /// A store at `redis://` or `rediss://`, with user, password and database as they
     /// stand in the URL.
     pub fn new(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
+        // The client leaves it to us who does the arithmetic of TLS, and panics when
+        // nobody does; whoever has chosen before stays.
+        drop(rustls::crypto::ring::default_provider().install_default());
         let origin = origin(url, &options);
         // A batch does not wait until the one before it has arrived.
         let tcp = TcpSettings::default().set_nodelay(true);
