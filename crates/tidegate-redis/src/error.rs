@@ -222,7 +222,12 @@ fn in_script(details: &str) -> ErrorKind {
         ErrorKind::ReadOnly
     } else if has("NOREPLICAS ") {
         ErrorKind::NoReplicas
-    } else if has("ACL failure") || has("NOPERM") || has("no permissions") {
+    } else if has("ACL failure")
+        || has("NOPERM")
+        || has("no permissions")
+        // Redis 7.0.
+        || has("user executing the script can't")
+    {
         ErrorKind::NoPermission
     } else {
         ErrorKind::Script
