@@ -1,11 +1,16 @@
 //! The store against real servers, started by the tests.
 
-#[allow(dead_code, reason = "for tests to come")]
 mod server;
 
+mod monitor;
 mod proxy;
+mod support;
 
 mod checks;
 mod custom;
 mod docs;
 mod faults;
+mod pitfalls_counting;
+mod pitfalls_fleet;
+mod pitfalls_keys;
+mod wire;

@@ -1,0 +1,193 @@
+//! The pitfalls of time and fleets: many callers, many connections, many processes, one
+//! limit.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::Commands;
+use tidegate::Limit;
+use tidegate_redis::{RedisStore, SharedLimiter};
+use tokio::task::JoinSet;
+
+use crate::monitor::Monitor;
+use crate::server::Server;
+use crate::support::{
+    YEAR, check, every_algorithm, every_policy, levels, limiter, limiter_over, look, patient,
+};
+
+/// So many callers, each asking so often; how many are admitted.
+async fn callers(
+    limiter: &Arc<SharedLimiter>,
+    policy: &'static str,
+    callers: usize,
+    each: usize,
+) -> usize {
+    let mut tasks = JoinSet::new();
+    for _ in 0..callers {
+        let limiter = Arc::clone(limiter);
+        tasks.spawn(async move {
+            let mut admitted = 0;
+            for _ in 0..each {
+                let decision = check(&limiter, policy, &[("key", "all")]).await;
+                admitted += usize::from(decision.allowed());
+            }
+            admitted
+        });
+    }
+    tasks.join_all().await.into_iter().sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn l1_a_hundred_and_twenty_eight_callers_at_limit_100_admit_100() {
+    for server in Server::start_each() {
+        let store = RedisStore::new(&server.url(), patient().connections(4)).unwrap();
+        let limiter = Arc::new(limiter_over(store, every_policy(100, YEAR)));
+        for (name, _) in every_algorithm(100, YEAR) {
+            assert_eq!(callers(&limiter, name, 128, 4).await, 100, "{name}");
+        }
+    }
+}
+
+const PROCESSES: usize = 3;
+const LIMIT: u32 = 500;
+
+/// One process of the fleet: waits for the others, asks, and leaves its count in Redis.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a process that the test below starts"]
+async fn a_member_of_the_fleet() {
+    let url = std::env::var("TIDEGATE_FLEET").expect("the url of the fleet's server");
+    let mut redis = redis::Client::open(url.as_str())
+        .and_then(|client| client.get_connection())
+        .unwrap();
+    let store = RedisStore::new(&url, patient().connections(4)).unwrap();
+    let limiter = Arc::new(limiter_over(store, every_policy(LIMIT, YEAR)));
+    let _: usize = redis.incr("ready", 1).unwrap();
+    while redis.get::<_, usize>("ready").unwrap() < PROCESSES {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for (name, _) in every_algorithm(LIMIT, YEAR) {
+        let admitted = callers(&limiter, name, 64, 20).await;
+        let _: () = redis
+            .rpush(format!("admitted by {name}"), admitted)
+            .unwrap();
+    }
+}
+
+#[test]
+fn three_processes_of_64_callers_and_4_connections_admit_the_limit_and_not_one_more() {
+    let server = Server::start();
+    let program = std::env::current_exe().unwrap();
+    let member = "pitfalls_fleet::a_member_of_the_fleet";
+    let start = || {
+        Command::new(&program)
+            .args([member, "--exact", "--ignored"])
+            .env("TIDEGATE_FLEET", server.url())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let members: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
+    for mut member in members {
+        assert!(member.wait().unwrap().success());
+    }
+    let mut redis = server.connect();
+    for (name, _) in every_algorithm(LIMIT, YEAR) {
+        let list = format!("admitted by {name}");
+        let admitted: Vec<u32> = redis.lrange(list, 0, -1).unwrap();
+        assert_eq!(admitted.len(), PROCESSES, "{name}");
+        assert_eq!(admitted.iter().sum::<u32>(), LIMIT, "{name}: {admitted:?}");
+    }
+}
+
+#[tokio::test]
+async fn a6_t2_no_clock_but_the_stores_decides() {
+    let server = Server::start();
+    let limiter = limiter(&server, every_policy(100, YEAR));
+    let mut redis = server.connect();
+    let mut monitor = Monitor::start(&server);
+    let mut time_us = || {
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut redis).unwrap();
+        seconds * 1_000_000 + micros
+    };
+    for (name, _) in every_algorithm(100, YEAR) {
+        // The decision's time is the server's.
+        let before = time_us();
+        let decided = check(&limiter, name, &[("key", "a6")])
+            .await
+            .decided_at_us();
+        assert!((before..=time_us()).contains(&decided), "{name}");
+        monitor.commands();
+        // And nothing is sent that tells one instant from another: the same question is
+        // the same bytes at any time.
+        let mut questions = Vec::new();
+        for _ in 0..3 {
+            check(&limiter, name, &[("key", "a6")]).await;
+            look(&limiter, name, &[("key", "a6")]).await;
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            let sent = monitor.commands().into_iter();
+            questions.push(sent.filter(|it| !it.by_script).collect::<Vec<_>>());
+        }
+        assert_eq!(questions[0].len(), 2, "{name}");
+        assert!(
+            questions.iter().all(|it| *it == questions[0]),
+            "{name}: {questions:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a6_t2_two_nodes_admit_what_one_may() {
+    let server = Server::start();
+    let limit = Limit::per_second(100);
+    let policy = || [crate::support::policy("both", limit)];
+    let nodes = [(); 2].map(|()| Arc::new(limiter(&server, policy())));
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for node in nodes {
+        tasks.spawn(async move {
+            let mut instants = Vec::new();
+            while start.elapsed() < Duration::from_secs(2) {
+                let decision = check(&node, "both", &[("key", "a6")]).await;
+                if decision.allowed() {
+                    instants.push(decision.decided_at_us());
+                }
+            }
+            instants
+        });
+    }
+    let mut instants: Vec<u64> = tasks.join_all().await.into_iter().flatten().collect();
+    instants.sort_unstable();
+    // The bound, on the store's clock: the burst, and the rate since.
+    let first = instants[0];
+    for (admitted, at) in (1..).zip(&instants) {
+        assert!(
+            admitted * 10_000 <= 100 * 10_000 + (at - first),
+            "{admitted} by {at}"
+        );
+    }
+    let whole = instants[instants.len() - 1] - first;
+    let most = 100 + whole / 10_000;
+    assert!(
+        instants.len() as u64 >= most * 95 / 100,
+        "{} of {most}",
+        instants.len()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k1_a_refusal_by_one_level_charges_none() {
+    let server = Server::start();
+    let limits = every_algorithm(100, YEAR).map(|(_, limit)| limit);
+    for (name, narrow) in every_algorithm(7, YEAR) {
+        let mut all = limits.to_vec();
+        all.insert(2, narrow);
+        let name: &'static str = name;
+        let limiter = Arc::new(limiter(&server, [levels(name, &all)]));
+        assert_eq!(callers(&limiter, name, 32, 4).await, 7, "{name}");
+        let seen = look(&limiter, name, &[("key", "all")]).await;
+        let left: Vec<u32> = seen.levels().map(|it| it.numbers().remaining()).collect();
+        assert_eq!(left, [93, 93, 0, 93, 93, 93], "{name}");
+        assert_eq!(seen.denied_by(), Some("l2"), "{name}");
+    }
+}

@@ -1,0 +1,364 @@
+//! The pitfalls of keys and stores: each test is named after its id.
+
+use std::collections::HashSet;
+
+use redis::{Commands, RedisResult};
+use tidegate::{Cost, Limit, OnError, Policy, Source, Which};
+use tidegate_redis::{ErrorKind, SharedLimiter, TryCheckError};
+
+use crate::monitor::Monitor;
+use crate::server::Server;
+use crate::support::{
+    YEAR, admitted_of, all_keys, check, every_algorithm, every_policy, levels, limiter, look,
+    policy, store,
+};
+
+/// A server that is a cluster of its own: it holds every slot, and refuses a command
+/// whose keys are in several.
+fn cluster() -> Server {
+    let server = Server::start_with(&["--cluster-enabled", "yes"]);
+    let mut redis = server.connect();
+    let slots: RedisResult<()> = redis::cmd("CLUSTER")
+        .arg("ADDSLOTSRANGE")
+        .arg(0)
+        .arg(16_383)
+        .query(&mut redis);
+    slots.expect("all slots");
+    loop {
+        let info = redis::cmd("CLUSTER").arg("INFO").query(&mut redis);
+        let info: String = info.expect("what the cluster says of itself");
+        if info.contains("cluster_state:ok") {
+            return server;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Two levels that share a resource, and limits of every algorithm.
+fn two_levels(name: &str, first: Limit, second: Limit) -> Policy {
+    Policy::builder(name)
+        .level("resource", "{resource}", first)
+        .level("consumer", "{resource}:{consumer}", second)
+        .build()
+        .expect("a policy")
+}
+
+/// Values that have broken other limiters.
+const AWKWARD: &[&[u8]] = &[
+    b"",
+    b"}x",
+    b"{",
+    b"{}",
+    b"a}b{c",
+    b":",
+    b"%",
+    b"a b",
+    b"\0",
+    b"\r\n",
+    b"\xff\xfe",
+    "Kaffee \u{2615}".as_bytes(),
+    &[b'k'; 65_536],
+];
+
+#[tokio::test]
+async fn a4_b8_the_keys_of_a_check_share_a_slot_whatever_they_are() {
+    let server = cluster();
+    let mut redis = server.connect();
+    let limits = every_algorithm(100, YEAR);
+    let policies = limits.map(|(name, limit)| two_levels(name, limit, limit));
+    let limiter = limiter(&server, policies);
+    for (name, _) in limits {
+        for resource in AWKWARD {
+            for consumer in AWKWARD {
+                let attributes: [(&str, &[u8]); 2] =
+                    [("resource", resource), ("consumer", consumer)];
+                let decision = check(&limiter, name, &attributes).await;
+                assert!(decision.allowed());
+                let receipt = decision.receipt().unwrap();
+                limiter.refund(name, &attributes, &receipt).await.unwrap();
+                let policy = limiter.policy(name).unwrap();
+                let keys = policy.stored_keys(&attributes, Which::All, "tg").unwrap();
+                let slots: HashSet<u16> = keys
+                    .iter()
+                    .map(|key| {
+                        let mut slot = redis::cmd("CLUSTER");
+                        slot.arg("KEYSLOT").arg(key).query(&mut redis).unwrap()
+                    })
+                    .collect();
+                assert_eq!(slots.len(), 1, "{keys:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn c2_users_never_share_a_key() {
+    let server = Server::start();
+    let limiter = limiter(&server, every_policy(1, YEAR));
+    for (name, _) in every_algorithm(1, YEAR) {
+        // All different, so each has its one.
+        for key in [
+            "q", "q-t", "q:t", "q%3At", "Q", "q ", "q\0", "", "%", "%h", "q{t}", "tg:{q}",
+        ] {
+            assert_eq!(
+                admitted_of(&limiter, name, key, 2).await,
+                1,
+                "{name} {key:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn b7_names_and_values_that_run_together_are_told_apart() {
+    let server = Server::start();
+    let limit = Limit::per(1, YEAR);
+    let pair = |name: &str| {
+        Policy::builder(name)
+            .key("{a}:{b}")
+            .limit(limit)
+            .build()
+            .unwrap()
+    };
+    let limiter = limiter(&server, [pair("a"), pair("a-b"), policy("b", limit)]);
+    let tuples = [
+        ("1:2", "3"),
+        ("1", "2:3"),
+        ("", "1:2:3"),
+        ("1:2:3", ""),
+        ("1%3A2", "3"),
+    ];
+    for name in ["a", "a-b"] {
+        for (a, b) in tuples {
+            let attributes = [("a", a), ("b", b)];
+            assert!(
+                check(&limiter, name, &attributes).await.allowed(),
+                "{name} {a:?} {b:?}"
+            );
+            assert!(
+                !check(&limiter, name, &attributes).await.allowed(),
+                "{name} {a:?} {b:?}"
+            );
+        }
+    }
+    // And keys stay on their line, whoever prints them.
+    for key in AWKWARD {
+        check(&limiter, "b", &[("key", *key)]).await;
+    }
+    for key in all_keys(&mut server.connect()) {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-%:{}".contains(&byte);
+        assert!(key.bytes().all(plain), "{key:?}");
+    }
+}
+
+#[tokio::test]
+async fn c3_every_key_that_a_script_touches_is_declared() {
+    let server = Server::start();
+    let limits = every_algorithm(100, YEAR).map(|(_, limit)| limit);
+    let mixed = [&limits[..], &[Limit::per(5_000, YEAR).sliding_log()]].concat();
+    let limiter = limiter(&server, [levels("mixed", &mixed)]);
+    let mut monitor = Monitor::start(&server);
+    let key = [("key", "c3")];
+    for _ in 0..5 {
+        let decision = check(&limiter, "mixed", &key).await;
+        look(&limiter, "mixed", &key).await;
+        let receipt = decision.receipt().unwrap();
+        limiter.refund("mixed", &key, &receipt).await.unwrap();
+        check(&limiter, "mixed", &key).await;
+    }
+    let (mut declared, mut touched) = (Vec::new(), 0);
+    for command in monitor.commands() {
+        match command.name.as_str() {
+            "EVAL" | "EVALSHA" => declared = command.declared(),
+            "TIME" => {}
+            _ => {
+                assert!(command.by_script, "{command:?}");
+                assert!(declared.contains(&command.text(0)), "{command:?}");
+                touched += 1;
+            }
+        }
+    }
+    assert!(touched > 100, "{touched}");
+}
+
+#[tokio::test]
+async fn a5_b5_c6_d4_no_key_is_ever_without_an_expiry() {
+    let server = Server::start();
+    let mut limits: Vec<_> = every_algorithm(70, YEAR).into();
+    limits.push(("short", Limit::per(5, YEAR).sliding_log()));
+    let policies = limits.iter().map(|(name, limit)| policy(name, *limit));
+    let limiter = limiter(&server, policies);
+    let mut monitor = Monitor::start(&server);
+    for (name, _) in &limits {
+        let key = [("key", "a5")];
+        for _ in 0..80 {
+            check(&limiter, name, &key).await;
+        }
+    }
+    // What creates a key sets its expiry in the same command; what extends one does so in
+    // the same script.
+    let mut extended = None;
+    for command in monitor.commands() {
+        match command.name.as_str() {
+            "SET" => assert_eq!(command.text(2), "PXAT", "{command:?}"),
+            "SETRANGE" => extended = Some(command.text(0)),
+            "PEXPIREAT" => {
+                assert_eq!(extended.take(), Some(command.text(0)));
+            }
+            "EVALSHA" | "EVAL" => assert_eq!(extended, None),
+            _ => {}
+        }
+    }
+    assert_eq!(extended, None);
+    let mut redis = server.connect();
+    for key in all_keys(&mut redis) {
+        let left: i64 = redis.pttl(&key).unwrap();
+        assert!(left > 0, "{key}: {left}");
+    }
+}
+
+fn kind(asked: Result<impl Sized, TryCheckError>) -> Option<ErrorKind> {
+    match asked {
+        Err(TryCheckError::Store(error)) => Some(error.kind()),
+        Err(TryCheckError::Check(error)) => panic!("{error}"),
+        Ok(_) => None,
+    }
+}
+
+fn counted(limiter: &SharedLimiter, kind: ErrorKind) -> u64 {
+    let stores = limiter.stores().filter_map(|(_, store)| match store {
+        tidegate_redis::Store::Redis(store) => Some(store.stats()),
+        tidegate_redis::Store::Memory(_) => None,
+    });
+    let errors = stores.flat_map(|stats| stats.errors);
+    errors
+        .filter(|(it, _)| *it == kind)
+        .map(|(_, count)| count)
+        .sum()
+}
+
+#[tokio::test]
+async fn e11_a_key_of_another_type_is_an_error_of_its_own_kind() {
+    for server in Server::start_each() {
+        let mut redis = server.connect();
+        for on_error in [OnError::Allow, OnError::Deny] {
+            for (name, limit) in every_algorithm(100, YEAR) {
+                let policy = Policy::builder(name)
+                    .key("{key}")
+                    .limit(limit)
+                    .on_error(on_error);
+                let limiter = limiter(&server, [policy.build().unwrap()]);
+                for (number, junk) in ["list", "text", "empty"].into_iter().enumerate() {
+                    let stored = format!("tg:{{{junk}}}:{name}:{name}");
+                    let made: RedisResult<()> = match junk {
+                        "list" => redis.rpush(&stored, "1"),
+                        "text" => redis.set(&stored, "this is none of ours"),
+                        _ => redis.set(&stored, ""),
+                    };
+                    made.ok();
+                    let key = [("key", junk)];
+                    let decision = limiter.check(name, &key, Cost::ONE).await.unwrap();
+                    if junk == "empty" && name == "log" {
+                        // A log cannot be told from none at all: it starts anew.
+                        assert_eq!(decision.source(), Source::Store);
+                        continue;
+                    }
+                    assert_eq!(decision.source(), Source::ErrorPolicy, "{name} {junk}");
+                    assert_eq!(
+                        decision.allowed(),
+                        on_error == OnError::Allow,
+                        "{name} {junk}"
+                    );
+                    let asked = limiter.try_check(name, &key, Cost::ONE).await;
+                    assert_eq!(kind(asked), Some(ErrorKind::WrongType), "{name} {junk}");
+                    let errors = counted(&limiter, ErrorKind::WrongType);
+                    assert_eq!(errors, 2 * (number as u64 + 1), "{name} {junk}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn e11_a_level_that_fails_leaves_the_others_uncharged() {
+    let server = Server::start();
+    let mut redis = server.connect();
+    for (name, limit) in every_algorithm(100, YEAR) {
+        let limiter = limiter(&server, [two_levels(name, Limit::per(9, YEAR), limit)]);
+        let attributes = [("resource", "r"), ("consumer", name)];
+        let broken = format!("tg:{{r}}:{name}:consumer:r:{name}");
+        let _: () = redis.rpush(&broken, "1").unwrap();
+        for _ in 0..3 {
+            let asked = limiter.try_check(name, &attributes, Cost::ONE).await;
+            assert_eq!(kind(asked), Some(ErrorKind::WrongType), "{name}");
+        }
+        let _: () = redis.del(&broken).unwrap();
+        let seen = look(&limiter, name, &attributes).await;
+        assert_eq!(
+            seen.levels().next().unwrap().numbers().remaining(),
+            9,
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn f1_scripts_that_are_lost_are_reloaded_unseen() {
+    for server in Server::start_each() {
+        let mut redis = server.connect();
+        let limiter = limiter(&server, every_policy(100, YEAR));
+        for round in 1..=3 {
+            for (name, _) in every_algorithm(100, YEAR) {
+                let _: () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut redis).unwrap();
+                let decision = check(&limiter, name, &[("key", "f1")]).await;
+                assert_eq!(decision.remaining(), 100 - round, "{name}");
+            }
+        }
+        assert!(
+            ErrorKind::ALL
+                .iter()
+                .all(|kind| counted(&limiter, *kind) == 0)
+        );
+    }
+}
+
+#[tokio::test]
+async fn f3_a_reset_touches_only_its_own_keys() {
+    let server = Server::start();
+    let mut redis = server.connect();
+    let _: () = redis.set("tg:of others", "1").unwrap();
+    let _: () = redis.set("others", "1").unwrap();
+    let limit = Limit::per(9, YEAR);
+    let limiter = SharedLimiter::new(
+        [("default", store(&server))],
+        [
+            two_levels("api", limit, limit.sliding_log()),
+            policy("other", limit),
+        ],
+    )
+    .unwrap();
+    let mine = [("resource", "r"), ("consumer", "mine")];
+    let yours = [("resource", "r"), ("consumer", "yours")];
+    check(&limiter, "api", &mine).await;
+    check(&limiter, "api", &yours).await;
+    check(&limiter, "other", &[("key", "r")]).await;
+    let before: HashSet<String> = all_keys(&mut redis).into_iter().collect();
+    assert_eq!(before.len(), 6);
+    let mut monitor = Monitor::start(&server);
+    let gone = async |which: Which<'_>| limiter.reset("api", &mine, which).await.unwrap();
+
+    assert_eq!(gone(Which::Level("consumer")).await, 1);
+    let after: HashSet<String> = all_keys(&mut redis).into_iter().collect();
+    let missing: Vec<_> = before.difference(&after).collect();
+    assert_eq!(missing, ["tg:{r}:api:consumer:r:mine"]);
+
+    assert_eq!(gone(Which::All).await, 1);
+    let after: HashSet<String> = all_keys(&mut redis).into_iter().collect();
+    assert_eq!(before.difference(&after).count(), 2);
+    assert_eq!(gone(Which::All).await, 0);
+
+    let sent = monitor.commands();
+    let sent = sent.iter().filter(|command| command.name != "KEYS");
+    let names: HashSet<&str> = sent.map(|command| command.name.as_str()).collect();
+    assert_eq!(names, HashSet::from(["DEL"]));
+}

@@ -1,0 +1,118 @@
+//! What the tests share: limiters that wait for a slow machine and do not swallow a
+//! store's errors, and the algorithms as a table.
+
+use std::time::Duration;
+
+use tidegate::{Align, Attributes, Cost, Limit, Policy, PolicyDecision};
+use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+
+use crate::server::Server;
+
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
+/// Long enough that nothing comes back, and no window ends, while a test runs.
+pub(crate) const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// Options with a deadline that says nothing about the machine.
+pub(crate) fn patient() -> RedisOptions {
+    RedisOptions::default().timeout(Duration::from_secs(20))
+}
+
+pub(crate) fn store(server: &Server) -> RedisStore {
+    RedisStore::new(&server.url(), patient()).expect("a right url")
+}
+
+pub(crate) fn limiter(
+    server: &Server,
+    policies: impl IntoIterator<Item = Policy>,
+) -> SharedLimiter {
+    limiter_over(store(server), policies)
+}
+
+pub(crate) fn limiter_over(
+    store: RedisStore,
+    policies: impl IntoIterator<Item = Policy>,
+) -> SharedLimiter {
+    SharedLimiter::new([("default", store)], policies).expect("policies of one store")
+}
+
+/// A policy of one level, by `key`.
+pub(crate) fn policy(name: &str, limit: Limit) -> Policy {
+    let policy = Policy::builder(name).key("{key}").limit(limit);
+    policy.build().expect("a policy")
+}
+
+/// A policy of a level for each limit, all by `key`.
+pub(crate) fn levels(name: &str, limits: &[Limit]) -> Policy {
+    let mut policy = Policy::builder(name);
+    for (number, limit) in limits.iter().enumerate() {
+        policy = policy.level(format!("l{number}"), "{key}", *limit);
+    }
+    policy.build().expect("a policy")
+}
+
+/// So many per window, counted by each algorithm.
+pub(crate) fn every_algorithm(requests: u32, window: Duration) -> [(&'static str, Limit); 5] {
+    let limit = Limit::per(requests, window);
+    [
+        ("bucket", limit),
+        ("fixed", limit.fixed_window()),
+        ("epoch", limit.fixed_window().align(Align::Epoch)),
+        ("sliding", limit.sliding_window()),
+        ("log", limit.sliding_log()),
+    ]
+}
+
+/// A policy for each algorithm, named after it.
+pub(crate) fn every_policy(requests: u32, window: Duration) -> Vec<Policy> {
+    let limits = every_algorithm(requests, window);
+    limits.map(|(name, limit)| policy(name, limit)).into()
+}
+
+pub(crate) async fn check<'l>(
+    limiter: &'l SharedLimiter,
+    policy: &str,
+    attributes: &(impl Attributes + ?Sized),
+) -> PolicyDecision<'l> {
+    check_cost(limiter, policy, attributes, 1).await
+}
+
+pub(crate) async fn check_cost<'l>(
+    limiter: &'l SharedLimiter,
+    policy: &str,
+    attributes: &(impl Attributes + ?Sized),
+    cost: u32,
+) -> PolicyDecision<'l> {
+    let asked = limiter.try_check(policy, attributes, Cost::of(cost)).await;
+    asked.unwrap_or_else(|error| panic!("{policy}: {error}"))
+}
+
+pub(crate) async fn look<'l>(
+    limiter: &'l SharedLimiter,
+    policy: &str,
+    attributes: &(impl Attributes + ?Sized),
+) -> PolicyDecision<'l> {
+    let asked = limiter.peek(policy, attributes, Cost::ONE).await;
+    asked.unwrap_or_else(|error| panic!("{policy}: {error}"))
+}
+
+/// How many of so many requests are admitted, one after the other.
+pub(crate) async fn admitted_of(
+    limiter: &SharedLimiter,
+    policy: &str,
+    key: &str,
+    offered: usize,
+) -> usize {
+    let mut admitted = 0;
+    for _ in 0..offered {
+        let decision = check(limiter, policy, &[("key", key)]).await;
+        admitted += usize::from(decision.allowed());
+    }
+    admitted
+}
+
+/// All keys of the server's first database.
+pub(crate) fn all_keys(redis: &mut redis::Connection) -> Vec<String> {
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(redis).expect("keys");
+    keys
+}
