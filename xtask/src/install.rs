@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::{cargo, find, program, run};
 
 /// Programs the tests start, each with the Debian package that brings it.
-const PROGRAMS: &[(&str, &str)] = &[("redis-server", "redis-server")];
+const PROGRAMS: &[(&str, &str)] = &[("redis-server", "redis-server"), ("openssl", "openssl")];
 
 /// Programs that measure checks through Redis.
 const REDIS: &[(&str, &str)] = &[

@@ -2,10 +2,12 @@
 
 mod server;
 
+mod certificates;
 mod monitor;
 mod proxy;
 mod support;
 
+mod access;
 mod checks;
 mod custom;
 mod docs;

@@ -1,0 +1,258 @@
+//! Who may come in, and how: the user of docs/redis.md, passwords, TLS, other addresses.
+
+use tidegate::{Cost, Limit, Which};
+use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, TryCheckError};
+
+use crate::certificates::Certificates;
+use crate::server::Server;
+use crate::support::{YEAR, every_algorithm, levels, limiter_over, patient, policy};
+
+const MANUAL: &str = include_str!("../../../../docs/redis.md");
+
+/// The rules of the manual's user, without `user` and its name.
+fn rules() -> Vec<&'static str> {
+    let block = MANUAL.split("```acl\n").nth(1).expect("a block of rules");
+    let line = block.lines().next().expect("a line");
+    let mut words = line.split(' ');
+    assert_eq!(
+        [words.next(), words.next()],
+        [Some("user"), Some("tidegate")]
+    );
+    words.collect()
+}
+
+fn set_user(server: &Server, rules: &[&str]) {
+    let done: redis::RedisResult<()> = redis::cmd("ACL")
+        .arg("SETUSER")
+        .arg("tidegate")
+        .arg("reset")
+        .arg(rules)
+        .query(&mut server.connect());
+    done.expect("a user");
+}
+
+fn url(server: &Server, user: &str) -> String {
+    format!("redis://{user}@127.0.0.1:{}/", server.port())
+}
+
+/// Every algorithm, with checks, looks, refunds and resets; and all of it again when the
+/// server has lost its scripts.
+async fn full_run(url: &str, options: RedisOptions, server: &Server) -> Result<(), ErrorKind> {
+    let mut limits = every_algorithm(100, YEAR).map(|(_, limit)| limit).to_vec();
+    limits.push(Limit::per(5, YEAR).sliding_log());
+    let policies = limits.iter().enumerate();
+    let policies = policies.map(|(number, limit)| policy(&format!("p{number}"), *limit));
+    let mut policies: Vec<_> = policies.collect();
+    policies.push(levels("mixed", &limits));
+    let names: Vec<String> = policies.iter().map(|it| it.name().to_owned()).collect();
+    let store = RedisStore::new(url, options).expect("a right url");
+    let limiter = limiter_over(store, policies);
+    for _ in 0..2 {
+        let flushed: redis::RedisResult<()> = redis::cmd("SCRIPT")
+            .arg("FLUSH")
+            .query(&mut server.connect());
+        flushed.expect("no scripts");
+        for name in &names {
+            walk(&limiter, name).await.map_err(|error| match error {
+                TryCheckError::Store(error) => error.kind(),
+                TryCheckError::Check(error) => panic!("{error}"),
+            })?;
+        }
+    }
+    Ok(())
+}
+
+async fn walk(limiter: &SharedLimiter, name: &str) -> Result<(), TryCheckError> {
+    let key = [("key", name)];
+    let mut receipts = Vec::new();
+    for _ in 0..4 {
+        let decision = limiter.try_check(name, &key, Cost::ONE).await?;
+        receipts.extend(decision.receipt());
+    }
+    limiter.peek(name, &key, Cost::ONE).await?;
+    for receipt in &receipts {
+        limiter.refund(name, &key, receipt).await?;
+    }
+    let last = limiter.try_check(name, &key, Cost::ONE).await?;
+    assert!(last.allowed());
+    limiter.reset(name, &key, Which::All).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_manuals_user_may_do_all_that_is_needed() {
+    for server in Server::start_each() {
+        set_user(&server, &rules());
+        let url = url(&server, "tidegate:a-long-password");
+        assert_eq!(full_run(&url, patient(), &server).await, Ok(()));
+    }
+}
+
+#[tokio::test]
+async fn the_manuals_user_may_do_nothing_that_is_not() {
+    for server in Server::start_each() {
+        let all = rules();
+        for rule in all.iter().filter(|rule| rule.starts_with('+')) {
+            let rest: Vec<&str> = all.iter().copied().filter(|it| it != rule).collect();
+            set_user(&server, &rest);
+            let url = url(&server, "tidegate:a-long-password");
+            let run = full_run(&url, patient(), &server).await;
+            assert_eq!(run, Err(ErrorKind::NoPermission), "without {rule}");
+        }
+        // Nor on other keys.
+        set_user(&server, &all);
+        let url = url(&server, "tidegate:a-long-password");
+        let run = full_run(&url, patient().prefix("other"), &server).await;
+        assert_eq!(run, Err(ErrorKind::NoPermission));
+    }
+}
+
+#[tokio::test]
+async fn another_database_needs_select() {
+    let server = Server::start();
+    set_user(&server, &rules());
+    let url = format!("{}3", url(&server, "tidegate:a-long-password"));
+    assert!(full_run(&url, patient(), &server).await.is_err());
+    set_user(&server, &[&rules()[..], &["+select"]].concat());
+    assert_eq!(full_run(&url, patient(), &server).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_password_is_asked_for_and_told_apart_from_a_wrong_one() {
+    let server = Server::start_with(&["--requirepass", "s e/c:r@t"]);
+    let ask = async |user: &str| {
+        let store = RedisStore::new(&url(&server, user), RedisOptions::default()).unwrap();
+        let limiter = limiter_over(store, [policy("p", Limit::per(5, YEAR))]);
+        let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
+        asked.map(|decision| decision.remaining()).map_err(|error| {
+            assert!(!error.to_string().contains("wrong-one"), "{error}");
+            match error {
+                TryCheckError::Store(error) => error.kind(),
+                TryCheckError::Check(error) => panic!("{error}"),
+            }
+        })
+    };
+    assert_eq!(ask(":s%20e%2Fc%3Ar%40t").await, Ok(4));
+    assert_eq!(ask("default:s%20e%2Fc%3Ar%40t").await, Ok(3));
+    for wrong in [":wrong-one", "default:wrong-one", "nobody:wrong-one", ""] {
+        assert_eq!(ask(wrong).await, Err(ErrorKind::Auth), "{wrong}");
+    }
+}
+
+/// One check over this URL.
+async fn ask(url: &str, options: RedisOptions) -> Result<u32, ErrorKind> {
+    let store = RedisStore::new(url, options).map_err(|error| error.kind())?;
+    let limiter = limiter_over(store, [policy("p", Limit::per(5, YEAR))]);
+    let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
+    asked
+        .map(|decision| decision.remaining())
+        .map_err(|error| match error {
+            TryCheckError::Store(error) => error.kind(),
+            TryCheckError::Check(error) => panic!("{error}"),
+        })
+}
+
+#[tokio::test]
+async fn tls_with_an_authority_and_certificates_of_our_own() {
+    let certificates = Certificates::make();
+    let strangers = Certificates::make();
+    let server = Server::start_with(&[
+        "--port",
+        "0",
+        "--tls-port",
+        "{port}",
+        "--tls-cert-file",
+        &certificates.path("server.crt"),
+        "--tls-key-file",
+        &certificates.path("server.key"),
+        "--tls-ca-cert-file",
+        &certificates.path("authority.crt"),
+        "--tls-auth-clients",
+        "yes",
+        "--requirepass",
+        "secret",
+    ]);
+    let quick = || RedisOptions::default().timeout(std::time::Duration::from_millis(500));
+    let ours = |options: RedisOptions| {
+        let authority = certificates.read("authority.crt");
+        let own = (
+            certificates.read("client.crt"),
+            certificates.read("client.key"),
+        );
+        options.certificates(Some(authority), Some(own))
+    };
+    let rediss = format!("rediss://:secret@127.0.0.1:{}/", server.port());
+    assert_eq!(ask(&rediss, ours(patient())).await, Ok(4));
+    let named = format!("rediss://default:secret@localhost:{}/2", server.port());
+    assert_eq!(ask(&named, ours(patient())).await, Ok(4));
+
+    // A wrong password, then what an impostor or a stranger would meet.
+    let wrong = rediss.replace("secret", "wrong");
+    assert_eq!(ask(&wrong, ours(quick())).await, Err(ErrorKind::Auth));
+    let refused = [
+        ("an authority that is not the server's", {
+            let own = (
+                certificates.read("client.crt"),
+                certificates.read("client.key"),
+            );
+            quick().certificates(Some(strangers.read("authority.crt")), Some(own))
+        }),
+        ("public authorities only", quick()),
+        ("a client without a certificate", {
+            quick().certificates(Some(certificates.read("authority.crt")), None)
+        }),
+        ("a client of another authority", {
+            let own = (strangers.read("client.crt"), strangers.read("client.key"));
+            quick().certificates(Some(certificates.read("authority.crt")), Some(own))
+        }),
+    ];
+    for (who, options) in refused {
+        let asked = ask(&rediss, options).await;
+        assert!(
+            matches!(asked, Err(ErrorKind::Connect | ErrorKind::Timeout)),
+            "{who}: {asked:?}"
+        );
+    }
+    // In the clear, the server does not answer.
+    let clear = rediss.replace("rediss:", "redis:");
+    assert!(ask(&clear, quick()).await.is_err());
+}
+
+#[tokio::test]
+async fn unix_sockets_and_ipv6() {
+    let folder = std::env::temp_dir().join(format!("tidegate-socket-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let socket = folder.join("redis.sock");
+    let server = Server::start_with(&["--unixsocket", &socket.display().to_string()]);
+    let url = format!("redis+unix://{}", socket.display());
+    let asked = ask(&url, patient()).await;
+    drop(server);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(asked, Ok(4));
+
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        // A machine without IPv6 has nothing to try it on.
+        return;
+    }
+    let server = Server::start_with(&["--bind", "127.0.0.1", "::1"]);
+    let url = format!("redis://[::1]:{}/", server.port());
+    assert_eq!(ask(&url, patient()).await, Ok(4));
+}
+
+#[test]
+fn a_url_that_cannot_be_meant_is_refused_and_its_password_kept() {
+    for url in [
+        "",
+        "127.0.0.1",
+        "http://:hush@host/",
+        "redis://:hush@host:port/",
+        "redis://:hush@host/x",
+    ] {
+        let error = RedisStore::new(url, RedisOptions::default().name("eu")).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("\"eu\"") && !text.contains("hush"),
+            "{url}: {text}"
+        );
+    }
+}
