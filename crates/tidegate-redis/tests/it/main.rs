@@ -15,4 +15,5 @@ mod faults;
 mod pitfalls_counting;
 mod pitfalls_fleet;
 mod pitfalls_keys;
+mod sizes;
 mod wire;
