@@ -14,6 +14,7 @@ mod install;
 mod pictures;
 mod readme;
 mod test;
+mod valkey;
 
 use std::process::ExitCode;
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, root, run as execute};
-use crate::{install, pictures, readme};
+use crate::{install, pictures, readme, valkey};
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -48,7 +48,12 @@ fn clippy() -> Result<()> {
 }
 
 fn tests() -> Result<()> {
-    execute(cargo().args(["test", "--workspace"]))
+    let mut tests = cargo();
+    tests.args(["test", "--workspace"]);
+    if let Some(server) = valkey::server() {
+        tests.env(valkey::VARIABLE, server);
+    }
+    execute(&mut tests)
 }
 
 fn documentation() -> Result<()> {
