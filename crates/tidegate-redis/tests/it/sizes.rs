@@ -68,10 +68,12 @@ const TWO_KEYS_FOR_A_BUCKET: &str = "
     redis.call('SET', KEYS[1], left - 1)
     redis.call('SET', KEYS[1] .. '-t', now_ms)";
 
-/// The times of all requests, in milliseconds, as scores and as members.
+/// The times of all requests, in milliseconds and parts of one, as scores and as members.
+/// Here and below, numbers have the length that they nearly always have, so that sizes
+/// are the same each time.
 const SORTED_SET: &str = "
     local time = redis.call('TIME')
-    local now_ms = time[1] * 1000 + time[2] / 1000 + ARGV[1]
+    local now_ms = time[1] * 1000 + math.floor(time[2] / 1000) + 0.5 + ARGV[1]
     redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now_ms - 3600000)
     redis.call('ZCARD', KEYS[1])
     redis.call('ZADD', KEYS[1], now_ms, now_ms)";
@@ -81,7 +83,7 @@ const TWO_SORTED_SETS: &str = "
     local time = redis.call('TIME')
     for level = 1, 2 do
       redis.call('ZREMRANGEBYSCORE', KEYS[level], 0, time[1] - 3600)
-      redis.call('ZADD', KEYS[level], time[1], (time[2] + ARGV[1] * 997) % 1000000)
+      redis.call('ZADD', KEYS[level], time[1], 500000 + ARGV[1] * 61)
     end";
 
 /// A counter for this window and one for the last, with the time in their names.
