@@ -1,19 +1,18 @@
 //! Policies over stores in memory: a policy's name and attributes in, a decision out.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
 
 use foldhash::fast::FixedState;
 use smallvec::{SmallVec, smallvec};
 
+use super::Policy;
 use super::decision::{Decisions, PolicyDecision};
+use super::error::{CheckError, PoliciesError};
 use super::keys::{Keys, MissingAttribute};
-use super::name::shown;
-use super::{Policy, PolicyLevel};
+use super::which::{Explained, Which};
 use crate::attributes::Attributes;
 use crate::cost::Cost;
-use crate::decision::{Decision, LevelDecision, Receipt};
-use crate::limit::Limit;
+use crate::decision::{Decision, Receipt};
 use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
 
 /// The limiter for policies, in memory.
@@ -56,85 +55,6 @@ struct Compiled {
     charge: Charge,
     /// For each level of the policy, its cases.
     levels: Box<[Box<[Level]>]>,
-}
-
-/// Why there is no limiter over some policies.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PoliciesError {
-    /// Two policies have one name.
-    #[error("two policies of the name {0:?}: expected different names")]
-    Duplicate(String),
-    /// A policy names a store that is not there.
-    #[error("policy {policy:?}: no store of the name {store:?}")]
-    UnknownStore {
-        /// The policy's name.
-        policy: String,
-        /// The store's name.
-        store: String,
-    },
-    /// A policy's store is not in memory, or its script needs one that is not.
-    #[error("policy {0:?} needs a Redis store: expected a limiter that has one")]
-    NotInMemory(String),
-    /// A store has seen too many different limits.
-    #[error(transparent)]
-    TooManyLimits(#[from] TooManyLimits),
-}
-
-/// A question that cannot be answered: bad input, not a refusal.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckError {
-    /// No policy of this name.
-    #[error("no policy of the name {}", shown(.0))]
-    UnknownPolicy(String),
-    /// An attribute is missing.
-    #[error(transparent)]
-    MissingAttribute(#[from] MissingAttribute),
-    /// A policy has no level of this name.
-    #[error("policy {policy:?} has no level of the name {}: expected one of {levels}", shown(.level))]
-    UnknownLevel {
-        /// The policy's name.
-        policy: String,
-        /// The name given.
-        level: String,
-        /// The names it has.
-        levels: String,
-    },
-    /// A policy has several levels, and it was not said which of them is meant.
-    #[error("policy {policy:?} has several levels: expected one of {levels}, or all")]
-    WhichLevel {
-        /// The policy's name.
-        policy: String,
-        /// The names of its levels.
-        levels: String,
-    },
-}
-
-/// Which levels of a policy to forget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which<'a> {
-    /// The only one there is.
-    Only,
-    /// The one of this name.
-    Level(&'a str),
-    /// All of them: a counter that others share, too.
-    All,
-}
-
-/// A level as it stands for a key: its settings and its numbers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Explained<'p> {
-    /// The level.
-    pub level: &'p PolicyLevel,
-    /// The key's values, encoded.
-    pub key: String,
-    /// The limit in force; `None` when an override exempts this key.
-    pub limit: Option<&'p Limit>,
-    /// The override in force, by its number among those of the level.
-    pub overridden_by: Option<usize>,
-    /// The numbers; `None` when nothing is counted.
-    pub numbers: Option<LevelDecision>,
 }
 
 impl PolicyLimiter {
@@ -387,70 +307,6 @@ impl PolicyLimiter {
         self.policies
             .get(policy)
             .ok_or_else(|| CheckError::UnknownPolicy(policy.to_owned()))
-    }
-}
-
-impl Policy {
-    /// The levels that are meant, by their numbers.
-    fn which(&self, which: Which<'_>) -> Result<Range<usize>, CheckError> {
-        let names = || {
-            let names: Vec<&str> = self.levels.iter().map(PolicyLevel::name).collect();
-            names.join(", ")
-        };
-        match which {
-            Which::All => Ok(0..self.levels.len()),
-            Which::Only if self.levels.len() == 1 => Ok(0..1),
-            Which::Only => Err(CheckError::WhichLevel {
-                policy: self.name().into(),
-                levels: names(),
-            }),
-            Which::Level(name) => match self.level(name) {
-                Some(level) => Ok(level..level + 1),
-                None => Err(CheckError::UnknownLevel {
-                    policy: self.name().into(),
-                    level: name.into(),
-                    levels: names(),
-                }),
-            },
-        }
-    }
-
-    /// Every level as a look at these keys has found it, with its settings.
-    #[must_use]
-    pub fn explain<'p>(&'p self, keys: &Keys<'_>, look: &PolicyDecision<'_>) -> Vec<Explained<'p>> {
-        let mut numbers = look.levels().map(|level| *level.numbers());
-        let explained = keys.all().map(|key| {
-            let level = &self.levels[usize::from(key.level)];
-            Explained {
-                level,
-                key: key.text().into_owned(),
-                limit: level.cases.all()[usize::from(key.case)].limit.as_ref(),
-                overridden_by: key.overridden_by(),
-                numbers: match self.enabled() && key.counts() {
-                    true => numbers.next(),
-                    false => None,
-                },
-            }
-        });
-        explained.collect()
-    }
-
-    /// The keys of these levels as a shared store has them, for those who forget them.
-    pub fn stored_keys<A>(
-        &self,
-        attributes: &A,
-        which: Which<'_>,
-        prefix: &str,
-    ) -> Result<Vec<String>, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let mut stored = Vec::new();
-        for level in self.which(which)? {
-            let keys = self.key_of(level, attributes)?;
-            stored.extend(keys.all().map(|key| key.stored(prefix)));
-        }
-        Ok(stored)
     }
 }
 

@@ -8,6 +8,7 @@ mod build;
 mod builder;
 mod cases;
 mod decision;
+mod error;
 mod fields;
 mod keys;
 mod limiter;
@@ -15,17 +16,20 @@ pub(crate) mod name;
 mod script;
 mod settings;
 mod template;
+mod which;
 
 use std::time::Duration;
 
 pub use build::PolicyError;
 pub use builder::{Override, PolicyBuilder};
 pub use decision::{Decisions, LevelReport, PolicyDecision};
+pub use error::{CheckError, PoliciesError};
 pub use keys::{Keys, LevelKey, MissingAttribute};
-pub use limiter::{CheckError, Explained, PoliciesError, PolicyLimiter, Which};
+pub use limiter::PolicyLimiter;
 pub use script::{CustomScript, ScriptAnswer, ScriptSource};
 pub use settings::{Mode, OnError};
 pub use template::Template;
+pub use which::{Explained, Which};
 
 #[cfg(feature = "toml")]
 pub(crate) use {

@@ -1,0 +1,101 @@
+//! Some of a policy's levels: those to forget, and all of them explained.
+
+use std::ops::Range;
+
+use super::decision::PolicyDecision;
+use super::error::CheckError;
+use super::keys::Keys;
+use super::{Policy, PolicyLevel};
+use crate::attributes::Attributes;
+use crate::decision::LevelDecision;
+use crate::limit::Limit;
+
+/// Which levels of a policy to forget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which<'a> {
+    /// The only one there is.
+    Only,
+    /// The one of this name.
+    Level(&'a str),
+    /// All of them: a counter that others share, too.
+    All,
+}
+
+/// A level as it stands for a key: its settings and its numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explained<'p> {
+    /// The level.
+    pub level: &'p PolicyLevel,
+    /// The key's values, encoded.
+    pub key: String,
+    /// The limit in force; `None` when an override exempts this key.
+    pub limit: Option<&'p Limit>,
+    /// The override in force, by its number among those of the level.
+    pub overridden_by: Option<usize>,
+    /// The numbers; `None` when nothing is counted.
+    pub numbers: Option<LevelDecision>,
+}
+
+impl Policy {
+    /// The levels that are meant, by their numbers.
+    pub(super) fn which(&self, which: Which<'_>) -> Result<Range<usize>, CheckError> {
+        let names = || {
+            let names: Vec<&str> = self.levels.iter().map(PolicyLevel::name).collect();
+            names.join(", ")
+        };
+        match which {
+            Which::All => Ok(0..self.levels.len()),
+            Which::Only if self.levels.len() == 1 => Ok(0..1),
+            Which::Only => Err(CheckError::WhichLevel {
+                policy: self.name().into(),
+                levels: names(),
+            }),
+            Which::Level(name) => match self.level(name) {
+                Some(level) => Ok(level..level + 1),
+                None => Err(CheckError::UnknownLevel {
+                    policy: self.name().into(),
+                    level: name.into(),
+                    levels: names(),
+                }),
+            },
+        }
+    }
+
+    /// Every level as a look at these keys has found it, with its settings.
+    #[must_use]
+    pub fn explain<'p>(&'p self, keys: &Keys<'_>, look: &PolicyDecision<'_>) -> Vec<Explained<'p>> {
+        let mut numbers = look.levels().map(|level| *level.numbers());
+        let explained = keys.all().map(|key| {
+            let level = &self.levels[usize::from(key.level)];
+            Explained {
+                level,
+                key: key.text().into_owned(),
+                limit: level.cases.all()[usize::from(key.case)].limit.as_ref(),
+                overridden_by: key.overridden_by(),
+                numbers: match self.enabled() && key.counts() {
+                    true => numbers.next(),
+                    false => None,
+                },
+            }
+        });
+        explained.collect()
+    }
+
+    /// The keys of these levels as a shared store has them, for those who forget them.
+    pub fn stored_keys<A>(
+        &self,
+        attributes: &A,
+        which: Which<'_>,
+        prefix: &str,
+    ) -> Result<Vec<String>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let mut stored = Vec::new();
+        for level in self.which(which)? {
+            let keys = self.key_of(level, attributes)?;
+            stored.extend(keys.all().map(|key| key.stored(prefix)));
+        }
+        Ok(stored)
+    }
+}
