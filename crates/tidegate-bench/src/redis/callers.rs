@@ -18,6 +18,7 @@ pub(super) trait Ask: Clone + Send + 'static {
 /// What callers went through.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
+    pub(super) checks: f64,
     pub(super) a_second: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
@@ -89,6 +90,7 @@ impl Waits {
             self.nanoseconds[index] as f64 / 1e3
         };
         Measured {
+            checks: count as f64,
             a_second: count as f64 / time.as_secs_f64(),
             p50_us: percentile(50),
             p99_us: percentile(99),

@@ -4,12 +4,14 @@
 //! It starts a server of its own. [`askers`] are those who are compared, [`mod@callers`]
 //! are those who ask them, by an order of keys from [`load`]. The ceiling
 //! ([`ceiling`]) sends what the limiter was seen to send ([`sent`]), the way its
-//! batches travel, and is held against `redis-benchmark` ([`crosscheck`]). [`cost`] is what the server says about the scripts.
+//! batches travel, and is held against `redis-benchmark` ([`crosscheck`]). [`cost`] is
+//! what the server says about the scripts, [`cpu`] who worked.
 
 mod askers;
 mod callers;
 mod ceiling;
 mod cost;
+mod cpu;
 mod crosscheck;
 mod load;
 mod report;
@@ -25,6 +27,7 @@ use tokio::runtime::Runtime;
 use askers::{ADMITS, Plain, REFUSES, Tidegate};
 use callers::{Ask, Measured, measure};
 use ceiling::Travel;
+use cpu::Cpu;
 use load::{DIGITS, Order, Orders};
 use report::Row;
 use sent::Sent;
@@ -73,7 +76,7 @@ struct Lane<'a> {
     label: String,
     goal: Option<f64>,
     /// The rounds, the first of which only warms up.
-    rounds: RefCell<Vec<Measured>>,
+    rounds: RefCell<Vec<(Measured, Cpu)>>,
     store: Option<Tidegate>,
     measure: Box<dyn Fn() -> Measured + 'a>,
 }
@@ -99,9 +102,11 @@ impl<'a> Lane<'a> {
         self
     }
 
-    fn run(&self) -> f64 {
+    fn run(&self, server: &Server) -> f64 {
+        let before = Cpu::now(server);
         let measured = (self.measure)();
-        self.rounds.borrow_mut().push(measured);
+        let cpu = Cpu::now(server).each_since(before, measured.checks);
+        self.rounds.borrow_mut().push((measured, cpu));
         measured.a_second
     }
 }
@@ -164,7 +169,15 @@ fn throughput(
         }),
     ];
     let turns = lanes.each_ref();
-    let series = interleave(turns.map(|lane| Box::new(|| lane.run()) as Box<dyn FnMut() -> f64>));
+    let series =
+        interleave(turns.map(|lane| Box::new(|| lane.run(server)) as Box<dyn FnMut() -> f64>));
+    for tidegate in lanes.iter().filter_map(|lane| lane.store) {
+        let errors = tidegate.store.stats().errors;
+        let errors: Vec<_> = errors.iter().filter(|(_, count)| *count > 0).collect();
+        if !errors.is_empty() {
+            eprintln!("the machine stood still, and checks were asked again: {errors:?}");
+        }
+    }
     let rows = lanes.into_iter().zip(&series).map(|(lane, own)| Row {
         ratio: own.ratio_to(&series[0]),
         label: lane.label,

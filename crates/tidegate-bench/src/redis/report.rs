@@ -3,13 +3,14 @@
 use super::callers::Measured;
 use super::ceiling::Travel;
 use super::cost::Cost;
+use super::cpu::Cpu;
 use crate::report::table;
 use crate::rounds::Series;
 
 /// One row: how one of those who ask has fared.
 pub(super) struct Row {
     pub(super) label: String,
-    pub(super) rounds: Vec<Measured>,
+    pub(super) rounds: Vec<(Measured, Cpu)>,
     /// Times the ceiling, round by round.
     pub(super) ratio: f64,
     /// The least of the ceiling that it should reach.
@@ -24,6 +25,8 @@ pub(super) fn throughput(rows: &[Row]) -> String {
         "a second",
         "p50",
         "p99",
+        "server's time",
+        "client's time",
         "commands a write",
         "checks a command",
         "of the ceiling",
@@ -31,18 +34,23 @@ pub(super) fn throughput(rows: &[Row]) -> String {
         "",
     ];
     let rows = rows.iter().map(|row| {
-        let median = |figure: fn(&Measured) -> f64| {
-            Series::of(row.rounds.iter().map(figure).collect()).median()
+        let median = |figure: fn(&Measured, &Cpu) -> f64| {
+            let figures = row.rounds.iter().map(|(it, cpu)| figure(it, cpu));
+            Series::of(figures.collect()).median()
         };
         let goal = row.goal.map(|goal| format!("at least {goal:.2}"));
-        let met = row.goal.map(|goal| verdict(row.ratio >= goal));
+        let met = row
+            .goal
+            .map(|goal| verdict(printed(row.ratio) >= printed(goal)));
         let (commands, checks) = row.travel.unzip();
         let shown = |figure: Option<f64>| figure.map(|it| format!("{it:.1}")).unwrap_or_default();
         [
             row.label.clone(),
-            thousands(median(|it| it.a_second)),
-            time(median(|it| it.p50_us)),
-            time(median(|it| it.p99_us)),
+            thousands(median(|it, _| it.a_second)),
+            time(median(|it, _| it.p50_us)),
+            time(median(|it, _| it.p99_us)),
+            format!("{:.1} us", median(|_, cpu| cpu.server_us)),
+            format!("{:.1} us", median(|_, cpu| cpu.own_us)),
             shown(commands),
             shown(checks),
             format!("{:.2}", row.ratio),
@@ -80,7 +88,7 @@ pub(super) fn cost(rows: &[Cost]) -> String {
     let rows = rows.iter().map(|row| {
         let goal = row.goal.map(|goal| format!("at most {goal:.2}"));
         let met = row.goal.zip(row.ratio);
-        let met = met.map(|(goal, ratio)| verdict(ratio <= goal));
+        let met = met.map(|(goal, ratio)| verdict(printed(ratio) <= printed(goal)));
         [
             row.label.into(),
             format!("{:.1} us", row.microseconds),
@@ -92,6 +100,11 @@ pub(super) fn cost(rows: &[Cost]) -> String {
         ]
     });
     table(header, rows)
+}
+
+/// Goals are judged by ratios as printed, so that a table agrees with itself.
+fn printed(ratio: f64) -> f64 {
+    (ratio * 100.0).round()
 }
 
 fn verdict(met: bool) -> &'static str {
