@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Pipeline, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, Value};
 use tidegate::{Charge, Decision};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -308,43 +308,50 @@ async fn send(
 
 fn pipeline(groups: &[Group], by_name: bool) -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(groups.len());
-    let run = |pipeline: &mut Pipeline, script: &Script| {
-        match by_name {
-            true => pipeline.cmd("EVALSHA").arg(script.sha()),
-            false => pipeline.cmd("EVAL").arg(script.text()),
-        };
-    };
     for group in groups {
-        match &*group.question {
-            Question::Check(call) => {
-                run(&mut pipeline, call.script());
-                pipeline.arg(call.keys.len()).arg(&call.keys[..]);
-                let asked = match call.charge {
-                    Charge::Nothing => 0,
-                    _ => group.responders.len(),
-                };
-                pipeline.arg(asked).arg(call.cost.get());
-                for packed in call.packed() {
-                    pipeline.arg(packed);
-                }
-            }
-            Question::Script {
-                script,
-                keys,
-                arguments,
-            } => {
-                run(&mut pipeline, script);
-                pipeline.arg(keys.len()).arg(keys).arg(arguments);
-            }
-            Question::Delete(keys) => {
-                pipeline.cmd("DEL").arg(keys);
-            }
-            Question::Load(script) => {
-                pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text());
-            }
-        }
+        pipeline.add_command(command(group, by_name));
     }
     pipeline
+}
+
+fn command(group: &Group, by_name: bool) -> Cmd {
+    // Enough for a check of two levels, so that few commands grow while they are made.
+    let mut command = Cmd::with_capacity(8, 224);
+    let run = |command: &mut Cmd, script: &Script| {
+        match by_name {
+            true => command.arg("EVALSHA").arg(script.sha()),
+            false => command.arg("EVAL").arg(script.text()),
+        };
+    };
+    match &*group.question {
+        Question::Check(call) => {
+            run(&mut command, call.script());
+            command.arg(call.keys.len()).arg(&call.keys[..]);
+            let asked = match call.charge {
+                Charge::Nothing => 0,
+                _ => group.responders.len(),
+            };
+            command.arg(asked).arg(call.cost.get());
+            for packed in call.packed() {
+                command.arg(packed);
+            }
+        }
+        Question::Script {
+            script,
+            keys,
+            arguments,
+        } => {
+            run(&mut command, script);
+            command.arg(keys.len()).arg(keys).arg(arguments);
+        }
+        Question::Delete(keys) => {
+            command.arg("DEL").arg(keys);
+        }
+        Question::Load(script) => {
+            command.arg("SCRIPT").arg("LOAD").arg(script.text());
+        }
+    }
+    command
 }
 
 fn respond(group: Group, value: Value) {
