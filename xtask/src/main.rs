@@ -13,8 +13,8 @@ mod fuzz;
 mod install;
 mod pictures;
 mod readme;
+mod servers;
 mod test;
-mod valkey;
 
 use std::process::ExitCode;
 

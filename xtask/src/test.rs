@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, root, run as execute};
-use crate::{install, pictures, readme, valkey};
+use crate::{install, pictures, readme, servers};
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -48,12 +48,11 @@ fn clippy() -> Result<()> {
 }
 
 fn tests() -> Result<()> {
-    let mut tests = cargo();
-    tests.args(["test", "--workspace"]);
-    if let Some(server) = valkey::server() {
-        tests.env(valkey::VARIABLE, server);
-    }
-    execute(&mut tests)
+    execute(
+        cargo()
+            .args(["test", "--workspace"])
+            .env(servers::VARIABLE, servers::others()?),
+    )
 }
 
 fn documentation() -> Result<()> {
