@@ -24,6 +24,7 @@ const MAX_VALUE: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Custom {
     script: Arc<Script>,
+    /// As the policy has them: the cost is not filled in.
     arguments: Vec<Vec<u8>>,
 }
 
@@ -54,6 +55,16 @@ impl Custom {
         &self.script
     }
 
+    /// Its ARGV.
+    fn arguments(&self, cost: Cost) -> Vec<Vec<u8>> {
+        let arguments = self.arguments.iter();
+        let arguments = arguments.map(|argument| match argument == CustomScript::COST.as_bytes() {
+            true => cost.get().to_string().into_bytes(),
+            false => argument.clone(),
+        });
+        arguments.collect()
+    }
+
     /// Runs it, and reads its verdict.
     pub(crate) async fn decide<'p>(
         &self,
@@ -63,7 +74,7 @@ impl Custom {
         cost: Cost,
     ) -> Result<PolicyDecision<'p>, StoreError> {
         let stored = keys.iter().map(|key| key.stored(store.prefix())).collect();
-        let run = store.script(Arc::clone(&self.script), stored, self.arguments.clone());
+        let run = store.script(Arc::clone(&self.script), stored, self.arguments(cost));
         let value = run.await?;
         let (allowed, answer) = read(&value, policy).map_err(|wrong| {
             let detail = format!("policy {:?}: {wrong}", policy.name());

@@ -146,7 +146,7 @@ impl SharedLimiter {
         let Some(shared) = self.shared.get(policy) else {
             return self.memory.check(policy, attributes, cost);
         };
-        let keys = shared.keys(attributes)?;
+        let keys = shared.keys(attributes, cost)?;
         let asked = shared.ask(&keys, cost, shared.charge).await;
         Ok(asked.unwrap_or_else(|_| shared.without_store(&keys, cost, shared.charge)))
     }
@@ -165,7 +165,7 @@ impl SharedLimiter {
         let Some(shared) = self.shared.get(policy) else {
             return Ok(self.memory.check(policy, attributes, cost)?);
         };
-        let keys = shared.keys(attributes)?;
+        let keys = shared.keys(attributes, cost)?;
         Ok(shared.ask(&keys, cost, shared.charge).await?)
     }
 
@@ -182,7 +182,7 @@ impl SharedLimiter {
         let Some(shared) = self.shared.get(policy) else {
             return Ok(self.memory.peek(policy, attributes, cost)?);
         };
-        let keys = shared.keys(attributes)?;
+        let keys = shared.keys(attributes, cost)?;
         Ok(shared.ask(&keys, cost, Charge::Nothing).await?)
     }
 
@@ -202,7 +202,7 @@ impl SharedLimiter {
         // Bad input is found before anything is charged.
         for policy in policies {
             match self.shared.get(*policy) {
-                Some(shared) => drop(shared.keys(attributes)?),
+                Some(shared) => drop(shared.keys(attributes, cost)?),
                 None => drop(self.memory.peek(policy, attributes, cost)?),
             }
         }
@@ -257,7 +257,7 @@ impl SharedLimiter {
         let Some(shared) = self.shared.get(policy) else {
             return Ok(self.memory.refund(policy, attributes, receipt)?);
         };
-        let keys = shared.keys(attributes)?;
+        let keys = shared.keys(attributes, Cost::ONE)?;
         Ok(shared.store.refund(&keys, receipt).await?)
     }
 

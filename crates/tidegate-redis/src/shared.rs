@@ -63,15 +63,27 @@ impl Shared {
         })
     }
 
-    /// The keys to ask about: none where nothing is measured.
-    pub(crate) fn keys<'a, A>(&'a self, attributes: &'a A) -> Result<Keys<'a>, CheckError>
+    /// The keys to ask about at this cost: none where nothing is measured.
+    pub(crate) fn keys<'a, A>(
+        &'a self,
+        attributes: &'a A,
+        cost: Cost,
+    ) -> Result<Keys<'a>, CheckError>
     where
         A: Attributes + ?Sized,
     {
-        Ok(match self.policy.enabled() {
-            true => self.policy.keys(attributes)?,
-            false => Keys::none(&self.policy),
-        })
+        if !self.policy.enabled() {
+            return Ok(Keys::none(&self.policy));
+        }
+        let script = self.policy.script();
+        // A script that is not told the cost would charge too little.
+        if cost != Cost::ONE && script.is_some_and(|script| !script.is_told_the_cost()) {
+            return Err(CheckError::CostUntold {
+                policy: self.policy.name().into(),
+                cost: cost.get(),
+            });
+        }
+        Ok(self.policy.keys(attributes)?)
     }
 
     pub(crate) async fn ask(

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidegate::{
-    Config, Cost, CustomScript, Dialect, OnError, Policy, PolicyBuilder, PolicyDecision, Source,
+    CheckError, Config, Cost, CustomScript, Dialect, OnError, Policy, PolicyBuilder,
+    PolicyDecision, Source,
 };
 use tidegate_redis::{
     ErrorKind, RedisOptions, RedisStore, SetupError, SharedLimiter, Store, TryCheckError,
@@ -178,6 +179,51 @@ async fn a_config_names_a_script_relative_to_itself() {
         panic!("a Redis store");
     };
     assert_eq!(store.stats().questions, 2);
+}
+
+/// Without the cost, a script would count ten requests as one.
+#[tokio::test]
+async fn a_script_that_is_not_told_the_cost_is_asked_for_one_only() {
+    let server = Server::start();
+    let limiter = limiter(&server, custom(WINDOW));
+    let attributes = [("ip", "203.0.113.7")];
+    let untold = CheckError::CostUntold {
+        policy: "custom".into(),
+        cost: 2,
+    };
+    let asked = limiter.check("custom", &attributes, Cost::of(2)).await;
+    assert_eq!(asked.unwrap_err(), untold);
+    let asked = limiter.try_check("custom", &attributes, Cost::of(2)).await;
+    assert_eq!(asked.unwrap_err(), TryCheckError::Check(untold.clone()));
+    let asked = limiter
+        .check_all(&["custom"], &attributes, Cost::of(2))
+        .await;
+    assert_eq!(asked.unwrap_err(), untold);
+    assert_eq!(
+        untold.to_string(),
+        "a cost of 2 for policy \"custom\", whose script is not told it: expected 1, or \
+         \"{cost}\" among its args"
+    );
+    // Nothing was charged by these.
+    assert_eq!(check(&limiter).await.headers().get("x-left"), Some("2"));
+}
+
+#[tokio::test]
+async fn a_script_is_told_the_cost_where_its_args_say() {
+    let server = Server::start();
+    let echo = "return {'allow', {}, ARGV[1], ARGV[2], ARGV[3], ARGV[4], tostring(#ARGV)}";
+    let args = ["{cost}", "x{cost}", "{cost}", "7"];
+    let policy = custom(echo).script(CustomScript::text(echo).args(args));
+    let limiter = limiter(&server, policy);
+    for cost in [1, 10, u32::MAX] {
+        let asked = limiter
+            .check("custom", &[("ip", "x")], Cost::of(cost))
+            .await;
+        let decision = asked.expect("a cost that is told");
+        let answer = decision.answer().expect("a script has answered");
+        let cost = cost.to_string();
+        assert_eq!(answer.rest, [&*cost, "x{cost}", &*cost, "7", "4"]);
+    }
 }
 
 #[tokio::test]

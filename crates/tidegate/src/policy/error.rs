@@ -55,4 +55,14 @@ pub enum CheckError {
         /// The names of its levels.
         levels: String,
     },
+    /// The policy's script is not told the cost, so it can only count requests.
+    #[error(
+        "a cost of {cost} for policy {policy:?}, whose script is not told it: expected 1, or \"{{cost}}\" among its args"
+    )]
+    CostUntold {
+        /// The policy's name.
+        policy: String,
+        /// The cost given.
+        cost: u32,
+    },
 }

@@ -1,7 +1,8 @@
 //! A script of the user's own in place of an algorithm: `algorithm = "script"`.
 //!
 //! Here it is only data. Redis runs it, one atomic call a check: KEYS are the keys of
-//! the policy's levels, ARGV the policy's `args`. It answers with
+//! the policy's levels, ARGV the policy's `args`, one of which may stand for the cost.
+//! It answers with
 //! `["allow" | "deny" | "block", [header values], ...]`.
 
 /// A script, and what it is called with.
@@ -30,6 +31,9 @@ pub struct ScriptAnswer {
 }
 
 impl CustomScript {
+    /// The argument that stands for the cost of a check.
+    pub const COST: &str = "{cost}";
+
     /// The most arguments of a script.
     pub(crate) const MAX_ARGUMENTS: usize = 64;
 
@@ -50,7 +54,8 @@ impl CustomScript {
         }
     }
 
-    /// What it is called with, as its ARGV.
+    /// What it is called with, as its ARGV. An argument that is `{cost}` becomes the cost
+    /// of the check; without one, only checks of cost 1 can be asked.
     #[must_use]
     pub fn args<A: Into<Box<str>>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.arguments = arguments.into_iter().map(Into::into).collect();
@@ -66,6 +71,12 @@ impl CustomScript {
     /// What it is called with.
     pub fn arguments(&self) -> impl ExactSizeIterator<Item = &str> {
         self.arguments.iter().map(|argument| &**argument)
+    }
+
+    /// Whether one of them stands for the cost.
+    #[must_use]
+    pub fn is_told_the_cost(&self) -> bool {
+        self.arguments().any(|argument| argument == Self::COST)
     }
 
     /// What is wrong with it, and the fields to blame.
