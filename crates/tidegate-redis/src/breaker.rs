@@ -12,11 +12,25 @@
 //! Answers come late: some of a store that was well when they were asked for, some of
 //! one that was not. So every question carries the era it was asked in, and its result
 //! counts only while that lasts.
+//!
+//! # When to open
+//!
+//! Five failures in a row open it. With many callers that takes one deadline, since they
+//! all wait at the same time; but callers who come one after the other would pay five of
+//! them. For those, three deadlines are enough, each of which began after the one before
+//! had passed: then the store has been silent for three deadlines (150 ms by default), while a
+//! crowd lets it be silent for one. So this is the more patient of the two rules, and a
+//! slow command or a fork of the server that holds up one caller, or two, opens nothing.
+//! If it is wrong all the same, the next probe closes it, 50 to 100 ms later. Failures
+//! that are answered at once are not among these: they cost nobody a deadline.
 
 use std::time::Duration;
 
 /// Failures in a row that open it.
 const FAILURES: u32 = 5;
+
+/// Deadlines one after the other that open it.
+const DEADLINES: u32 = 3;
 
 /// The first pause before a probe, and the longest; each failed probe doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -37,11 +51,28 @@ pub(crate) struct Breaker {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Era(u64);
 
+/// A question that was put: when, and in which era.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked {
+    era: Era,
+    at: Duration,
+}
+
+/// How a store can fail to answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// With an answer that is no decision, at once.
+    Answered,
+    /// With none before the deadline, however often it was asked.
+    Waited,
+    /// With the loss of a connection and the answers to all that it carried: one
+    /// failure, however many those were.
+    Lost,
+}
+
 #[derive(Debug)]
 enum State {
-    Closed {
-        failures: u32,
-    },
+    Closed(Failures),
     /// Not asked before `until`, since `start` of the breaker's time.
     Open {
         until: Duration,
@@ -56,15 +87,36 @@ enum State {
 
 impl Default for State {
     fn default() -> Self {
-        Self::Closed { failures: 0 }
+        Self::Closed(Failures::default())
+    }
+}
+
+/// Failures without a success between them.
+#[derive(Debug, Default, Clone, Copy)]
+struct Failures {
+    all: u32,
+    /// Deadlines that passed one after the other, and when the last of them had.
+    deadlines: u32,
+    passed: Duration,
+}
+
+impl Failures {
+    /// One more. Whether those are enough.
+    fn add(&mut self, asked: Asked, failure: Failure, now: Duration) -> bool {
+        self.all += 1;
+        if failure == Failure::Waited && (self.deadlines == 0 || asked.at >= self.passed) {
+            self.deadlines += 1;
+            self.passed = now;
+        }
+        self.all >= FAILURES || self.deadlines >= DEADLINES
     }
 }
 
 /// What the breaker says to a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permit {
-    /// Ask, and report what came of it under this era.
-    Go(Era),
+    /// Ask, and report what came of it.
+    Go(Asked),
     /// Do not ask; the next probe goes out after this long.
     Wait(Duration),
 }
@@ -79,22 +131,26 @@ pub(crate) enum Change {
 impl Breaker {
     /// May a check ask the store at this time?
     pub(crate) fn ask(&mut self, now: Duration) -> Permit {
+        let go = Permit::Go(Asked {
+            era: self.era,
+            at: now,
+        });
         match self.state {
-            State::Closed { .. } => Permit::Go(self.era),
+            State::Closed(_) => go,
             State::Open { until, pause } | State::Probing { until, pause } if now >= until => {
                 self.state = State::Probing {
                     until: now + PROBE,
                     pause,
                 };
-                Permit::Go(self.era)
+                go
             }
             State::Open { until, .. } | State::Probing { until, .. } => Permit::Wait(until - now),
         }
     }
 
     /// The store has answered.
-    pub(crate) fn succeeded(&mut self, asked: Era) -> Option<Change> {
-        if asked != self.era {
+    pub(crate) fn succeeded(&mut self, asked: Asked) -> Option<Change> {
+        if asked.era != self.era {
             return None;
         }
         let was_open = self.is_open();
@@ -107,38 +163,34 @@ impl Breaker {
 
     /// The store has not answered. `jitter`, from 0 to 1, spreads the probes of many
     /// nodes.
-    pub(crate) fn failed(&mut self, asked: Era, now: Duration, jitter: f64) -> Option<Change> {
-        if asked != self.era {
+    pub(crate) fn failed(
+        &mut self,
+        asked: Asked,
+        failure: Failure,
+        now: Duration,
+        jitter: f64,
+    ) -> Option<Change> {
+        if asked.era != self.era {
             return None;
         }
-        let (pause, change) = match self.state {
-            State::Closed { failures } if failures + 1 < FAILURES => {
-                self.state = State::Closed {
-                    failures: failures + 1,
-                };
-                return None;
-            }
-            State::Closed { .. } => {
-                self.next_era();
-                (FIRST_PAUSE, Some(Change::Opened))
-            }
+        if failure == Failure::Lost {
+            // Whatever else it carried was asked before.
+            self.next_era();
+        }
+        let (pause, change) = match &mut self.state {
+            State::Closed(failures) => match failures.add(asked, failure, now) {
+                true => (FIRST_PAUSE, Some(Change::Opened)),
+                false => return None,
+            },
             // A probe that was replaced, after the one that replaced it.
             State::Open { .. } => return None,
-            State::Probing { pause, .. } => ((pause * 2).min(LONGEST_PAUSE), None),
+            State::Probing { pause, .. } => ((*pause * 2).min(LONGEST_PAUSE), None),
         };
+        if change.is_some() {
+            self.next_era();
+        }
         let until = now + pause.mul_f64(0.5 + jitter / 2.0);
         self.state = State::Open { until, pause };
-        change
-    }
-
-    /// A connection was lost, and the answers to all that it carried: one failure,
-    /// however many those were.
-    pub(crate) fn lost(&mut self, asked: Era, now: Duration, jitter: f64) -> Option<Change> {
-        if asked != self.era {
-            return None;
-        }
-        let change = self.failed(asked, now, jitter);
-        self.next_era();
         change
     }
 
@@ -149,13 +201,13 @@ impl Breaker {
     /// How long until a probe may go out, whoever sends it.
     pub(crate) fn next_probe(&self, now: Duration) -> Duration {
         match self.state {
-            State::Closed { .. } => FIRST_PAUSE,
+            State::Closed(_) => FIRST_PAUSE,
             State::Open { until, .. } | State::Probing { until, .. } => until.saturating_sub(now),
         }
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        !matches!(self.state, State::Closed { .. })
+        !matches!(self.state, State::Closed(_))
     }
 }
 
@@ -165,10 +217,10 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The era of a check that may ask.
-    fn asked(breaker: &mut Breaker, now: Duration) -> Era {
+    /// A check that may ask.
+    fn asked(breaker: &mut Breaker, now: Duration) -> Asked {
         match breaker.ask(now) {
-            Permit::Go(era) => era,
+            Permit::Go(asked) => asked,
             Permit::Wait(wait) => panic!("not for another {wait:?}"),
         }
     }
@@ -176,8 +228,8 @@ mod tests {
     fn opened() -> Breaker {
         let mut breaker = Breaker::default();
         for failure in 1..=FAILURES {
-            let era = asked(&mut breaker, Duration::ZERO);
-            let change = breaker.failed(era, Duration::ZERO, 1.0);
+            let check = asked(&mut breaker, Duration::ZERO);
+            let change = breaker.failed(check, Failure::Answered, Duration::ZERO, 1.0);
             assert_eq!(change, (failure == FAILURES).then_some(Change::Opened));
         }
         breaker
@@ -187,11 +239,14 @@ mod tests {
     fn failures_in_a_row_open_it_and_a_success_between_them_does_not() {
         let mut breaker = Breaker::default();
         for _ in 0..100 {
-            let era = asked(&mut breaker, Duration::ZERO);
+            let check = asked(&mut breaker, Duration::ZERO);
             for _ in 1..FAILURES {
-                assert_eq!(breaker.failed(era, Duration::ZERO, 1.0), None);
+                assert_eq!(
+                    breaker.failed(check, Failure::Answered, Duration::ZERO, 1.0),
+                    None
+                );
             }
-            assert_eq!(breaker.succeeded(era), None);
+            assert_eq!(breaker.succeeded(check), None);
         }
         assert!(!breaker.is_open());
         assert!(opened().is_open());
@@ -201,13 +256,57 @@ mod tests {
     fn a_lost_connection_is_one_failure_whatever_it_carried() {
         let mut breaker = Breaker::default();
         for lost in 1..=FAILURES {
-            let era = asked(&mut breaker, Duration::ZERO);
+            let check = asked(&mut breaker, Duration::ZERO);
             let changes: Vec<_> = (0..100)
-                .filter_map(|_| breaker.lost(era, Duration::ZERO, 1.0))
+                .filter_map(|_| breaker.failed(check, Failure::Lost, Duration::ZERO, 1.0))
                 .collect();
             let opens = lost == FAILURES;
             assert_eq!(changes, vec![Change::Opened; usize::from(opens)]);
             assert_eq!(breaker.is_open(), opens);
+        }
+    }
+
+    #[test]
+    fn three_deadlines_one_after_the_other_open_it() {
+        let mut breaker = Breaker::default();
+        for deadline in 1..=DEADLINES {
+            let check = asked(&mut breaker, (deadline - 1) * 50 * MS);
+            let change = breaker.failed(check, Failure::Waited, deadline * 50 * MS, 1.0);
+            assert_eq!(change, (deadline == DEADLINES).then_some(Change::Opened));
+        }
+    }
+
+    #[test]
+    fn deadlines_of_the_same_time_are_one() {
+        let mut breaker = Breaker::default();
+        let mut wait = |asked_at: [u32; 2], passed: u32| {
+            let checks = asked_at.map(|at| asked(&mut breaker, at * MS));
+            for check in checks {
+                let change = breaker.failed(check, Failure::Waited, passed * MS, 1.0);
+                assert_eq!(change, None);
+            }
+            breaker.is_open()
+        };
+        assert!(!wait([0, 49], 50));
+        assert!(!wait([10, 49], 99), "before the first one had passed");
+        let check = asked(&mut breaker, 100 * MS);
+        let change = breaker.failed(check, Failure::Waited, 150 * MS, 1.0);
+        assert_eq!(change, Some(Change::Opened), "the fifth of all");
+    }
+
+    #[test]
+    fn a_success_between_deadlines_keeps_it_closed() {
+        let mut breaker = Breaker::default();
+        for round in 0..100 {
+            for wait in 0..DEADLINES {
+                let now = (round * DEADLINES + wait) * 50 * MS;
+                let check = asked(&mut breaker, now);
+                let change = match wait + 1 < DEADLINES {
+                    true => breaker.failed(check, Failure::Waited, now + 50 * MS, 1.0),
+                    false => breaker.succeeded(check),
+                };
+                assert_eq!(change, None);
+            }
         }
     }
 
@@ -250,7 +349,7 @@ mod tests {
             pauses.push(pause.as_millis());
             now += pause;
             let probe = asked(&mut breaker, now);
-            assert_eq!(breaker.failed(probe, now, 1.0), None);
+            assert_eq!(breaker.failed(probe, Failure::Answered, now, 1.0), None);
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1_000, 1_000, 1_000]);
     }
@@ -259,9 +358,9 @@ mod tests {
     fn jitter_takes_at_most_half_of_a_pause() {
         for (jitter, pause) in [(0.0, 50), (0.5, 75), (1.0, 100)] {
             let mut breaker = Breaker::default();
-            let era = asked(&mut breaker, Duration::ZERO);
+            let check = asked(&mut breaker, Duration::ZERO);
             for _ in 0..FAILURES {
-                breaker.failed(era, Duration::ZERO, jitter);
+                breaker.failed(check, Failure::Answered, Duration::ZERO, jitter);
             }
             assert_eq!(breaker.ask(Duration::ZERO), Permit::Wait(pause * MS));
         }
@@ -272,22 +371,34 @@ mod tests {
         let mut breaker = Breaker::default();
         let before = asked(&mut breaker, Duration::ZERO);
         for _ in 0..FAILURES {
-            breaker.failed(before, Duration::ZERO, 1.0);
+            breaker.failed(before, Failure::Answered, Duration::ZERO, 1.0);
         }
         for _ in 0..1_000 {
-            assert_eq!(breaker.failed(before, 60 * MS, 1.0), None);
+            assert_eq!(
+                breaker.failed(before, Failure::Answered, 60 * MS, 1.0),
+                None
+            );
             assert_eq!(breaker.succeeded(before), None);
         }
         let probe = asked(&mut breaker, 100 * MS);
         // Neither do they stand in for the probe.
-        assert_eq!(breaker.failed(before, 101 * MS, 1.0), None);
+        assert_eq!(
+            breaker.failed(before, Failure::Answered, 101 * MS, 1.0),
+            None
+        );
         assert_eq!(breaker.succeeded(before), None);
         assert_eq!(breaker.ask(101 * MS), Permit::Wait(PROBE - MS));
         assert_eq!(breaker.succeeded(probe), Some(Change::Closed));
         // Nor do they open it again.
         for _ in 0..1_000 {
-            assert_eq!(breaker.failed(before, 102 * MS, 1.0), None);
-            assert_eq!(breaker.failed(probe, 102 * MS, 1.0), None);
+            assert_eq!(
+                breaker.failed(before, Failure::Answered, 102 * MS, 1.0),
+                None
+            );
+            assert_eq!(
+                breaker.failed(probe, Failure::Answered, 102 * MS, 1.0),
+                None
+            );
         }
         assert!(!breaker.is_open());
     }

@@ -12,7 +12,7 @@ use redis::{IntoConnectionInfo, Value};
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::breaker::{Breaker, Change, Era, Permit};
+use crate::breaker::{Asked, Breaker, Change, Failure, Permit};
 use crate::call::{Call, Prepared, refund_arguments, stored_keys};
 use crate::error::{ErrorKind, StoreError};
 use crate::lane::{Answer, Lane, Question, Traffic};
@@ -286,8 +286,8 @@ impl RedisStore {
     async fn run(&self, question: Question) -> Result<Answer, StoreError> {
         let inner = &self.0;
         let now = inner.start.elapsed();
-        let era = match self.breaker(|breaker| breaker.ask(now)) {
-            Permit::Go(era) => era,
+        let asked = match self.breaker(|breaker| breaker.ask(now)) {
+            Permit::Go(asked) => asked,
             Permit::Wait(wait) => {
                 let detail = format!("not asked for another {wait:?}");
                 return Err(self.counted(StoreError::new(ErrorKind::BreakerOpen, detail)));
@@ -300,7 +300,7 @@ impl RedisStore {
         let error = loop {
             let error = match self.attempt(lane, &question, deadline).await {
                 Ok(answer) => {
-                    self.answered(era);
+                    self.answered(asked);
                     return Ok(answer);
                 }
                 Err(error) => error,
@@ -314,7 +314,7 @@ impl RedisStore {
             inner.retries.fetch_add(1, Relaxed);
             sleep(pause).await;
         };
-        self.failed(era, &error);
+        self.failed(asked, &error);
         Err(self.counted(error))
     }
 
@@ -347,24 +347,28 @@ impl RedisStore {
         &self.0.lanes[usize::try_from(index).unwrap_or(0)]
     }
 
-    fn answered(&self, era: Era) {
-        let change = self.breaker(|breaker| breaker.succeeded(era));
+    fn answered(&self, asked: Asked) {
+        let change = self.breaker(|breaker| breaker.succeeded(asked));
         if change == Some(Change::Closed) && self.0.said_to_fail.swap(false, Relaxed) {
             tracing::info!(store = self.0.name, "the store answers again");
         }
     }
 
-    fn failed(&self, era: Era, error: &StoreError) {
+    fn failed(&self, asked: Asked, error: &StoreError) {
         let inner = &self.0;
         match error.kind() {
             // About ourselves: says nothing about the store.
             ErrorKind::QueueFull | ErrorKind::BreakerOpen => {}
             kind if kind.speaks_of_the_store() => {
+                let failure = match kind {
+                    ErrorKind::OutcomeUnknown => Failure::Lost,
+                    ErrorKind::Timeout => Failure::Waited,
+                    // What is asked again is asked until the deadline.
+                    kind if kind.is_worth_retrying() => Failure::Waited,
+                    _ => Failure::Answered,
+                };
                 let (now, jitter) = (inner.start.elapsed(), self.jitter());
-                let change = self.breaker(|breaker| match kind {
-                    ErrorKind::OutcomeUnknown => breaker.lost(era, now, jitter),
-                    _ => breaker.failed(era, now, jitter),
-                });
+                let change = self.breaker(|breaker| breaker.failed(asked, failure, now, jitter));
                 if change == Some(Change::Opened) && inner.lines.check("open").allowed() {
                     inner.said_to_fail.store(true, Relaxed);
                     let name = &inner.name;
@@ -372,7 +376,7 @@ impl RedisStore {
                 }
             }
             // It has answered, after all.
-            _ => self.answered(era),
+            _ => self.answered(asked),
         }
     }
 

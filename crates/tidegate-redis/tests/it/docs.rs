@@ -77,6 +77,7 @@ fn numbers_are_those_of_the_code() {
     const STORE: &str = include_str!("../../src/store.rs");
     for (source, line, said) in [
         (BREAKER, "FAILURES: u32 = 5;", "after 5 failures in a row"),
+        (BREAKER, "DEADLINES: u32 = 3;", "for them 3 deadlines"),
         (
             BREAKER,
             "FIRST_PAUSE: Duration = Duration::from_millis(100);",

@@ -87,6 +87,19 @@ async fn a_black_hole() {
     assert!(made <= 10, "{made}");
 }
 
+/// Callers who come one after the other pay for three deadlines, and not for five.
+#[tokio::test]
+async fn f2_a_black_hole_costs_lone_callers_three_deadlines() {
+    let (_server, proxy, rig) = behind_a_proxy().await;
+    for _ in 0..2 {
+        proxy.set(Replies::BlackHole);
+        assert_eq!(rig.until_open().await, [ErrorKind::Timeout; 3]);
+        rig.is_obeyed().await;
+        proxy.set(Replies::Pass);
+        rig.until_answered().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_reply_and_then_nothing() {
     let kinds = [ErrorKind::Timeout, ErrorKind::Connect];
