@@ -6,11 +6,15 @@ use std::sync::Arc;
 use redis::{ErrorKind as Client, RedisError, ServerError, ServerErrorKind};
 
 /// Why a store has not answered.
+///
+/// Where a key is to blame, `Display` names it; [`redacted`](Self::redacted) does not,
+/// and is what belongs into a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{kind}: {detail}")]
 pub struct StoreError {
     kind: ErrorKind,
     detail: Arc<str>,
+    /// The keys of the question, one of which is to blame.
+    keys: Arc<[String]>,
 }
 
 /// The kinds of store errors: what metrics and log lines call them.
@@ -150,12 +154,46 @@ impl fmt::Display for ErrorKind {
     }
 }
 
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.redacted().fmt(f)?;
+        // They are encoded, but how they begin is for the user to say.
+        match &*self.keys {
+            [] => Ok(()),
+            [key] => write!(f, ": {key:?}"),
+            keys => write!(f, ": one of {keys:?}"),
+        }
+    }
+}
+
 impl StoreError {
     pub(crate) fn new(kind: ErrorKind, detail: impl Into<Arc<str>>) -> Self {
         Self {
             kind,
             detail: detail.into(),
+            keys: Arc::default(),
         }
+    }
+
+    /// The same, about these keys.
+    pub(crate) fn about(self, keys: &[String]) -> Self {
+        Self {
+            keys: keys.into(),
+            ..self
+        }
+    }
+
+    /// The keys to blame, as they are called in Redis: of several, one is. Only for
+    /// errors of the kind `wrong_type`; none for others.
+    #[must_use]
+    pub fn keys(&self) -> &[String] {
+        &self.keys
+    }
+
+    /// The error without keys, which may be names or addresses of people.
+    pub fn redacted(&self) -> impl fmt::Display {
+        let Self { kind, detail, .. } = self;
+        fmt::from_fn(move |f| write!(f, "{kind}: {detail}"))
     }
 
     /// What kind of error it is.

@@ -55,6 +55,17 @@ pub(crate) enum Question {
     Load(Arc<Script>),
 }
 
+impl Question {
+    /// The keys it is about.
+    pub(crate) fn keys(&self) -> &[String] {
+        match self {
+            Self::Check(call) => &call.keys,
+            Self::Script { keys, .. } | Self::Delete(keys) => keys,
+            Self::Load(_) => &[],
+        }
+    }
+}
+
 /// What came back.
 #[derive(Debug)]
 pub(crate) enum Answer {

@@ -315,7 +315,11 @@ impl RedisStore {
             sleep(pause).await;
         };
         self.failed(asked, &error);
-        Err(self.counted(error))
+        let error = self.counted(error);
+        Err(match error.kind() {
+            ErrorKind::WrongType => error.about(question.keys()),
+            _ => error,
+        })
     }
 
     async fn attempt(
@@ -337,13 +341,8 @@ impl RedisStore {
 
     /// Questions about one key share a lane, so that those alike can travel together.
     fn lane(&self, question: &Question) -> &Lane {
-        let key = match question {
-            Question::Check(call) => call.keys.last(),
-            Question::Script { keys, .. } | Question::Delete(keys) => keys.last(),
-            Question::Load(_) => None,
-        };
         let lanes = self.0.lanes.len() as u64;
-        let index = self.0.random.hash_one(key) % lanes;
+        let index = self.0.random.hash_one(question.keys().last()) % lanes;
         &self.0.lanes[usize::try_from(index).unwrap_or(0)]
     }
 
@@ -372,7 +371,7 @@ impl RedisStore {
                 if change == Some(Change::Opened) && inner.lines.check("open").allowed() {
                     inner.said_to_fail.store(true, Relaxed);
                     let name = &inner.name;
-                    tracing::error!(store = name, %error, "the store keeps failing and is not asked for a while: on_error decides");
+                    tracing::error!(store = name, error = %error.redacted(), "the store keeps failing and is not asked for a while: on_error decides");
                 }
             }
             // It has answered, after all.
@@ -389,7 +388,7 @@ impl RedisStore {
         if error.kind() != ErrorKind::BreakerOpen
             && inner.lines.check(error.kind().as_str()).allowed()
         {
-            tracing::warn!(store = inner.name, %error, "the store has not answered: on_error decides");
+            tracing::warn!(store = inner.name, error = %error.redacted(), "the store has not answered: on_error decides");
         }
         error
     }

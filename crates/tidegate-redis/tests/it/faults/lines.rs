@@ -5,7 +5,8 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tidegate_redis::RedisOptions;
+use tidegate::Cost;
+use tidegate_redis::{ErrorKind, RedisOptions, TryCheckError};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::field::{Field, Visit};
@@ -15,6 +16,7 @@ use tracing::{Event, Metadata, Subscriber};
 use super::Rig;
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
+use crate::support::patient;
 
 /// Keeps the lines of the store.
 #[derive(Clone, Default)]
@@ -109,6 +111,37 @@ async fn an_outage_is_told_in_a_handful_of_lines() {
         "on_error decides"
     ]));
     assert!(has(&["INFO", "answers again"]));
+}
+
+/// Keys may be names of people: the error has them, and the log has not.
+#[tokio::test]
+async fn a_key_of_another_type_is_named_to_the_caller_and_not_to_the_log() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    let server = Server::start();
+    let rig = Rig::with(&server.url(), patient());
+    // A line break, a quote and a byte that is no text: none of them gets through.
+    let id: &[u8] = b"al\nice\"\xff";
+    let key = "tg:{al%0Aice%22%FF}:allow:allow";
+    let pushed = redis::cmd("RPUSH")
+        .arg(&[key, "1"][..])
+        .query::<()>(&mut server.connect());
+    pushed.unwrap();
+    let attributes = [("id", id)];
+    let asked = rig.limiter.try_check("allow", &attributes, Cost::ONE);
+    let Err(TryCheckError::Store(error)) = asked.await else {
+        panic!("an error of the store");
+    };
+    assert_eq!(error.kind(), ErrorKind::WrongType);
+    assert_eq!(error.keys(), [key]);
+    assert!(
+        error.to_string().ends_with(&format!(": {key:?}")),
+        "{error}"
+    );
+    assert!(!error.redacted().to_string().contains("ice"));
+    let lines = lines.take();
+    assert!(lines.iter().any(|line| line.contains("wrong_type")));
+    assert!(lines.iter().all(|line| !line.contains("ice")), "{lines:?}");
 }
 
 #[tokio::test]
