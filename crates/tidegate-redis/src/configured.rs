@@ -1,6 +1,7 @@
 //! A limiter from a config: the environment and the files it names are read here.
 
 use std::collections::BTreeMap;
+use std::env::VarError;
 use std::path::Path;
 
 use tidegate::{Config, PoliciesError, Secret, StoreUrl};
@@ -84,8 +85,11 @@ fn make(
     }
     let url = match &store.url {
         StoreUrl::Redis(Secret::Text(url)) => url.clone(),
-        StoreUrl::Redis(Secret::Env(variable)) => std::env::var(variable)
-            .map_err(|_| format!("the environment variable {variable} is not set"))?,
+        StoreUrl::Redis(Secret::Env(variable)) => {
+            let url = from_environment(variable)?;
+            check_tls(store, &url, variable)?;
+            url
+        }
         StoreUrl::Memory => String::new(),
     };
     let read = |path: &Option<String>| {
@@ -110,5 +114,37 @@ fn make(
         _ => RedisStore::new(&url, options)
             .map(Store::from)
             .map_err(|error: StoreError| error.to_string()),
+    }
+}
+
+/// The URL that a variable has, which must be what it could be in the file.
+fn from_environment(variable: &str) -> Result<String, String> {
+    let url = match std::env::var(variable) {
+        Ok(url) => url,
+        Err(VarError::NotPresent) => {
+            return Err(format!("the environment variable {variable} is not set"));
+        }
+        Err(VarError::NotUnicode(_)) => {
+            return Err(format!("the environment variable {variable} is no text"));
+        }
+    };
+    match StoreUrl::parse_server(&url) {
+        Ok(_) => Ok(url),
+        Err(wrong) => Err(format!("the environment variable {variable}: {wrong}")),
+    }
+}
+
+/// Certificates would have no effect in the clear.
+fn check_tls(store: &tidegate::Store, url: &str, variable: &str) -> Result<(), String> {
+    let files = [
+        ("tls_ca", &store.tls_ca),
+        ("tls_cert", &store.tls_cert),
+        ("tls_key", &store.tls_key),
+    ];
+    match files.iter().find(|(_, path)| path.is_some()) {
+        Some((field, _)) if !url.starts_with("rediss://") => Err(format!(
+            "{field}: without effect with the redis:// URL of {variable}: expected a rediss:// one"
+        )),
+        _ => Ok(()),
     }
 }

@@ -53,6 +53,8 @@ pub(crate) enum Question {
     Delete(Vec<String>),
     /// A script to compile and keep.
     Load(Arc<Script>),
+    /// What the server says about its memory.
+    Memory,
 }
 
 impl Question {
@@ -61,7 +63,7 @@ impl Question {
         match self {
             Self::Check(call) => &call.keys,
             Self::Script { keys, .. } | Self::Delete(keys) => keys,
-            Self::Load(_) => &[],
+            Self::Load(_) | Self::Memory => &[],
         }
     }
 }
@@ -360,6 +362,9 @@ fn command(group: &Group, by_name: bool) -> Cmd {
         }
         Question::Load(script) => {
             command.arg("SCRIPT").arg("LOAD").arg(script.text());
+        }
+        Question::Memory => {
+            command.arg("INFO").arg("memory");
         }
     }
     command

@@ -32,6 +32,7 @@ mod store;
 
 mod breaker;
 mod error;
+mod eviction;
 mod retry;
 
 mod call;

@@ -242,6 +242,24 @@ impl SharedLimiter {
         wrong
     }
 
+    /// What is wrong with the stores, though they work: for the log, after the start.
+    ///
+    /// A Redis that has a `maxmemory` and another `maxmemory-policy` than `noeviction`
+    /// throws out limits that are in use. It is asked for both (`INFO memory`), which
+    /// takes at most the deadline of each store. Where it is down, or its user may not
+    /// ask, there is nothing to warn about.
+    pub async fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (name, store) in &self.stores {
+            if let Store::Redis(store) = store
+                && let Some(wrong) = store.eviction_warning().await
+            {
+                warnings.push(format!("store {name:?}: {wrong}"));
+            }
+        }
+        warnings
+    }
+
     /// Gives back what a check with these attributes charged, as far as it still
     /// counts. A receipt is for one refund, and worth nothing after a reset, a change
     /// of the limit or a step back of the clock.

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::breaker::{Asked, Breaker, Change, Failure, Permit};
 use crate::call::{Call, Prepared, refund_arguments, stored_keys};
 use crate::error::{ErrorKind, StoreError};
+use crate::eviction;
 use crate::lane::{Answer, Lane, Question, Traffic};
 use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
@@ -252,6 +253,23 @@ impl RedisStore {
     pub(crate) async fn load(&self, script: &Arc<Script>) -> Result<(), StoreError> {
         let question = Question::Load(Arc::clone(script));
         self.run(question).await.map(|_| ())
+    }
+
+    /// What is wrong with how the server keeps its memory. Whoever may not ask, or has no
+    /// answer within the deadline, does not know of anything. That is not an error, nor
+    /// held against the store: no limit needs it.
+    pub(crate) async fn eviction_warning(&self) -> Option<String> {
+        if self.breaker(|breaker| breaker.is_open()) {
+            return None;
+        }
+        let question = Arc::new(Question::Memory);
+        let deadline = Instant::now() + self.0.timeout;
+        let asked = self.attempt(self.lane(&question), &question, deadline);
+        let Answer::Value(info) = asked.await.ok()? else {
+            return None;
+        };
+        let info: String = redis::from_redis_value(info).ok()?;
+        eviction::warning(&info)
     }
 
     /// Whether it was made of this URL and these options.

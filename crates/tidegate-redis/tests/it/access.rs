@@ -7,10 +7,10 @@ use crate::certificates::Certificates;
 use crate::server::Server;
 use crate::support::{YEAR, every_algorithm, levels, limiter_over, patient, policy};
 
-const MANUAL: &str = include_str!("../../../../docs/redis.md");
+pub(crate) const MANUAL: &str = include_str!("../../../../docs/redis.md");
 
 /// The rules of the manual's user, without `user` and its name.
-fn rules() -> Vec<&'static str> {
+pub(crate) fn rules() -> Vec<&'static str> {
     let block = MANUAL.split("```acl\n").nth(1).expect("a block of rules");
     let line = block.lines().next().expect("a line");
     let mut words = line.split(' ');
@@ -21,7 +21,7 @@ fn rules() -> Vec<&'static str> {
     words.collect()
 }
 
-fn set_user(server: &Server, rules: &[&str]) {
+pub(crate) fn set_user(server: &Server, rules: &[&str]) {
     let done: redis::RedisResult<()> = redis::cmd("ACL")
         .arg("SETUSER")
         .arg("tidegate")

@@ -16,4 +16,5 @@ mod pitfalls_counting;
 mod pitfalls_fleet;
 mod pitfalls_keys;
 mod sizes;
+mod startup;
 mod wire;

@@ -16,6 +16,10 @@ pub enum StoreUrl {
 /// What a URL looks like, for messages.
 pub(super) const EXPECTED: &str = "\"memory:\", \"redis://host:port/database\", \"rediss://user:password@host:port/database\", or \"env:NAME\"";
 
+/// What the URL of a server looks like, for messages.
+const EXPECTED_SERVER: &str =
+    "\"redis://host:port/database\" or \"rediss://user:password@host:port/database\"";
+
 /// Kinds of stores that are still to come.
 const NOT_BUILT: [&str; 2] = ["redis-cluster://", "redis-sentinel://"];
 
@@ -31,22 +35,20 @@ impl StoreUrl {
             }
             return Ok(Self::Redis(Secret::Env(name.into())));
         }
-        if let Some(kind) = NOT_BUILT.iter().find(|kind| text.starts_with(**kind)) {
-            return Err(format!("\"{kind}…\" is not built yet: expected {EXPECTED}"));
-        }
-        for scheme in ["redis://", "rediss://"] {
-            if let Some(rest) = text.strip_prefix(scheme) {
-                return match is_place(rest) {
-                    true => Ok(Self::Redis(Secret::Text(text.into()))),
-                    false => Err(format!("\"{scheme}…\": expected {EXPECTED}")),
-                };
-            }
-        }
-        let shown = super::sections::public(text);
-        Err(format!(
-            "{}: expected {EXPECTED}",
-            crate::policy::name::shown(&shown)
-        ))
+        server(text, EXPECTED).unwrap_or_else(|| {
+            let shown = super::sections::public(text);
+            Err(format!(
+                "{}: expected {EXPECTED}",
+                crate::policy::name::shown(&shown)
+            ))
+        })
+    }
+
+    /// Reads the URL of a server, which is what the variable of an `env:NAME` has; or
+    /// says what is wrong with it, repeating nothing but how it begins.
+    pub fn parse_server(text: &str) -> Result<Self, String> {
+        server(text, EXPECTED_SERVER)
+            .unwrap_or_else(|| Err(format!("not a Redis URL: expected {EXPECTED_SERVER}")))
     }
 
     /// Whether the connection is encrypted, as far as one can tell.
@@ -57,6 +59,22 @@ impl StoreUrl {
             Self::Redis(Secret::Text(url)) => url.starts_with("rediss://"),
         }
     }
+}
+
+/// Reads what begins like the URL of a server; anything else is `None`.
+fn server(text: &str, expected: &str) -> Option<Result<StoreUrl, String>> {
+    if let Some(kind) = NOT_BUILT.iter().find(|kind| text.starts_with(**kind)) {
+        let wrong = format!("\"{kind}…\" is not built yet: expected {expected}");
+        return Some(Err(wrong));
+    }
+    let mut schemes = ["redis://", "rediss://"].into_iter();
+    schemes.find_map(|scheme| {
+        let rest = text.strip_prefix(scheme)?;
+        Some(match is_place(rest) {
+            true => Ok(StoreUrl::Redis(Secret::Text(text.into()))),
+            false => Err(format!("\"{scheme}…\": expected {expected}")),
+        })
+    })
 }
 
 /// Whether this is `[user[:password]@]host[:port][/database]`.
