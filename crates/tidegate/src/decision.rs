@@ -19,6 +19,21 @@ pub enum Source {
     ErrorPolicy,
 }
 
+impl Source {
+    /// All of them, for those who count.
+    pub const ALL: [Self; 3] = [Self::Store, Self::Local, Self::ErrorPolicy];
+
+    /// Its name, as in answers and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Local => "local",
+            Self::ErrorPolicy => "error_policy",
+        }
+    }
+}
+
 /// What one level of a check came to, for those who write a store.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LevelOutcome {
@@ -339,5 +354,65 @@ impl Receipt {
         self.levels
             .iter()
             .map(|charged| (charged.cost, charged.mark_us))
+    }
+
+    /// The receipt as bytes, for those who hand it out of the process.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(12 + 16 * self.levels.len());
+        bytes.extend(self.decided_at_us.to_le_bytes());
+        bytes.extend(self.voided.to_le_bytes());
+        for charged in &self.levels {
+            bytes.extend(charged.cost.get().to_le_bytes());
+            bytes.extend(charged.limit.to_le_bytes());
+            bytes.extend(charged.voided.to_le_bytes());
+            bytes.extend(charged.mark_us.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) has made; `None` for anything else.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (decided_at_us, rest) = bytes.split_first_chunk()?;
+        let (voided, mut rest) = rest.split_first_chunk()?;
+        let mut levels = SmallVec::new();
+        while !rest.is_empty() {
+            let (cost, more) = rest.split_first_chunk()?;
+            let (limit, more) = more.split_first_chunk()?;
+            let (level_voided, more) = more.split_first_chunk()?;
+            let (mark_us, more) = more.split_first_chunk()?;
+            levels.push(Charged {
+                cost: Cost::new(u32::from_le_bytes(*cost).into()).ok()?,
+                limit: u16::from_le_bytes(*limit),
+                voided: u16::from_le_bytes(*level_voided),
+                mark_us: u64::from_le_bytes(*mark_us),
+            });
+            rest = more;
+        }
+        Some(Self {
+            decided_at_us: u64::from_le_bytes(*decided_at_us),
+            voided: u32::from_le_bytes(*voided),
+            levels,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limit, Limiter};
+
+    #[test]
+    fn a_receipt_survives_as_bytes() {
+        let limiter = Limiter::in_memory(Limit::per_minute(2));
+        let receipt = limiter.check("x").receipt().expect("it was charged");
+        let bytes = receipt.to_bytes();
+        assert_eq!(Receipt::from_bytes(&bytes), Some(receipt));
+        for length in 0..bytes.len() {
+            let whole = length == 12;
+            assert_eq!(Receipt::from_bytes(&bytes[..length]).is_some(), whole);
+        }
+        assert_eq!(Receipt::from_bytes(&[0; 28]), None, "a cost of zero");
     }
 }

@@ -64,6 +64,12 @@ pub struct Server {
     pub admin_token: Option<Secret>,
     /// Attributes that the gate may also read from headers.
     pub gate_headers: Vec<String>,
+    /// The file of the certificate, where the TCP addresses speak TLS.
+    pub tls_cert: Option<String>,
+    /// And the file of its key.
+    pub tls_key: Option<String>,
+    /// Whether log lines show keys as they are.
+    pub log_keys: bool,
 }
 
 /// Where to listen.
@@ -128,6 +134,9 @@ impl Default for Server {
             http: vec![Address::Tcp("127.0.0.1:8080".into())],
             admin_token: None,
             gate_headers: Vec::new(),
+            tls_cert: None,
+            tls_key: None,
+            log_keys: false,
         }
     }
 }
@@ -254,6 +263,24 @@ impl Store {
             .max_keys(self.max_keys)
             .when_full(self.when_full);
         (self.url == StoreUrl::Memory).then(|| builder.build())
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    /// What is wrong is said in the words of a config's error.
+    fn from_str(text: &str) -> Result<Self, String> {
+        sections::address(text)
+    }
+}
+
+impl FromStr for StoreUrl {
+    type Err = String;
+
+    /// What is wrong is said in the words of a config's error, without a password.
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text)
     }
 }
 

@@ -71,7 +71,30 @@ fn print_server(f: &mut Formatter<'_>, server: &Server) -> fmt::Result {
         &standard.gate_headers,
         gate_headers,
     )?;
+    print_files(
+        f,
+        [("tls_cert", &server.tls_cert), ("tls_key", &server.tls_key)],
+    )?;
+    line(
+        f,
+        "log_keys",
+        &server.log_keys,
+        &standard.log_keys,
+        server.log_keys,
+    )?;
     writeln!(f)
+}
+
+fn print_files<const COUNT: usize>(
+    f: &mut Formatter<'_>,
+    files: [(&str, &Option<String>); COUNT],
+) -> fmt::Result {
+    for (name, file) in files {
+        if let Some(file) = file {
+            writeln!(f, "{name} = {}", quoted(file))?;
+        }
+    }
+    Ok(())
 }
 
 fn print_store(f: &mut Formatter<'_>, name: &str, store: &Store) -> fmt::Result {
@@ -86,11 +109,7 @@ fn print_store(f: &mut Formatter<'_>, name: &str, store: &Store) -> fmt::Result 
         ("tls_cert", &store.tls_cert),
         ("tls_key", &store.tls_key),
     ];
-    for (name, file) in files {
-        if let Some(file) = file {
-            writeln!(f, "{name} = {}", quoted(file))?;
-        }
-    }
+    print_files(f, files)?;
     line(
         f,
         "prefix",

@@ -26,20 +26,22 @@ pub(super) fn config(root: &Fields<'_>) -> Config {
     }
 }
 
+const ADDRESSES: &str =
+    "an address such as \"127.0.0.1:8080\" or \"unix:/run/tidegate.sock\", or a list of them";
+
 fn server(fields: &Fields<'_>) -> Server {
     let standard = Server::default();
-    let expected =
-        "an address such as \"127.0.0.1:8080\" or \"unix:/run/tidegate.sock\", or a list of them";
+    let expected = ADDRESSES;
     let http = fields.texts("http", true, expected).map(|texts| {
         let mut addresses = Vec::new();
         for (text, span) in texts {
             let message = match address(text) {
-                Some(address) if !addresses.contains(&address) => {
+                Ok(address) if !addresses.contains(&address) => {
                     addresses.push(address);
                     continue;
                 }
-                Some(_) => format!("{}: twice: expected it once", shown(text)),
-                None => format!("{}: expected {expected}", shown(text)),
+                Ok(_) => format!("{}: twice: expected it once", shown(text)),
+                Err(message) => message,
             };
             fields.error_at(span, "http", message);
         }
@@ -55,14 +57,16 @@ fn server(fields: &Fields<'_>) -> Server {
             None => Secret::Text(text.into()),
         };
         let (Secret::Env(part) | Secret::Text(part)) = &secret;
-        if part.is_empty() {
-            fields.error(
-                "admin_token",
-                format!("{}: expected {expected}", shown(text)),
-            );
-            return None;
-        }
-        Some(secret)
+        let fault = match &secret {
+            _ if part.is_empty() => format!("{}: expected {expected}", shown(text)),
+            // Another one could not stand in the header of a request.
+            Secret::Text(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                "a token with spaces or other signs: expected visible ASCII characters".into()
+            }
+            _ => return Some(secret),
+        };
+        fields.error("admin_token", fault);
+        None
     });
     let expected = "a list of attributes, such as [\"ip\"]";
     let gate_headers = fields.texts("gate_headers", false, expected);
@@ -83,21 +87,32 @@ fn server(fields: &Fields<'_>) -> Server {
         }
         kept
     });
-    fields.finish();
-    Server {
+    let server = Server {
         http: http.unwrap_or(standard.http),
         admin_token,
         gate_headers: gate_headers.unwrap_or_default(),
-    }
+        tls_cert: path(fields, "tls_cert"),
+        tls_key: path(fields, "tls_key"),
+        log_keys: fields.flag("log_keys").unwrap_or(standard.log_keys),
+    };
+    check_pair(fields);
+    fields.finish();
+    server
 }
 
-fn address(text: &str) -> Option<Address> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        return (!path.is_empty() && !path.contains('\0')).then(|| Address::Unix(path.into()));
-    }
-    let (host, port) = text.rsplit_once(':')?;
-    let is_port = crate::duration::number(port).is_some_and(|port| port <= u64::from(u16::MAX));
-    (is_host(host, b".-") && is_port).then(|| Address::Tcp(text.into()))
+/// Reads an address, or says what is wrong with it.
+pub(super) fn address(text: &str) -> Result<Address, String> {
+    let read = match text.strip_prefix("unix:") {
+        Some(path) => {
+            (!path.is_empty() && !path.contains('\0')).then(|| Address::Unix(path.into()))
+        }
+        None => text.rsplit_once(':').and_then(|(host, port)| {
+            let port = crate::duration::number(port);
+            let is_port = port.is_some_and(|port| port <= u64::from(u16::MAX));
+            (is_host(host, b".-") && is_port).then(|| Address::Tcp(text.into()))
+        }),
+    };
+    read.ok_or_else(|| format!("{}: expected {ADDRESSES}", shown(text)))
 }
 
 /// Whether this is a name, of letters, digits and `others`, or an IPv6 address in brackets.
@@ -223,6 +238,11 @@ fn check_store(fields: &Fields<'_>, store: &Store, standard: &Store) {
             fields.error(field, message);
         }
     }
+    check_pair(fields);
+}
+
+/// A certificate is of no use without its key.
+fn check_pair(fields: &Fields<'_>) {
     for (field, other) in [("tls_cert", "tls_key"), ("tls_key", "tls_cert")] {
         if fields.has(field) && !fields.has(other) && !fields.is_wrong(field) {
             fields.error(other, format!("missing: expected it beside {field}"));

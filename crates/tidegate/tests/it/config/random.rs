@@ -104,6 +104,9 @@ fn servers() -> impl Strategy<Value = Server> {
         Server {
             http,
             admin_token,
+            log_keys: headers.len() % 2 == 1,
+            tls_cert: (headers.len() > 1).then(|| "cert.pem".into()),
+            tls_key: (headers.len() > 1).then(|| "key.pem".into()),
             gate_headers: headers.into_iter().map(String::from).collect(),
         }
     })

@@ -104,6 +104,18 @@ admin_token = "env:""#,
             r#"tidegate.toml:2:15: server.admin_token: "env:": expected a token, or "env:NAME" for that of an environment variable"#,
         ),
         (
+            "a token that no header could carry",
+            r#"[server]
+admin_token = "two words""#,
+            r#"tidegate.toml:2:15: server.admin_token: a token with spaces or other signs: expected visible ASCII characters"#,
+        ),
+        (
+            "a key without its certificate",
+            r#"[server]
+tls_key = "server.key""#,
+            r#"tidegate.toml:1:1: server.tls_cert: missing: expected it beside tls_key"#,
+        ),
+        (
             "an attribute that is no name",
             r#"[server]
 gate_headers = ["ip", "user id"]"#,
@@ -131,7 +143,7 @@ gate_headers = ["ip", 7]"#,
             "an unknown field of the server",
             r#"[server]
 port = 8080"#,
-            r#"tidegate.toml:2:1: server.port: unknown field: expected one of http, admin_token, gate_headers"#,
+            r#"tidegate.toml:2:1: server.port: unknown field: expected one of http, admin_token, gate_headers, tls_cert, tls_key, log_keys"#,
         ),
         (
             "an unknown field of the server, almost right",

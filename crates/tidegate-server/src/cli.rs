@@ -1,0 +1,207 @@
+//! What can be said on the command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use tidegate::{Address, Cost, StoreUrl};
+
+/// A rate limiter for fleets: give it a policy, ask it before each request.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer checks over HTTP.
+    ///
+    /// Without a config: ten requests a second for each key, counted in memory, at
+    /// 127.0.0.1:8080.
+    Serve(Serve),
+    /// Ask for one decision. Exits with 0 when allowed, 1 when denied, 2 on an error.
+    Check(Check),
+    /// Forget what a key has used.
+    Reset(Reset),
+    /// Look at a config file.
+    #[command(subcommand)]
+    Config(Config),
+    /// Print a script that completes commands in a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// Which config, and what is said in its place.
+#[derive(Debug, Clone, Args)]
+pub struct Source {
+    /// The config file.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Where counts are kept, in place of the config's default store: memory:, or
+    /// redis://host:port.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIDEGATE_STORE",
+        hide_env_values = true
+    )]
+    pub store: Option<StoreUrl>,
+}
+
+/// `tidegate serve`.
+#[derive(Debug, Clone, Args)]
+pub struct Serve {
+    /// Config and store.
+    #[command(flatten)]
+    pub source: Source,
+    /// Where to listen, in place of the config's addresses: host:port or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_HTTP",
+        value_delimiter = ','
+    )]
+    pub http: Vec<Address>,
+    /// How much to log.
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        env = "TIDEGATE_LOG",
+        default_value = "info"
+    )]
+    pub log: Level,
+    /// How log lines look.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "TIDEGATE_LOG_FORMAT",
+        default_value = "text"
+    )]
+    pub log_format: Format,
+    /// After SIGTERM, how long to go on answering while /readyz says no, so that load
+    /// balancers can look away.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub drain: Duration,
+}
+
+/// How much to log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    /// Nothing.
+    Off,
+    /// What needs somebody to act.
+    Error,
+    /// And what looks wrong.
+    Warn,
+    /// And what changes.
+    Info,
+    /// And every request.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For machines: a JSON object a line.
+    Json,
+}
+
+/// Whom to ask, of what.
+#[derive(Debug, Args)]
+pub struct Question {
+    /// The policy.
+    pub policy: String,
+    /// What the check is about, such as ip=203.0.113.7.
+    #[arg(value_name = "ATTR=VALUE", value_parser = attribute)]
+    pub attributes: Vec<(String, String)>,
+    /// Config and store.
+    #[command(flatten)]
+    pub source: Source,
+    /// Ask a running server: http://host:port or unix:PATH.
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+}
+
+/// `tidegate check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The question.
+    #[command(flatten)]
+    pub question: Question,
+    /// What the request costs.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = cost)]
+    pub cost: Cost,
+    /// Only look, charge nothing.
+    #[arg(long)]
+    pub peek: bool,
+    /// Print the decision as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tidegate reset`.
+#[derive(Debug, Args)]
+pub struct Reset {
+    /// What to forget.
+    #[command(flatten)]
+    pub question: Question,
+    /// The level to forget, of a policy with several.
+    #[arg(long, value_name = "NAME", conflicts_with = "all")]
+    pub level: Option<String>,
+    /// Forget all levels: counters that others share, too.
+    #[arg(long)]
+    pub all: bool,
+    /// The server's admin token.
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "TIDEGATE_ADMIN_TOKEN",
+        hide_env_values = true
+    )]
+    pub token: Option<String>,
+}
+
+/// `tidegate config`.
+#[derive(Debug, Subcommand)]
+pub enum Config {
+    /// Say what is wrong with a config file, a line an error. Exits with 0 or 2.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+fn attribute(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("expected NAME=VALUE, such as ip=203.0.113.7".into()),
+    }
+}
+
+fn cost(text: &str) -> Result<Cost, String> {
+    let number = text.parse().ok();
+    let cost = number.and_then(|number| Cost::new(number).ok());
+    cost.ok_or_else(|| format!("expected a whole number from 1 to {}", u32::MAX))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds <= 600);
+    let seconds = seconds.ok_or("expected whole seconds, at most 600")?;
+    Ok(Duration::from_secs(seconds))
+}

@@ -1,0 +1,115 @@
+//! A small HTTP client: one question to a server, one answer.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HOST};
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::handshake;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tidegate::Address;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) struct Client {
+    url: String,
+    address: Address,
+}
+
+impl Client {
+    /// A client of the server at this URL.
+    pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
+        let place = match url.strip_prefix("http://") {
+            Some(place) => {
+                let place = place.trim_end_matches('/');
+                let has_port = place.rsplit_once(':').is_some_and(|(_, port)| {
+                    !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+                });
+                match has_port {
+                    true => place.to_owned(),
+                    false => format!("{place}:80"),
+                }
+            }
+            None if url.starts_with("unix:") => url.to_owned(),
+            None => bail!("{url:?}: expected http://host:port or unix:PATH"),
+        };
+        let address = place.parse().map_err(anyhow::Error::msg)?;
+        Ok(Self {
+            url: url.to_owned(),
+            address,
+        })
+    }
+
+    /// The JSON of an answer. A problem is an error.
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        token: Option<&str>,
+        body: String,
+    ) -> anyhow::Result<Value> {
+        let asked = async {
+            match &self.address {
+                Address::Tcp(place) => {
+                    let stream = TcpStream::connect(place).await;
+                    let stream = stream.with_context(|| self.nobody())?;
+                    send(stream, request(method, path, token, body, place)?).await
+                }
+                Address::Unix(place) => {
+                    let stream = UnixStream::connect(place).await;
+                    let stream = stream.with_context(|| self.nobody())?;
+                    send(stream, request(method, path, token, body, "localhost")?).await
+                }
+            }
+        };
+        let answer = timeout(PATIENCE, asked).await;
+        answer.with_context(|| format!("{}: no answer within {PATIENCE:?}", self.url))?
+    }
+
+    fn nobody(&self) -> String {
+        format!(
+            "nobody answers at {}: is `tidegate serve` running?",
+            self.url
+        )
+    }
+}
+
+fn request(
+    method: Method,
+    path: &str,
+    token: Option<&str>,
+    body: String,
+    host: &str,
+) -> anyhow::Result<Request<Full<Bytes>>> {
+    let mut request = Request::builder().method(method).uri(path);
+    request = request.header(HOST, host);
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    }
+    Ok(request.body(Full::new(body.into()))?)
+}
+
+async fn send<I>(stream: I, request: Request<Full<Bytes>>) -> anyhow::Result<Value>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let answer = sender.send_request(request).await?;
+    let status = answer.status();
+    let body = answer.into_body().collect().await?.to_bytes();
+    let body: Value = serde_json::from_slice(&body).context("the answer is no JSON")?;
+    match status.is_success() {
+        true => Ok(body),
+        false => match body["detail"].as_str() {
+            Some(detail) => bail!("the server answers {status}: {detail}"),
+            None => bail!("the server answers {status}"),
+        },
+    }
+}

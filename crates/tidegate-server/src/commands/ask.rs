@@ -1,0 +1,150 @@
+//! `tidegate check` and `tidegate reset`: of the config's store, or of a server.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use http::Method;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+use tidegate::{StoreUrl, Which};
+use tidegate_redis::SharedLimiter;
+
+use super::say;
+use crate::cli::{Check, Question, Reset};
+use crate::client::Client;
+use crate::http::decision::DecisionBody;
+use crate::settings::Settings;
+
+pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
+    let Question {
+        policy, attributes, ..
+    } = &check.question;
+    let decision = match &check.question.server {
+        Some(server) => {
+            let attributes: serde_json::Map<String, Value> = attributes
+                .iter()
+                .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
+                .collect();
+            let question = json!({
+                "policy": policy,
+                "attributes": attributes,
+                "cost": check.cost.get(),
+                "peek": check.peek,
+            });
+            let client = Client::new(server)?;
+            client
+                .ask(Method::POST, "/v1/check", None, question.to_string())
+                .await?
+        }
+        None => {
+            let limiter = limiter(&check.question)?;
+            let decision = match check.peek {
+                true => limiter.peek(policy, attributes, check.cost).await?,
+                false => limiter.try_check(policy, attributes, check.cost).await?,
+            };
+            serde_json::to_value(DecisionBody::new(&decision, attributes, 0))?
+        }
+    };
+    match check.json {
+        true => say(&decision.to_string()),
+        false => say(&described(&decision)),
+    }
+    Ok(match decision["allowed"] == true {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
+    let Question {
+        policy, attributes, ..
+    } = &reset.question;
+    let which = match (&reset.level, reset.all) {
+        (Some(level), _) => Which::Level(level),
+        (None, true) => Which::All,
+        (None, false) => Which::Only,
+    };
+    let forgotten = match &reset.question.server {
+        Some(server) => {
+            let mut query: Vec<String> = attributes
+                .iter()
+                .map(|(name, value)| format!("{}={}", encoded(name), encoded(value)))
+                .collect();
+            match which {
+                Which::Level(level) => query.push(format!("level={}", encoded(level))),
+                Which::All => query.push("all=true".into()),
+                Which::Only => {}
+            }
+            let path = format!("/v1/keys/{}?{}", encoded(policy), query.join("&"));
+            let client = Client::new(server)?;
+            let token = reset.token.as_deref();
+            let answer = client
+                .ask(Method::DELETE, &path, token, String::new())
+                .await?;
+            answer["forgotten"].as_u64().unwrap_or(0)
+        }
+        None => {
+            let limiter = limiter(&reset.question)?;
+            limiter.reset(policy, attributes, which).await? as u64
+        }
+    };
+    say(&match forgotten {
+        0 => "there was nothing to forget".into(),
+        1 => "forgot 1 key".into(),
+        many => format!("forgot {many} keys"),
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A limiter over the config's stores, if they can be reached from another process.
+fn limiter(question: &Question) -> anyhow::Result<SharedLimiter> {
+    let loaded = Settings::new(&question.source, &[]).load()?;
+    let config = &loaded.config;
+    let policy = config.policies.iter();
+    let mut policy = policy.filter(|policy| policy.name() == question.policy);
+    if let Some(policy) = policy.next() {
+        let store = config.stores.get(policy.store());
+        if store.is_some_and(|store| store.url == StoreUrl::Memory) {
+            bail!(
+                "policy {:?} is counted in the memory of a server: say which one with --server, such as --server http://127.0.0.1:8080",
+                question.policy
+            );
+        }
+    } else if question.source.config.is_none() {
+        bail!(
+            "no policy of the name {:?}: expected a config with --config FILE, or a server with --server URL",
+            question.policy
+        );
+    }
+    SharedLimiter::from_config(config, &loaded.folder).context("the config cannot be used")
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// A decision in a sentence.
+fn described(decision: &Value) -> String {
+    let seconds = |field: &str| decision[field].as_f64().map(|it| it / 1_000.0);
+    let denied_by = decision["denied_by"].as_str().unwrap_or_default();
+    let mut text = match (decision["allowed"] == true, seconds("retry_after_ms")) {
+        (true, _) if decision["would_deny"] == true => {
+            format!("allowed (would be denied by {denied_by}: this policy only watches)")
+        }
+        (true, _) => "allowed".into(),
+        (false, Some(wait)) => format!("denied by {denied_by}, again in {wait} s"),
+        (false, None) => format!("denied by {denied_by}, waiting will not help"),
+    };
+    if let (Some(remaining), Some(limit)) =
+        (decision["remaining"].as_u64(), decision["limit"].as_u64())
+    {
+        text.push_str(&format!("; {remaining} of {limit} left"));
+    }
+    if let Some(reset) = seconds("reset_after_ms") {
+        text.push_str(&format!(", as good as new in {reset} s"));
+    }
+    if let Some(source) = decision["source"].as_str().filter(|it| *it != "store") {
+        text.push_str(&format!(" (answered by {source})"));
+    }
+    text
+}

@@ -1,0 +1,63 @@
+//! `tidegate serve`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use tidegate::Config;
+
+use crate::app::App;
+use crate::cli::Serve;
+use crate::settings::Settings;
+use crate::{log, reload, serve};
+
+pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
+    log::start(arguments.log, arguments.log_format);
+    let settings = Settings::new(&arguments.source, &arguments.http);
+    let loaded = settings.load()?;
+    let config = loaded.config.clone();
+    let app = Arc::new(App::new(loaded)?);
+    app.verify().await?;
+    let listeners = serve::listen(&config.server.http).await?;
+    let secure = config.server.tls_cert.is_some();
+    for listener in &listeners {
+        let url = listener.url(secure);
+        tracing::info!("listening on {url}");
+    }
+    if let Some(first) = listeners.first() {
+        tracing::info!("try: {}", example(&config, &first.url(secure)));
+    }
+    let probe = Arc::clone(&app);
+    tokio::spawn(async move { probe.probe(&probe.running()).await });
+    tokio::spawn(reload::watch(Arc::clone(&app), settings));
+    serve::run(app, listeners, arguments.drain).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A command that asks for a decision.
+fn example(config: &Config, url: &str) -> String {
+    let policy = config.policies.first();
+    let name = policy.map_or("default", |policy| policy.name());
+    let mut attributes: Vec<&str> = Vec::new();
+    for level in policy.into_iter().flat_map(|policy| policy.levels()) {
+        for name in level.key().attributes() {
+            if !attributes.contains(&name) {
+                attributes.push(name);
+            }
+        }
+    }
+    let attributes = match attributes[..] {
+        ["key"] => "\"key\":\"you\"".into(),
+        _ => {
+            let attributes: Vec<String> = attributes
+                .iter()
+                .map(|name| format!("\"{name}\":\"x\""))
+                .collect();
+            format!("\"attributes\":{{{}}}", attributes.join(","))
+        }
+    };
+    let body = format!("{{\"policy\":\"{name}\",{attributes}}}");
+    match url.strip_prefix("unix:") {
+        Some(path) => format!("curl -d '{body}' --unix-socket {path} http://localhost/v1/check"),
+        None => format!("curl -d '{body}' {url}/v1/check"),
+    }
+}

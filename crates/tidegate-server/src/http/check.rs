@@ -1,0 +1,274 @@
+//! `POST /v1/check`: a question in JSON, or up to 1,000 of them.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::future::join_all;
+use http::Request;
+use hyper::body::Incoming;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use smallvec::SmallVec;
+use tidegate::{Cost, PolicyDecision};
+
+use super::decision::{DecisionBody, instance};
+use super::problem::{Problem, ProblemBody};
+use super::query::{MAX_ATTRIBUTES, Pairs, short};
+use super::{Answer, ask, body, json, put_headers};
+use crate::app::{App, Running};
+
+/// The most questions in one request.
+const MAX_BATCH: usize = 1_000;
+
+/// A question.
+#[derive(Debug)]
+pub struct Question<'a> {
+    policy: Cow<'a, str>,
+    attributes: Pairs<'a>,
+    cost: Cost,
+    peek: bool,
+}
+
+/// A question as it stands in JSON.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body<'a> {
+    #[serde(borrow)]
+    policy: Text<'a>,
+    #[serde(borrow, default)]
+    key: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    attributes: Option<Texts<'a>>,
+    #[serde(borrow, default)]
+    attributes_b64: Option<Texts<'a>>,
+    #[serde(default)]
+    cost: Price,
+    #[serde(default)]
+    peek: bool,
+}
+
+/// An answer of a batch: a decision, or what is wrong with the question.
+#[derive(Serialize)]
+#[serde(untagged)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all of them are the large one"
+)]
+enum Element<'d> {
+    Decision(DecisionBody<'d>),
+    Error { error: ProblemBody<'d> },
+}
+
+/// Reads the questions in a body: one, or a list of them.
+pub fn parse(body: &[u8]) -> Result<Vec<Result<Question<'_>, String>>, String> {
+    match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        None => Err("the body: nothing: expected a check in JSON".into()),
+        Some(b'[') => {
+            let elements: Vec<&RawValue> =
+                serde_json::from_slice(body).map_err(|error| format!("the body: {error}"))?;
+            if elements.len() > MAX_BATCH {
+                let count = elements.len();
+                return Err(format!(
+                    "the body: {count} checks: expected at most {MAX_BATCH}"
+                ));
+            }
+            let elements = elements.iter();
+            Ok(elements.map(|raw| question(raw.get().as_bytes())).collect())
+        }
+        Some(_) => Ok(vec![question(body)]),
+    }
+}
+
+/// Reads one question.
+fn question(text: &[u8]) -> Result<Question<'_>, String> {
+    let body: Body<'_> =
+        serde_json::from_slice(text).map_err(|error| format!("the body: {error}"))?;
+    let mut attributes: Pairs<'_> = SmallVec::new();
+    for (name, value) in body.attributes.into_iter().flat_map(|texts| texts.0) {
+        attributes.push((name.0, value.into_bytes()));
+    }
+    if let Some(key) = body.key {
+        attributes.push(("key".into(), key.into_bytes()));
+    }
+    for (name, value) in body.attributes_b64.into_iter().flat_map(|texts| texts.0) {
+        let bytes = STANDARD.decode(&*value.0).map_err(|error| {
+            let name = short(&name.0);
+            format!("attributes_b64: {name:?}: {error}: expected base64")
+        })?;
+        attributes.push((name.0, bytes.into()));
+    }
+    if attributes.len() > MAX_ATTRIBUTES {
+        return Err(format!("expected at most {MAX_ATTRIBUTES} attributes"));
+    }
+    for (index, (name, _)) in attributes.iter().enumerate() {
+        if attributes[..index].iter().any(|(other, _)| other == name) {
+            let name = short(name);
+            return Err(format!("the attribute {name:?} twice: expected it once"));
+        }
+    }
+    Ok(Question {
+        policy: body.policy.0,
+        attributes,
+        cost: body.cost.0,
+        peek: body.peek,
+    })
+}
+
+pub(super) async fn answer(
+    app: &App,
+    running: &Running,
+    request: Request<Incoming>,
+) -> Result<Answer, Problem> {
+    let body = body::read(request.into_body()).await?;
+    let is_batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    let mut questions = parse(&body).map_err(Problem::bad)?;
+    if !is_batch && let Some(question) = questions.pop() {
+        let question = question.map_err(Problem::bad)?;
+        let decision = decide(app, running, &question).await?;
+        let mut answer = json(&described(app, running, &question, &decision));
+        put_headers(&mut answer, &decision);
+        return Ok(answer);
+    }
+    // All at once: those for one store travel together.
+    let decisions = questions.iter().map(async |question| match question {
+        Ok(question) => decide(app, running, question).await,
+        Err(problem) => Err(Problem::bad(problem.clone())),
+    });
+    let decisions = join_all(decisions).await;
+    let elements = questions.iter().zip(&decisions).map(|pair| match pair {
+        (Ok(question), Ok(decision)) => {
+            Element::Decision(described(app, running, question, decision))
+        }
+        (_, Err(problem)) => Element::Error {
+            error: problem.body(),
+        },
+        (Err(_), Ok(_)) => unreachable!("a wrong question has no decision"),
+    });
+    Ok(json(&elements.collect::<Vec<Element<'_>>>()))
+}
+
+fn described<'d>(
+    app: &App,
+    running: &Running,
+    question: &Question<'_>,
+    decision: &'d PolicyDecision<'_>,
+) -> DecisionBody<'d> {
+    let instance = instance(app, running, decision.policy());
+    DecisionBody::new(decision, &*question.attributes, instance)
+}
+
+async fn decide<'r>(
+    app: &App,
+    running: &'r Running,
+    question: &Question<'_>,
+) -> Result<PolicyDecision<'r>, Problem> {
+    let Question {
+        policy,
+        attributes,
+        cost,
+        peek,
+    } = question;
+    if *peek {
+        let limiter = &running.limiter;
+        return Ok(limiter.peek(policy, &**attributes, *cost).await?);
+    }
+    Ok(ask(app, running, policy, &**attributes, *cost).await?)
+}
+
+/// A text that is not copied where that can be helped.
+#[derive(Debug)]
+struct Text<'a>(Cow<'a, str>);
+
+/// Names and values.
+#[derive(Debug)]
+struct Texts<'a>(SmallVec<[(Text<'a>, Text<'a>); 4]>);
+
+/// What a check costs.
+#[derive(Debug, Default)]
+struct Price(Cost);
+
+impl<'a> Text<'a> {
+    fn into_bytes(self) -> Cow<'a, [u8]> {
+        match self.0 {
+            Cow::Borrowed(text) => text.as_bytes().into(),
+            Cow::Owned(text) => text.into_bytes().into(),
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Text(text.into()))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Text(text.to_owned().into()))
+            }
+        }
+
+        deserializer.deserialize_str(Reader)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<'a>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Reader<'a> {
+            type Value = Texts<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings, such as {\"ip\": \"203.0.113.7\"}")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut texts = SmallVec::new();
+                while let Some(pair) = map.next_entry()? {
+                    texts.push(pair);
+                    if texts.len() > MAX_ATTRIBUTES {
+                        let error = format_args!("expected at most {MAX_ATTRIBUTES} attributes");
+                        return Err(M::Error::custom(error));
+                    }
+                }
+                Ok(Texts(texts))
+            }
+        }
+
+        deserializer.deserialize_map(Reader(PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for Price {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl Visitor<'_> for Reader {
+            type Value = Price;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a cost, a whole number from 1 to {}", u32::MAX)
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Price, E> {
+                let wrong = |_| E::invalid_value(serde::de::Unexpected::Unsigned(number), &self);
+                Cost::new(number).map(Price).map_err(wrong)
+            }
+        }
+
+        deserializer.deserialize_u64(Reader)
+    }
+}

@@ -1,0 +1,93 @@
+//! The gate for proxies: a status that they understand, and headers for the client.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::Full;
+use tidegate::Cost;
+
+use super::query::{Query, short};
+use super::{Answer, Problem, ask, put_headers};
+use crate::app::{App, Running};
+
+/// What a refusal looks like.
+struct Refusal {
+    status: StatusCode,
+    with_body: bool,
+}
+
+pub(super) async fn answer<B>(
+    app: &App,
+    running: &Running,
+    policy: &str,
+    request: &Request<B>,
+) -> Result<Answer, Problem> {
+    let query = request.uri().query().unwrap_or_default();
+    let mut query = Query::parse(query).map_err(Problem::bad)?;
+    for (header, attribute) in &running.gate_headers {
+        let mut values = request.headers().get_all(header).iter();
+        if let Some(value) = values.next() {
+            if values.next().is_some() {
+                let detail = format!("the header {header} twice: expected it once");
+                return Err(Problem::bad(detail));
+            }
+            query.add(attribute, value.as_bytes());
+        }
+    }
+    let refusal = refusal(&query)?;
+    let cost = cost(&query)?;
+    let decision = ask(app, running, policy, query.attributes(), cost).await?;
+    let mut answer = Response::new(Full::new(Bytes::new()));
+    if !decision.allowed() {
+        *answer.status_mut() = refusal.status;
+        if refusal.with_body {
+            *answer.body_mut() = Full::new(decision.problem(refusal.status.as_u16()).into());
+            let kind = HeaderValue::from_static("application/problem+json");
+            answer.headers_mut().insert(CONTENT_TYPE, kind);
+        }
+    }
+    put_headers(&mut answer, &decision);
+    Ok(answer)
+}
+
+fn refusal(query: &Query<'_>) -> Result<Refusal, Problem> {
+    let status = match query.reserved("deny") {
+        None => StatusCode::TOO_MANY_REQUESTS,
+        Some(text) => {
+            let status = text
+                .parse()
+                .ok()
+                .filter(|status| (400..600).contains(status));
+            let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+            status.ok_or_else(|| {
+                let text = short(&text);
+                Problem::bad(format!("deny: {text:?}: expected a status from 400 to 599"))
+            })?
+        }
+    };
+    let with_body = match query.reserved("body").as_deref() {
+        None => true,
+        Some("none") => false,
+        Some(text) => {
+            let text = short(text);
+            return Err(Problem::bad(format!("body: {text:?}: expected none")));
+        }
+    };
+    Ok(Refusal { status, with_body })
+}
+
+/// What the request costs.
+fn cost(query: &Query<'_>) -> Result<Cost, Problem> {
+    let Some(text) = query.reserved("cost") else {
+        return Ok(Cost::ONE);
+    };
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| is_number);
+    let cost = number.and_then(|number| Cost::new(number).ok());
+    cost.ok_or_else(|| {
+        let (text, most) = (short(&text), u32::MAX);
+        Problem::bad(format!(
+            "cost: {text:?}: expected a whole number from 1 to {most}"
+        ))
+    })
+}

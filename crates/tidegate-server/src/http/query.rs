@@ -1,0 +1,160 @@
+//! The query of a URL: names and values, any bytes.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode;
+use smallvec::SmallVec;
+use tidegate::Attributes;
+
+/// The most names in one query, and the most attributes in one check.
+pub const MAX_ATTRIBUTES: usize = 64;
+
+/// Names that are no attributes.
+const RESERVED: [&str; 5] = ["deny", "body", "cost", "level", "all"];
+
+/// Names and values, copied only where they are not written as they are.
+pub(super) type Pairs<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 4]>;
+
+/// Names and values: of attributes, and of our own.
+#[derive(Debug, Default)]
+pub struct Query<'a> {
+    attributes: Pairs<'a>,
+    reserved: Pairs<'a>,
+}
+
+impl<'a> Query<'a> {
+    /// Reads a query, or says what is wrong with it.
+    pub fn parse(text: &'a str) -> Result<Self, String> {
+        let mut query = Self::default();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair
+                .split_once('=')
+                .ok_or_else(|| format!("the query: {:?}: expected name=value", short(pair)))?;
+            let name = match decode(name)? {
+                Cow::Borrowed(name) => std::str::from_utf8(name).map(Cow::Borrowed).ok(),
+                Cow::Owned(name) => String::from_utf8(name).map(Cow::Owned).ok(),
+            };
+            let name = name.ok_or("the query: a name that is not UTF-8")?;
+            let list = match RESERVED.contains(&&*name) {
+                true => &mut query.reserved,
+                false => &mut query.attributes,
+            };
+            // Of two values, whoever put the wrong one there would win.
+            if list.iter().any(|(other, _)| *other == name) {
+                return Err(format!(
+                    "the query: {:?} twice: expected it once",
+                    short(&name)
+                ));
+            }
+            list.push((name, decode(value)?));
+            if query.attributes.len() > MAX_ATTRIBUTES {
+                return Err(format!(
+                    "the query: expected at most {MAX_ATTRIBUTES} attributes"
+                ));
+            }
+        }
+        Ok(query)
+    }
+
+    /// Adds an attribute that came in another way, unless the query has it.
+    pub(super) fn add(&mut self, name: &'a str, value: &'a [u8]) {
+        if self.attributes.value(name).is_none() {
+            self.attributes.push((name.into(), value.into()));
+        }
+    }
+
+    /// The attributes.
+    #[must_use]
+    pub fn attributes(&self) -> &[(Cow<'a, str>, Cow<'a, [u8]>)] {
+        &self.attributes
+    }
+
+    /// The value of a name of our own.
+    pub(super) fn reserved(&self, name: &str) -> Option<Cow<'_, str>> {
+        let value = self.reserved.as_slice().value(name)?;
+        Some(String::from_utf8_lossy(value))
+    }
+}
+
+/// As forms and browsers write it: `%20` is a space, and so is `+`.
+fn decode(text: &str) -> Result<Cow<'_, [u8]>, String> {
+    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Ok(text.as_bytes().into());
+    }
+    let mut parts = text.split('%');
+    let is_hex = |part: &str| {
+        let digits = part.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    parts.next();
+    if !parts.all(is_hex) {
+        return Err(format!(
+            "the query: {:?}: expected two hexadecimal digits after each %",
+            short(text)
+        ));
+    }
+    let spaced = text.replace('+', " ");
+    Ok(percent_decode(spaced.as_bytes())
+        .collect::<Vec<u8>>()
+        .into())
+}
+
+/// Enough of a text to know it again.
+pub(super) fn short(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(query: &str, name: &str) -> Option<Vec<u8>> {
+        let query = Query::parse(query).unwrap();
+        query.attributes().value(name).map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn values_are_any_bytes() {
+        for (query, expected) in [
+            ("key=a", &b"a"[..]),
+            ("key=", b""),
+            ("x=1&key=a%20b&&y=", b"a b"),
+            ("key=a+b%2B", b"a b+"),
+            ("key=%00%ff%7D", b"\0\xff}"),
+            ("key=a=b", b"a=b"),
+            ("k%65y=1", b"1"),
+            ("deny=403&key=é", "é".as_bytes()),
+        ] {
+            assert_eq!(value(query, "key").as_deref(), Some(expected), "{query}");
+        }
+        assert_eq!(value("cost=2", "cost"), None, "not an attribute");
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_said() {
+        let many: String = (0..65).map(|number| format!("a{number}=1&")).collect();
+        for (query, expected) in [
+            ("key", "the query: \"key\": expected name=value"),
+            ("key=1&key=2", "the query: \"key\" twice: expected it once"),
+            (
+                "cost=1&cost=2",
+                "the query: \"cost\" twice: expected it once",
+            ),
+            (
+                "key=50%",
+                "the query: \"50%\": expected two hexadecimal digits after each %",
+            ),
+            (
+                "key=%zz",
+                "the query: \"%zz\": expected two hexadecimal digits after each %",
+            ),
+            ("%ff=1", "the query: a name that is not UTF-8"),
+            (&many, "the query: expected at most 64 attributes"),
+        ] {
+            assert_eq!(Query::parse(query).unwrap_err(), expected);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `POST /v1/refund`: what a decision charged is given back.
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde::Deserialize;
+
+use super::decision::instance;
+use super::{Answer, Problem, authorize, body};
+use crate::app::{App, Running};
+use crate::receipt;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    receipt: String,
+}
+
+pub(super) async fn answer(
+    app: &App,
+    running: &Running,
+    request: Request<Incoming>,
+) -> Result<Answer, Problem> {
+    authorize(running, &request)?;
+    let body = body::read(request.into_body()).await?;
+    let body: Body = serde_json::from_slice(&body)
+        .map_err(|error| Problem::bad(format!("the body: {error}")))?;
+    let returned = receipt::decode(&body.receipt)
+        .ok_or_else(|| Problem::bad("receipt: expected the text of a decision's receipt"))?;
+    let policy = running.limiter.policy(&returned.policy);
+    // One who counts in memory cannot give back what another one has counted.
+    if policy.is_some_and(|policy| instance(app, running, policy) != returned.instance) {
+        return Err(Problem::new(
+            StatusCode::CONFLICT,
+            "receipt: of another server, which kept that count in its memory",
+        ));
+    }
+    let (policy, attributes) = (&returned.policy, &returned.attributes);
+    running
+        .limiter
+        .refund(policy, attributes, &returned.receipt)
+        .await?;
+    let mut answer = Response::new(Default::default());
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    Ok(answer)
+}

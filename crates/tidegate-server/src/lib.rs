@@ -1,0 +1,31 @@
+//! The `tidegate` server: a config and stores in, HTTP answers out.
+//!
+//! ```text
+//! connection -> http (route) -> attributes -> limiter -> decision -> JSON or headers
+//! ```
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`cli`] | what can be said on the command line |
+//! | [`commands`] | what each command does |
+//! | [`settings`] | flags, environment and file made into one config |
+//! | [`app`] | what all requests share: the limiter in force, metrics, readiness |
+//! | [`http`] | a request in, a response out |
+//! | [`serve`] | sockets, connections, and how they end |
+//! | [`reload`] | a new config while requests go on |
+
+pub mod cli;
+pub mod commands;
+pub mod settings;
+
+pub mod serve;
+
+pub mod http;
+mod receipt;
+
+pub mod app;
+mod metrics;
+pub mod reload;
+
+mod client;
+mod log;

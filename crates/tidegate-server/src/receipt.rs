@@ -1,0 +1,127 @@
+//! Receipts as the text that goes out over HTTP and comes back for a refund: whose
+//! charge it is (policy and attributes), and the charge itself.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use smallvec::SmallVec;
+use tidegate::{Attributes, Policy, Receipt};
+
+/// The layout, in the first byte.
+const VERSION: u8 = 1;
+
+/// A receipt that has come back.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Returned {
+    /// Who counted it; zero where that does not matter.
+    pub(crate) instance: u64,
+    pub(crate) policy: String,
+    pub(crate) attributes: Vec<(String, Vec<u8>)>,
+    pub(crate) receipt: Receipt,
+}
+
+/// A receipt as text. `instance` says which process counted it, zero for a store that
+/// many share.
+pub(crate) fn encode(
+    instance: u64,
+    policy: &Policy,
+    attributes: &(impl Attributes + ?Sized),
+    receipt: &Receipt,
+) -> String {
+    let mut bytes = vec![VERSION];
+    bytes.extend(instance.to_le_bytes());
+    push(&mut bytes, policy.name().as_bytes());
+    let mut names: SmallVec<[&str; 4]> = SmallVec::new();
+    for name in policy
+        .levels()
+        .iter()
+        .flat_map(|level| level.key().attributes())
+    {
+        if let (false, Some(value)) = (names.contains(&name), attributes.value(name)) {
+            names.push(name);
+            push(&mut bytes, name.as_bytes());
+            push(&mut bytes, value);
+        }
+    }
+    // An empty name ends them.
+    push(&mut bytes, b"");
+    bytes.extend(receipt.to_bytes());
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// What [`encode`] has made; `None` for anything else.
+pub(crate) fn decode(text: &str) -> Option<Returned> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    let rest = bytes.strip_prefix(&[VERSION])?;
+    let (instance, mut rest) = rest.split_first_chunk()?;
+    let policy = String::from_utf8(pull(&mut rest)?.into()).ok()?;
+    let mut attributes = Vec::new();
+    loop {
+        let name = pull(&mut rest)?;
+        if name.is_empty() {
+            break;
+        }
+        let value = pull(&mut rest)?;
+        attributes.push((String::from_utf8(name.into()).ok()?, value.into()));
+    }
+    Some(Returned {
+        instance: u64::from_le_bytes(*instance),
+        policy,
+        attributes,
+        receipt: Receipt::from_bytes(rest)?,
+    })
+}
+
+fn push(bytes: &mut Vec<u8>, part: &[u8]) {
+    // The body of a request is far shorter than what this can say.
+    let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(part);
+}
+
+fn pull<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, more) = rest.split_first_chunk()?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+    let (part, more) = more.split_at_checked(length)?;
+    *rest = more;
+    Some(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::{Cost, Limit, PolicyLimiter};
+
+    #[test]
+    fn a_receipt_comes_back_as_it_went() {
+        let policy = Policy::builder("api")
+            .level("resource", "{resource}", Limit::per_second(5))
+            .level("both", "{resource}:{consumer}", Limit::per_second(5))
+            .build()
+            .unwrap();
+        let limiter = PolicyLimiter::in_memory([policy]).unwrap();
+        let attributes = [
+            ("resource", &b"1:2"[..]),
+            ("consumer", b"\0\xff"),
+            ("x", b""),
+        ];
+        let decision = limiter.check("api", &attributes, Cost::ONE).unwrap();
+        let receipt = decision.receipt().unwrap();
+        let text = encode(7, decision.policy(), &attributes, &receipt);
+        let expected = Returned {
+            instance: 7,
+            policy: "api".into(),
+            attributes: vec![
+                ("resource".into(), b"1:2".to_vec()),
+                ("consumer".into(), b"\0\xff".to_vec()),
+            ],
+            receipt,
+        };
+        assert_eq!(decode(&text), Some(expected));
+        for length in 0..text.len() {
+            // A shorter receipt may be one of fewer levels, and never a panic.
+            let _ = decode(&text[..length]);
+        }
+        assert_eq!(decode("AQ"), None);
+        assert_eq!(decode("no receipt"), None);
+    }
+}

@@ -1,0 +1,39 @@
+//! The server's certificate.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tidegate::Server;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{ServerConfig, crypto};
+
+/// What makes connections secure, where the config asks for it.
+pub(crate) fn acceptor(server: &Server, folder: &Path) -> Result<Option<TlsAcceptor>, String> {
+    let (Some(certificate), Some(key)) = (&server.tls_cert, &server.tls_key) else {
+        return Ok(None);
+    };
+    let (certificate, key) = (folder.join(certificate), folder.join(key));
+    let wrong = |field: &str, path: &Path, error: &dyn std::fmt::Display| {
+        format!(
+            "server.{field}: {}: {error}: expected a PEM file",
+            path.display()
+        )
+    };
+    let chain = CertificateDer::pem_file_iter(&certificate).and_then(Iterator::collect);
+    let chain: Vec<CertificateDer<'static>> =
+        chain.map_err(|error| wrong("tls_cert", &certificate, &error))?;
+    let private = PrivateKeyDer::from_pem_file(&key);
+    let private = private.map_err(|error| wrong("tls_key", &key, &error))?;
+    let provider = Arc::new(crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|config| {
+            let config = config.with_no_client_auth();
+            config.with_single_cert(chain, private)
+        });
+    let mut config = config.map_err(|error| wrong("tls_cert", &certificate, &error))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Some(TlsAcceptor::from(Arc::new(config))))
+}

@@ -1,0 +1,166 @@
+//! Flags beat the environment, which beats the file: all of them made into one config.
+
+use std::path::{Path, PathBuf};
+
+use tidegate::{Address, Config, ConfigErrors, ScriptSource, Secret, StoreUrl};
+
+use crate::cli::Source;
+
+/// Where the config comes from, each time it is read.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    file: Option<PathBuf>,
+    store: Option<StoreUrl>,
+    http: Vec<Address>,
+}
+
+/// A config as it was read.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The config.
+    pub config: Config,
+    /// What its relative paths are relative to.
+    pub folder: PathBuf,
+    /// Everything that was read to make it, to tell whether it has changed.
+    pub read: Vec<u8>,
+}
+
+/// Why there is no config.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("{file}: {error}: expected a config file, such as the ones in docs/policies.md")]
+    File {
+        /// Its name.
+        file: String,
+        /// What is wrong.
+        error: std::io::Error,
+    },
+    /// It is no text.
+    #[error("{0}: not UTF-8: expected a text file")]
+    Encoding(String),
+    /// What stands in it is wrong: a line each.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// A secret is not where the config says.
+    #[error("{field}: the environment variable {variable} {problem}")]
+    Secret {
+        /// The field that names it.
+        field: String,
+        /// The variable.
+        variable: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl Settings {
+    /// What the command line says.
+    #[must_use]
+    pub fn new(source: &Source, http: &[Address]) -> Self {
+        Self {
+            file: source.config.clone(),
+            store: source.store.clone(),
+            http: http.to_vec(),
+        }
+    }
+
+    /// The config file, if there is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Reads the config.
+    pub fn load(&self) -> Result<Loaded, LoadError> {
+        let (mut config, mut read) = match &self.file {
+            Some(file) => {
+                let name = file.display().to_string();
+                let bytes = std::fs::read(file).map_err(|error| LoadError::File {
+                    file: name.clone(),
+                    error,
+                })?;
+                let text = std::str::from_utf8(&bytes);
+                let text = text.map_err(|_| LoadError::Encoding(name.clone()))?;
+                (Config::parse(text, &name)?, bytes)
+            }
+            None => (Config::default(), Vec::new()),
+        };
+        if let Some(url) = &self.store {
+            let default = config.stores.entry("default".into()).or_default();
+            default.url = url.clone();
+        }
+        if !self.http.is_empty() {
+            config.server.http.clone_from(&self.http);
+        }
+        self.add_files(&config, &mut read);
+        Ok(Loaded {
+            config,
+            folder: self.folder(),
+            read,
+        })
+    }
+
+    /// What there is to read now, to tell whether it has changed: `None` when the file
+    /// is not there, as in the middle of being replaced.
+    #[must_use]
+    pub fn peek(&self, config: &Config) -> Option<Vec<u8>> {
+        let mut read = match &self.file {
+            Some(file) => std::fs::read(file).ok()?,
+            None => Vec::new(),
+        };
+        self.add_files(config, &mut read);
+        Some(read)
+    }
+
+    fn add_files(&self, config: &Config, read: &mut Vec<u8>) {
+        let folder = self.folder();
+        for path in files_named_in(config) {
+            read.push(0);
+            // What is missing will be said by whoever needs it.
+            read.extend(std::fs::read(folder.join(path)).unwrap_or_default());
+        }
+    }
+
+    fn folder(&self) -> PathBuf {
+        let folder = self.file.as_deref().and_then(Path::parent);
+        folder.map(Path::to_owned).unwrap_or_default()
+    }
+}
+
+/// Scripts and certificates.
+fn files_named_in(config: &Config) -> Vec<&str> {
+    let scripts = config.policies.iter().filter_map(|policy| {
+        let source = policy.script()?.source();
+        match source {
+            ScriptSource::File(path) => Some(&**path),
+            ScriptSource::Text(_) => None,
+        }
+    });
+    let stores = config.stores.values();
+    let stores = stores.flat_map(|store| [&store.tls_ca, &store.tls_cert, &store.tls_key]);
+    let own = [&config.server.tls_cert, &config.server.tls_key];
+    let certificates = stores.chain(own).filter_map(Option::as_deref);
+    scripts.chain(certificates).collect()
+}
+
+/// The value of a secret.
+pub fn reveal(secret: &Secret, field: &str) -> Result<String, LoadError> {
+    let variable = match secret {
+        Secret::Text(text) => return Ok(text.clone()),
+        Secret::Env(variable) => variable,
+    };
+    let fault = |problem| LoadError::Secret {
+        field: field.into(),
+        variable: variable.clone(),
+        problem,
+    };
+    match std::env::var(variable) {
+        Ok(value) if value.is_empty() => Err(fault("is empty: expected a token")),
+        Ok(value) if !value.bytes().all(|byte| byte.is_ascii_graphic()) => Err(fault(
+            "has spaces or other signs: expected visible ASCII characters",
+        )),
+        Ok(value) => Ok(value),
+        Err(_) => Err(fault("is not set: expected the token in it")),
+    }
+}
