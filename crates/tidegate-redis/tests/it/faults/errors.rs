@@ -1,13 +1,15 @@
 //! Servers that answer, but not with decisions.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Connection;
 use tidegate::Source;
 use tidegate_redis::{ErrorKind, RedisOptions};
 use tokio::time::sleep;
 
-use super::{Rig, load, obeys};
+use super::load::{self, Load};
+use super::under_load::Fault;
+use super::{Rig, obeys};
 use crate::server::Server;
 
 /// Runs a command, which must succeed.
@@ -35,23 +37,23 @@ async fn fault(rig: &Rig, breaks: impl FnOnce(), kind: ErrorKind, repairs: impl 
     assert!(back < Duration::from_millis(1_500), "{kind}: {back:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_memory() {
     let server = Server::start();
     let rig = Rig::new(&server.url());
     let (mut full, mut free) = (server.connect(), server.connect());
-    fault(
-        &rig,
-        || drop(run(&mut full, "CONFIG SET maxmemory 1")),
-        ErrorKind::OutOfMemory,
-        || drop(run(&mut free, "CONFIG SET maxmemory 0")),
-    )
-    .await;
+    Fault::new("out of memory", &[ErrorKind::OutOfMemory])
+        .strikes(
+            &rig,
+            || drop(run(&mut full, "CONFIG SET maxmemory 1")),
+            || drop(run(&mut free, "CONFIG SET maxmemory 0")),
+        )
+        .await;
     // It had answered: asking again would have changed nothing.
     assert_eq!(rig.store.stats().retries, 0);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_password_after_a_reconnect() {
     let server = Server::start_with(&["--requirepass", "one"]);
     let url = format!("redis://:one@127.0.0.1:{}/", server.port());
@@ -60,16 +62,19 @@ async fn another_password_after_a_reconnect() {
     let mut admin = client.get_connection().unwrap();
     let mut again = client.get_connection().unwrap();
     let kept = again.get_connection_id();
-    fault(
-        &rig,
-        || {
-            run(&mut admin, "CONFIG SET requirepass two");
-            kill_others(&mut admin, kept);
-        },
-        ErrorKind::Auth,
-        || drop(run(&mut again, "CONFIG SET requirepass one")),
-    )
-    .await;
+    // What was on its way when the connections were closed is lost.
+    let kinds = [ErrorKind::Auth, ErrorKind::OutcomeUnknown];
+    Fault::new("another password", &kinds)
+        .strikes(
+            &rig,
+            || {
+                run(&mut admin, "CONFIG SET requirepass two");
+                kill_others(&mut admin, kept);
+            },
+            || drop(run(&mut again, "CONFIG SET requirepass one")),
+        )
+        .await;
+    assert!(rig.count(ErrorKind::Auth) >= 5);
 }
 
 #[tokio::test]
@@ -133,21 +138,42 @@ fn kill_others(admin: &mut Connection, kept: i64) {
     }
 }
 
+/// Two loads at a time on a server that answers all the time, so the breaker has no
+/// reason to open. One has the usual deadline, which is kept. The other waits longer than
+/// any machine is busy with other things, so who has answered it is exact.
+async fn answers_all_along(
+    what: &str,
+    server: &Server,
+    meanwhile: impl AsyncFnOnce(),
+) -> (Rig, Load) {
+    let options = RedisOptions::default().timeout(Duration::from_secs(5));
+    let (patient, hurried) = (Rig::with(&server.url(), options), Rig::new(&server.url()));
+    patient.until_answered().await;
+    hurried.until_answered().await;
+    let loads = [&patient, &hurried].map(|rig| load::start(rig, 600));
+    meanwhile().await;
+    let [exact, quick] = loads;
+    quick.stop().await.keeps_the_deadline(what);
+    let exact = exact.stop().await;
+    let stats = patient.store.stats();
+    assert!(!stats.breaker_open && patient.count(ErrorKind::BreakerOpen) == 0);
+    assert_eq!(patient.errors(), exact.without_store as u64);
+    (patient, exact)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_scripts_that_are_forgotten_are_sent_again_unseen() {
     let server = Server::start();
-    // A machine that does other things, too, is not what this is about.
-    let options = RedisOptions::default().timeout(Duration::from_secs(2));
-    let rig = Rig::with(&server.url(), options);
-    rig.until_answered().await;
-    let load = load::start(&rig, 1_000, Duration::from_secs(2));
     let mut connection = server.connect();
-    while !load.is_finished() {
-        run(&mut connection, "SCRIPT FLUSH");
-        sleep(Duration::from_millis(3)).await;
-    }
-    let load = load.await.unwrap();
-    assert_eq!((load.without_store, rig.errors()), (0, 0));
+    let (_, load) = answers_all_along("script flush", &server, async || {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(2) {
+            run(&mut connection, "SCRIPT FLUSH");
+            sleep(Duration::from_millis(3)).await;
+        }
+    })
+    .await;
+    assert_eq!(load.without_store, 0);
     let info = redis::cmd("INFO").arg("errorstats").query(&mut connection);
     let info: String = info.unwrap();
     println!("script flush: {info}");
@@ -201,4 +227,28 @@ async fn e11_a_key_of_another_type() {
         assert_eq!(reset.await, Ok(1));
         assert_eq!(rig.check("deny", id).await.source(), Source::Store);
     }
+}
+
+/// It is only about these keys: theirs are left to `on_error`, all others to the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e11_keys_of_another_type_under_load() {
+    let server = Server::start();
+    let mut connection = server.connect();
+    let broken = |key: usize| key >= load::KEYS - 8;
+    for key in (0..load::KEYS).filter(|key| broken(*key)) {
+        for (policy, _) in super::POLICIES {
+            let key = format!("tg:{{{key}}}:{policy}:{policy}");
+            run(&mut connection, &format!("LPUSH {key} junk"));
+        }
+    }
+    let (rig, load) = answers_all_along("keys of another type", &server, async || {
+        sleep(Duration::from_secs(2)).await;
+    })
+    .await;
+    for key in 0..load::KEYS {
+        let answered = load.answered(key);
+        assert!(answered.len() > 10, "{key}: {}", answered.len());
+        assert!(answered.iter().all(|it| *it != broken(key)), "{key}");
+    }
+    assert_eq!(rig.count(ErrorKind::WrongType), load.without_store as u64);
 }

@@ -1,16 +1,35 @@
 //! A load that does not wait for its answers: checks start when their time has come,
 //! as requests do.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tidegate::Source;
+use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{DEADLINE, POLICIES, Rig, obeys};
 
+/// Keys of each policy that a load asks for: `0`, `1` and so on.
+pub(super) const KEYS: usize = 64;
+
+/// Fewer checks would say nothing about one in a thousand.
+const ENOUGH: usize = 1_000;
+
+/// A load that goes on until it is stopped.
+pub(super) struct Running {
+    /// Tasks of the runtime before it began.
+    pub(super) tasks: usize,
+    stop: Arc<AtomicBool>,
+    task: JoinHandle<Load>,
+}
+
 /// What a load has met.
 pub(super) struct Load {
+    checks: Vec<Check>,
     /// How long checks took, the longest last.
     latencies: Vec<Duration>,
     /// How long sleeps of one deadline took, which were started with them.
@@ -19,26 +38,52 @@ pub(super) struct Load {
     pub(super) without_store: usize,
 }
 
-/// Starts so many checks a second, for so long, of all policies and many keys.
-pub(super) fn start(rig: &Rig, rate: u32, time: Duration) -> JoinHandle<Load> {
-    tokio::spawn(run(rig.clone(), rate, time))
+struct Check {
+    key: usize,
+    took: Duration,
+    source: Source,
 }
 
-async fn run(rig: Rig, rate: u32, time: Duration) -> Load {
+/// Starts so many checks a second, of all policies and many keys.
+pub(super) fn start(rig: &Rig, rate: u32) -> Running {
+    let tasks = Handle::current().metrics().num_alive_tasks();
+    let stop = Arc::new(AtomicBool::new(false));
+    let task = tokio::spawn(run(rig.clone(), rate, Arc::clone(&stop)));
+    Running { tasks, stop, task }
+}
+
+impl Running {
+    /// Ends it when there were enough, and waits for those who have no answer yet.
+    pub(super) async fn stop(self) -> Load {
+        self.stop.store(true, Relaxed);
+        self.task.await.unwrap()
+    }
+
+    /// [`stop`](Self::stop), after so long.
+    pub(super) async fn stop_after(self, time: Duration) -> Load {
+        sleep(time).await;
+        self.stop().await
+    }
+}
+
+async fn run(rig: Rig, rate: u32, stop: Arc<AtomicBool>) -> Load {
     let (mut checks, mut sleeps) = (JoinSet::new(), JoinSet::new());
     let mut ticks = interval(Duration::from_secs(1) / rate);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let start = Instant::now();
     let mut number = 0_usize;
-    while start.elapsed() < time {
+    while !stop.load(Relaxed) || number < ENOUGH {
         ticks.tick().await;
         let rig = rig.clone();
-        let (policy, id) = (POLICIES[number % 3].0, (number % 64).to_string());
+        let (policy, key) = (POLICIES[number % 3].0, number % KEYS);
         checks.spawn(async move {
             let start = Instant::now();
-            let decision = rig.check(policy, &id).await;
+            let decision = rig.check(policy, &key.to_string()).await;
             obeys(policy, &decision);
-            (start.elapsed(), decision.source())
+            Check {
+                key,
+                took: start.elapsed(),
+                source: decision.source(),
+            }
         });
         sleeps.spawn(async {
             let start = Instant::now();
@@ -49,20 +94,32 @@ async fn run(rig: Rig, rate: u32, time: Duration) -> Load {
     }
     let all = timeout(Duration::from_secs(5), checks.join_all());
     let checks = all.await.expect("no caller is stuck");
-    let mut load = Load {
-        latencies: checks.iter().map(|(latency, _)| *latency).collect(),
-        sleeps: sleeps.join_all().await,
-        store: checks.iter().filter(|it| it.1 == Source::Store).count(),
-        without_store: checks.iter().filter(|it| it.1 != Source::Store).count(),
-    };
-    load.latencies.sort_unstable();
-    load.sleeps.sort_unstable();
-    load
+    let (mut latencies, mut sleeps) = (
+        checks.iter().map(|check| check.took).collect::<Vec<_>>(),
+        sleeps.join_all().await,
+    );
+    latencies.sort_unstable();
+    sleeps.sort_unstable();
+    let by_store = checks.iter().filter(|it| it.source == Source::Store);
+    let store = by_store.count();
+    Load {
+        latencies,
+        sleeps,
+        store,
+        without_store: checks.len() - store,
+        checks,
+    }
 }
 
 impl Load {
     pub(super) fn median(&self) -> Duration {
         self.latencies[self.latencies.len() / 2]
+    }
+
+    /// Of each check of a key, whether the store has answered it.
+    pub(super) fn answered(&self, key: usize) -> Vec<bool> {
+        let checks = self.checks.iter().filter(|it| it.key == key);
+        checks.map(|it| it.source == Source::Store).collect()
     }
 
     /// Of a thousand checks, 999 take at most a deadline and 10 ms. On a machine that

@@ -17,6 +17,7 @@ mod local;
 mod network;
 mod processes;
 mod states;
+mod under_load;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -7,7 +7,8 @@ use tidegate_redis::{ErrorKind, RedisOptions};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::{Rig, load, until};
+use super::under_load::Fault;
+use super::{Rig, load};
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
 
@@ -30,42 +31,34 @@ async fn replies_that_are_late_but_not_too_late() {
     let rig = Rig::with(&proxy.url(), RedisOptions::default().timeout(250 * MS));
     rig.until_answered().await;
     proxy.set(Replies::Delay(20 * MS));
-    let load = load::start(&rig, 500, 2_000 * MS).await.unwrap();
+    let load = load::start(&rig, 500).stop_after(2_000 * MS).await;
     println!("20 ms late: p50 {:?}", load.median());
     assert_eq!(load.without_store, 0);
     // No batch waits until the one before it has been answered.
     assert!(load.median() < 40 * MS);
 }
 
-/// Puts a fault on the network for a while under load, and takes it away again.
+/// Puts a fault on the network for a while under load, and takes it away again. Says how
+/// many connections were made in the meantime.
 async fn fault(what: &str, replies: Replies, kinds: &[ErrorKind]) -> usize {
     let (_server, proxy, rig) = behind_a_proxy().await;
-    let load = load::start(&rig, 500, 4_500 * MS);
-    sleep(300 * MS).await;
-    let connections = proxy.accepted();
-
-    proxy.set(replies);
-    until("open", || rig.store.stats().breaker_open).await;
-    rig.is_obeyed().await;
-    sleep(1_200 * MS).await;
-    assert!(rig.store.stats().breaker_open, "{what}");
-    let made = proxy.accepted() - connections;
-
-    proxy.set(Replies::Pass);
-    let closed = until("closed", || !rig.store.stats().breaker_open).await;
-    println!("{what}: closed {closed:?} after it was over, {made} connections made");
-    // A connection that was lost may have to be given up first.
-    assert!(closed < 2_500 * MS, "{what}: {closed:?}");
-    let load = load.await.unwrap();
-    load.keeps_the_deadline(what);
-    for (kind, count) in rig.store.stats().errors {
-        let expected = kinds.contains(&kind) || kind == ErrorKind::BreakerOpen;
-        assert!(expected || count == 0, "{what}: {count} of {kind}");
-    }
-    let count: u64 = kinds.iter().map(|kind| rig.count(*kind)).sum();
-    assert!(count > 0, "{what}");
-    rig.until_answered().await;
-    made
+    let (mut before, mut after) = (0, 0);
+    let fault = Fault {
+        // A connection that was lost may have to be given up first.
+        closes_within: 2_500 * MS,
+        ..Fault::new(what, kinds)
+    };
+    let begins = || {
+        before = proxy.accepted();
+        proxy.set(replies);
+    };
+    let ends = || {
+        after = proxy.accepted();
+        proxy.set(Replies::Pass);
+    };
+    fault.strikes(&rig, begins, ends).await;
+    println!("{what}: {} connections made", after - before);
+    after - before
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,8 @@ use tidegate_redis::{ErrorKind, RedisOptions};
 use tokio::time::{sleep, timeout};
 
 use super::errors::run;
-use super::{Rig, until};
+use super::under_load::Fault;
+use super::{Rig, load, until};
 use crate::proxy::Proxy;
 use crate::server::Server;
 
@@ -24,29 +25,23 @@ fn patient(url: &str) -> Rig {
 /// the others say until then.
 async fn passes(url: &str, begins: impl FnOnce(), kind: ErrorKind, ends: impl FnOnce()) {
     let (rig, patient) = (Rig::new(url), patient(url));
-    rig.until_answered().await;
     patient.until_answered().await;
-    begins();
-    let waiting = {
+    let mut waiting = None;
+    let begins = || {
+        begins();
         let patient = patient.clone();
-        tokio::spawn(async move { patient.check("allow", "patient").await.source() })
+        let check = async move { patient.check("allow", "patient").await.source() };
+        waiting = Some(tokio::spawn(check));
     };
-    until("asked again", || patient.store.stats().retries > 0).await;
-    let kinds = rig.until_open().await;
-    // A question that came too early had to wait for the state to be noticed.
-    let early = |it: &ErrorKind| *it == ErrorKind::Timeout;
-    assert!(kinds.iter().all(|it| *it == kind || early(it)), "{kinds:?}");
-    assert!(kinds.contains(&kind), "{kinds:?}");
+    Fault::new(kind.as_str(), &[kind])
+        .strikes(&rig, begins, ends)
+        .await;
     assert!(rig.store.stats().retries > 0);
-    rig.is_obeyed().await;
-    assert!(!waiting.is_finished());
-    ends();
-    let source = timeout(5_000 * MS, waiting).await.expect("soon").unwrap();
-    assert_eq!(source, Source::Store);
+    assert!(patient.store.stats().retries > 0);
+    let waiting = timeout(5_000 * MS, waiting.unwrap()).await.expect("soon");
+    assert_eq!(waiting.unwrap(), Source::Store);
     // Asked many times, charged once.
     assert_eq!(patient.used("patient").await, 1);
-    let back = rig.until_answered().await;
-    assert!(back < 1_500 * MS, "{kind}: {back:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -134,6 +129,9 @@ async fn a_server_that_is_still_reading_its_data() {
     let mut connection = server.connect();
     run(&mut connection, "DEBUG POPULATE 15000");
     run(&mut connection, "SAVE");
+    let hurried = Rig::new(&server.url());
+    hurried.until_answered().await;
+    let load = load::start(&hurried, 500);
     server.kill();
     // A tenth of a millisecond a key, with a look at what clients want every few.
     let slowly = [
@@ -157,4 +155,11 @@ async fn a_server_that_is_still_reading_its_data() {
     assert_eq!(waiting.await.unwrap(), Source::Store);
     assert!(patient.store.stats().retries > 0);
     rig.until_answered().await;
+    until("closed", || !hurried.store.stats().breaker_open).await;
+    let kinds = [
+        ErrorKind::Loading,
+        ErrorKind::Connect,
+        ErrorKind::OutcomeUnknown,
+    ];
+    Fault::new("loading", &kinds).is_over(&hurried, load).await;
 }
