@@ -1,6 +1,10 @@
 //! Runs the commands of README.md: what the first page promises has to work.
 
-use anyhow::{Context, Result, ensure};
+use std::net::TcpStream;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::command::{program, root, run};
 
@@ -9,6 +13,7 @@ const SKIPPED: &[(&str, &str)] = &[
     ("git clone ", "the repository is here"),
     ("cd ", "every command starts at the root"),
     ("cargo xtask test", "this is what is running"),
+    ("docker ", "the image is built from the same commands"),
 ];
 
 /// Runs every command in the `sh` blocks of README.md, as written there.
@@ -16,15 +21,61 @@ pub(crate) fn run_commands() -> Result<()> {
     let text = std::fs::read_to_string(root().join("README.md")).context("README.md")?;
     let commands = commands(&text);
     ensure!(!commands.is_empty(), "README.md shows no command to run");
+    let mut server = None;
     for command in commands {
         if let Some(reason) = skip_reason(&command) {
             println!("Skipping `{command}`: {reason}.");
             continue;
         }
         println!("Running `{command}`.");
-        run(program("sh").args(["-c", &command]))?;
+        let mut shell = program("sh");
+        if command.contains(" serve") {
+            // It goes on while the commands after it ask it, as in another terminal.
+            drop(server.take());
+            shell.args(["-c", &format!("exec {command}")]);
+            server = Some(Server::start(&mut shell)?);
+        } else {
+            run(shell.args(["-c", &command]))?;
+        }
     }
     Ok(())
+}
+
+/// A server from a command of the README.
+struct Server(Child);
+
+impl Server {
+    /// Where the README's server listens.
+    const ADDRESS: &str = "127.0.0.1:8080";
+
+    /// How long it may take to be built and to start.
+    const PATIENCE: Duration = Duration::from_secs(900);
+
+    fn start(command: &mut Command) -> Result<Self> {
+        let is_there = || TcpStream::connect(Self::ADDRESS).is_ok();
+        ensure!(!is_there(), "somebody listens at {} already", Self::ADDRESS);
+        let mut server = Self(command.spawn().context("the server")?);
+        let start = Instant::now();
+        while !is_there() {
+            if let Some(status) = server.0.try_wait()? {
+                bail!("the server has ended with {status}");
+            }
+            ensure!(
+                start.elapsed() < Self::PATIENCE,
+                "the server does not start"
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // `cargo run` becomes the server it has built, so this is its process.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 fn skip_reason(command: &str) -> Option<&'static str> {

@@ -236,3 +236,35 @@ fn histograms(name: &str, help: &str, label: &str) -> HistogramVec {
 fn known<T>(metric: prometheus::Result<T>) -> T {
     metric.expect("names and labels written in the source are right")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dashboard_shows_what_there_is() {
+        let metrics = Metrics::new();
+        let config = tidegate::Config::default();
+        let limiter = SharedLimiter::from_config(&config, "".as_ref()).unwrap();
+        metrics.meters(&config.policies);
+        metrics
+            .store_errors
+            .with_label_values(&["default", "other"]);
+        let text = String::from_utf8(metrics.text(&limiter)).unwrap();
+        let dashboard = include_str!("../../../deploy/grafana.json");
+        let is_part = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
+        let mut shown: Vec<&str> = dashboard
+            .split(|sign| !is_part(sign))
+            .filter(|word| word.starts_with("tidegate_"))
+            .map(|word| word.strip_suffix("_bucket").unwrap_or(word))
+            .collect();
+        shown.sort_unstable();
+        shown.dedup();
+        let mut all: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+            .collect();
+        all.sort_unstable();
+        assert_eq!(shown, all);
+    }
+}

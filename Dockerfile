@@ -1,0 +1,15 @@
+# docker build -t tidegate . && docker run -p 8080:8080 tidegate
+FROM rust:1-slim-bookworm AS build
+WORKDIR /src
+COPY . .
+RUN cargo build --release --locked -p tidegate-server
+
+FROM debian:bookworm-slim
+RUN useradd --system --no-create-home tidegate
+COPY --from=build /src/target/release/tidegate /usr/local/bin/tidegate
+USER tidegate
+# In a container nobody could reach the loopback address.
+ENV TIDEGATE_HTTP=0.0.0.0:8080
+EXPOSE 8080
+ENTRYPOINT ["tidegate"]
+CMD ["serve"]
