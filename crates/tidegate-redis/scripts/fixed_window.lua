@@ -12,7 +12,10 @@ local state@ = redis.call('GET', @key)
 if state@ and #state@ == 31 then
   local kind, era, last, left, used, old = struct.unpack('<BI7I7I6I4I6', state@)
   if kind ~= 2 then
-    --+junk
+    -- A log can have any length.
+    local state = state@
+    --+other
+    last, left = 0, 0
   end
   if last + left > now then
     outdated@ = now < last

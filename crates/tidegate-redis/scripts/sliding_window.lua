@@ -26,7 +26,10 @@ if state@ and #state@ == 42 then
   local kind, era, old_era, last, before, used, elapsed, old =
     struct.unpack('<BI7I7I7I4I4I6I6', state@)
   if kind ~= 3 then
-    --+junk
+    -- A log can have any length.
+    local state = state@
+    --+other
+    before, used = 0, 0
   end
   local reset = used > 0 and 2 * old - elapsed or before > 0 and old - elapsed or 0
   if reset > 0 and last + reset > now then

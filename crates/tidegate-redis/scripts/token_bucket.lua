@@ -13,7 +13,10 @@ if state@ and #state@ == 36 then
   local kind, era, last, us, parts, old_per_us, old_token =
     struct.unpack('<BI7I7I7I4I4I6', state@)
   if kind ~= 1 then
-    --+junk
+    -- A log can have any length.
+    local state = state@
+    --+other
+    last, us, parts = 0, 0, 0
   end
   if last + us + (parts > 0 and 1 or 0) > now then
     outdated@ = now < last

@@ -6,6 +6,7 @@
 mod pair;
 
 mod levels;
+mod logs;
 mod pitfalls;
 mod random;
 mod scenarios;

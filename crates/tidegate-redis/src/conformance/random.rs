@@ -90,6 +90,21 @@ const LIMITS: &[&str] = &[
     "block",
 ];
 
+/// Logs of windows whose times take 4, 5 and 6 bytes, short and long: a key that goes from
+/// one to the other keeps its events in another form.
+const LOGS: &[&str] = &[
+    "5/10s sliding_log",
+    "30/70m sliding_log",
+    "60/70m sliding_log",
+    "70/70m sliding_log",
+    "70/72m sliding_log",
+    "300/12d sliding_log",
+    "70/13d sliding_log",
+    "400/13d sliding_log",
+    "1000/366d sliding_log",
+    "1000000/366d sliding_log",
+];
+
 /// How many times as many seeds as usual: `TIDEGATE_SEEDS=100` for a long search.
 fn more() -> u64 {
     let more = std::env::var("TIDEGATE_SEEDS").ok();
@@ -100,6 +115,7 @@ fn more() -> u64 {
 #[derive(Clone, Copy)]
 struct Run {
     seed: u64,
+    limits: &'static [&'static str],
     steps: usize,
     /// Levels, at most.
     levels: u64,
@@ -107,8 +123,8 @@ struct Run {
     steps_back: u64,
 }
 
-fn limits(random: &mut Random, levels: u64) -> Vec<Limit> {
-    let texts = (0..levels).map(|_| LIMITS[random.index(LIMITS.len())]);
+fn limits(random: &mut Random, choice: &[&str], levels: u64) -> Vec<Limit> {
+    let texts = (0..levels).map(|_| choice[random.index(choice.len())]);
     texts
         .map(|text| Limit::parse(text).expect("a limit"))
         .collect()
@@ -117,7 +133,7 @@ fn limits(random: &mut Random, levels: u64) -> Vec<Limit> {
 fn run(server: &Server, run: Run) {
     let mut random = Random(run.seed);
     let levels = 1 + random.below(run.levels);
-    let first = limits(&mut random, levels);
+    let first = limits(&mut random, run.limits, levels);
     let name = format!("{} {} {}", run.seed, run.levels, run.steps_back);
     let mut pair = Pair::new(server, &name, &first);
     let counting = random.chance(25);
@@ -134,7 +150,7 @@ fn run(server: &Server, run: Run) {
         let cost = random.cost();
         match random.below(20) {
             0 => {
-                pair.limits = limits(&mut random, levels);
+                pair.limits = limits(&mut random, run.limits, levels);
                 pair.receipts.clear();
             }
             1 => {
@@ -163,67 +179,71 @@ fn run(server: &Server, run: Run) {
     }
 }
 
+/// So many seeds from this one on, each in a run like this one.
+fn seeds(server: &Server, count: u64, first: Run) {
+    for seed in first.seed..first.seed + count * more() {
+        run(server, Run { seed, ..first });
+    }
+}
+
+/// Three levels at most, and a clock that seldom steps back.
+const RUN: Run = Run {
+    seed: 0,
+    limits: LIMITS,
+    steps: 200,
+    levels: 3,
+    steps_back: 3,
+};
+
 #[test]
 fn twenty_thousand_random_steps_give_the_same_decisions() {
-    let server = Server::start();
-    for seed in 0..100 * more() {
-        run(
-            &server,
-            Run {
-                seed,
-                steps: 200,
-                levels: 3,
-                steps_back: 3,
-            },
-        );
-    }
+    seeds(&Server::start(), 100, RUN);
 }
 
 #[test]
 fn a_clock_that_steps_back_all_the_time_gives_the_same_decisions() {
-    let server = Server::start();
-    for seed in 100_000..100_000 + 20 * more() {
-        run(
-            &server,
-            Run {
-                seed,
-                steps: 200,
-                levels: 2,
-                steps_back: 40,
-            },
-        );
-    }
+    let run = Run {
+        seed: 100_000,
+        levels: 2,
+        steps_back: 40,
+        ..RUN
+    };
+    seeds(&Server::start(), 20, run);
 }
 
 #[test]
 fn many_levels_give_the_same_decisions() {
-    let server = Server::start();
-    for seed in 200_000..200_000 + 20 * more() {
-        run(
-            &server,
-            Run {
-                seed,
-                steps: 100,
-                levels: 16,
-                steps_back: 3,
-            },
-        );
-    }
+    let run = Run {
+        seed: 200_000,
+        steps: 100,
+        levels: 16,
+        ..RUN
+    };
+    seeds(&Server::start(), 20, run);
 }
 
 #[test]
 fn other_servers_give_the_same_decisions() {
     for server in Server::start_each().iter().skip(1) {
-        for seed in 300_000..300_000 + 20 * more() {
-            run(
-                server,
-                Run {
-                    seed,
-                    steps: 200,
-                    levels: 3,
-                    steps_back: 3,
-                },
-            );
-        }
+        let run = Run {
+            seed: 300_000,
+            ..RUN
+        };
+        seeds(server, 20, run);
+    }
+}
+
+#[test]
+fn logs_that_change_their_form_give_the_same_decisions() {
+    let server = Server::start();
+    for steps_back in [0, 4, 8] {
+        let run = Run {
+            seed: 400_000,
+            limits: LOGS,
+            steps: 600,
+            levels: 2,
+            steps_back,
+        };
+        seeds(&server, 7, run);
     }
 }

@@ -65,7 +65,8 @@ async fn full_run(url: &str, options: RedisOptions, server: &Server) -> Result<(
 async fn walk(limiter: &SharedLimiter, name: &str) -> Result<(), TryCheckError> {
     let key = [("key", name)];
     let mut receipts = Vec::new();
-    for _ in 0..4 {
+    // More than a short log holds: long ones need other commands.
+    for _ in 0..30 {
         let decision = limiter.try_check(name, &key, Cost::ONE).await?;
         receipts.extend(decision.receipt());
     }
