@@ -124,7 +124,8 @@ impl Load {
 
     /// Of a thousand checks, 999 take at most a deadline and 10 ms. On a machine that
     /// has other things to do, timers are late: what a plain sleep of one deadline takes
-    /// there stands in for the deadline.
+    /// there stands in for the deadline. Where that alone is more than 10 ms late, 10 ms
+    /// cannot be measured, and it counts twice.
     pub(super) fn keeps_the_deadline(&self, what: &str) {
         let (latency, sleep) = (rare(&self.latencies), rare(&self.sleeps));
         println!(
@@ -134,7 +135,12 @@ impl Load {
             self.without_store,
             self.median(),
         );
-        let bound = DEADLINE.max(sleep) + Duration::from_millis(10);
+        let more = Duration::from_millis(10);
+        let bound = more
+            + match sleep > DEADLINE + more {
+                true => 2 * sleep,
+                false => DEADLINE.max(sleep),
+            };
         assert!(latency <= bound, "{what}: {latency:?} is above {bound:?}");
     }
 }

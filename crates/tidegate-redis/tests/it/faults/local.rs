@@ -25,7 +25,7 @@ fn store(url: &str) -> RedisStore {
     // Long enough that only what this is about fails.
     RedisStore::new(
         url,
-        RedisOptions::default().timeout(Duration::from_millis(500)),
+        RedisOptions::default().timeout(Duration::from_millis(800)),
     )
     .unwrap()
 }

@@ -15,9 +15,11 @@ use crate::server::Server;
 async fn a_server_that_is_stopped_for_five_seconds() {
     let server = Server::start();
     let rig = Rig::new(&server.url());
+    // A connection that nobody answers while it is made is none.
+    let kinds = [ErrorKind::Timeout, ErrorKind::Connect];
     let stopped = Fault {
         lasts: Duration::from_secs(5),
-        ..Fault::new("stopped", &[ErrorKind::Timeout])
+        ..Fault::new("stopped", &kinds)
     };
     let load = stopped
         .strikes(&rig, || server.signal("STOP"), || server.signal("CONT"))
