@@ -1,0 +1,177 @@
+//! Whose request is it? The address of the connection, the client behind proxies, and
+//! what stands in a key for it.
+
+mod forwarded;
+mod networks;
+mod proxies;
+
+use std::fmt;
+use std::io::Write;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::head::RequestHead;
+use crate::value::Text;
+
+pub(crate) use networks::Networks;
+pub use proxies::Proxies;
+pub(crate) use proxies::Trusted;
+
+/// Finds the address of the connection.
+pub(crate) type PeerFunction = Box<dyn Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync>;
+
+/// How addresses are found.
+pub(crate) struct Addresses {
+    /// In place of the extensions that are known here.
+    pub(crate) peer: Option<PeerFunction>,
+    pub(crate) trusted: Option<Trusted>,
+    /// IPv6 addresses with so many bits in common are one client.
+    pub(crate) ipv6_prefix: u8,
+    /// Whether it was said that there are none.
+    warned: AtomicBool,
+}
+
+impl Addresses {
+    pub(crate) fn new(
+        peer: Option<PeerFunction>,
+        trusted: Option<Trusted>,
+        ipv6_prefix: u8,
+    ) -> Self {
+        Self {
+            peer,
+            trusted,
+            ipv6_prefix,
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    /// The address of the connection.
+    pub(crate) fn peer(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
+        let peer = match &self.peer {
+            Some(peer) => peer(head),
+            None => known(head),
+        };
+        if peer.is_none() && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a request has no address: expected a SocketAddr among its extensions, \
+                 or what `peer` of the layer finds"
+            );
+        }
+        // A socket that serves both families tells IPv4 addresses as IPv6 ones.
+        peer.map(|peer| peer.to_canonical())
+    }
+
+    /// The address of the client: of the connection, unless that is a proxy to be
+    /// believed.
+    pub(crate) fn client(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
+        let peer = self.peer(head)?;
+        Some(match &self.trusted {
+            Some(trusted) => trusted.client(peer, head.headers),
+            None => peer,
+        })
+    }
+
+    /// What stands in a key for an address.
+    pub(crate) fn text(&self, address: IpAddr) -> Text {
+        text(address, self.ipv6_prefix)
+    }
+}
+
+impl fmt::Debug for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Addresses")
+            .field("trusted", &self.trusted)
+            .field("ipv6_prefix", &self.ipv6_prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The address among the extensions, where servers are known to leave it.
+fn known(head: &RequestHead<'_>) -> Option<IpAddr> {
+    if let Some(address) = head.extensions.get::<SocketAddr>() {
+        return Some(address.ip());
+    }
+    #[cfg(feature = "axum")]
+    if let Some(info) = head
+        .extensions
+        .get::<axum::extract::ConnectInfo<SocketAddr>>()
+    {
+        return Some(info.0.ip());
+    }
+    #[cfg(feature = "tonic")]
+    if let Some(info) = head
+        .extensions
+        .get::<tonic::transport::server::TcpConnectInfo>()
+    {
+        return info.remote_addr.map(|address| address.ip());
+    }
+    None
+}
+
+/// An IPv4 address as it is, an IPv6 address as the network it is in: who has one of
+/// those addresses has them all.
+fn text(address: IpAddr, ipv6_prefix: u8) -> Text {
+    let mut text = Text::new();
+    match address {
+        IpAddr::V4(address) => write_ipv4(&mut text, address.octets()),
+        IpAddr::V6(address) => {
+            let bits = 128u32.saturating_sub(u32::from(ipv6_prefix));
+            let mask = u128::MAX.checked_shl(bits).unwrap_or(0);
+            let network = Ipv6Addr::from_bits(address.to_bits() & mask);
+            write!(text, "{network}").expect("memory takes everything");
+            if bits > 0 {
+                write!(text, "/{ipv6_prefix}").expect("memory takes everything");
+            }
+        }
+    }
+    text
+}
+
+/// By hand: it is on the path of every request, and formatting takes several times as
+/// long.
+fn write_ipv4(text: &mut Text, octets: [u8; 4]) {
+    for (index, octet) in octets.into_iter().enumerate() {
+        if index > 0 {
+            text.push(b'.');
+        }
+        if octet >= 100 {
+            text.push(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            text.push(b'0' + octet / 10 % 10);
+        }
+        text.push(b'0' + octet % 10);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn ipv4_is_written_as_the_standard_library_does() {
+        for bits in (0..=u32::MAX).step_by(65_521) {
+            let address = Ipv4Addr::from_bits(bits);
+            let text = text(address.into(), 64);
+            assert_eq!(text.as_slice(), address.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn ipv6_is_grouped_by_any_prefix() {
+        let address = "2001:db8:1:2:3:4:5:6".parse().unwrap();
+        for (prefix, expected) in [
+            (1, "::/1"),
+            (32, "2001:db8::/32"),
+            (48, "2001:db8:1::/48"),
+            (56, "2001:db8:1::/56"),
+            (64, "2001:db8:1:2::/64"),
+            (127, "2001:db8:1:2:3:4:5:6/127"),
+            (128, "2001:db8:1:2:3:4:5:6"),
+        ] {
+            assert_eq!(text(address, prefix).as_slice(), expected.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Proxies to be believed, and how far.
+
+use std::net::IpAddr;
+
+use http::header::FORWARDED;
+use http::{HeaderMap, HeaderName};
+
+use super::forwarded::{Backwards, parameters, plain};
+use super::networks::Networks;
+use crate::error::LayerError;
+
+/// The proxies in front of a service, and the header in which they tell whom they
+/// speak for.
+///
+/// A header is believed only as far as a trusted proxy has written it: the addresses in
+/// it are read from the right, past those of trusted proxies, and the first one that is
+/// not trusted is the client. What stands further left is the client's own invention.
+/// When the connection itself does not come from a trusted proxy, the header is not
+/// read at all; when something in it is no address, the client is the last proxy that
+/// could be told.
+///
+/// Only one header is read, because most proxies write one and hand on the other as
+/// the client has sent it.
+///
+/// ```
+/// use tidegate_tower::Proxies;
+///
+/// // What one's own load balancers and the CDN in front of them write.
+/// let proxies = Proxies::x_forwarded_for(["10.0.0.0/8", "198.51.100.0/24"]);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Proxies {
+    networks: Result<Networks, LayerError>,
+    header: Header,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Header {
+    XForwardedFor,
+    Forwarded,
+}
+
+/// [`Proxies`] whose networks are right.
+#[derive(Debug)]
+pub(crate) struct Trusted {
+    networks: Networks,
+    header: Header,
+}
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+impl Proxies {
+    /// Proxies in these networks, which write `X-Forwarded-For`.
+    pub fn x_forwarded_for<T: AsRef<str>>(networks: impl IntoIterator<Item = T>) -> Self {
+        Self {
+            networks: Networks::parse(networks),
+            header: Header::XForwardedFor,
+        }
+    }
+
+    /// Proxies in these networks, which write `Forwarded` (RFC 7239).
+    pub fn forwarded<T: AsRef<str>>(networks: impl IntoIterator<Item = T>) -> Self {
+        Self {
+            networks: Networks::parse(networks),
+            header: Header::Forwarded,
+        }
+    }
+
+    pub(crate) fn check(self) -> Result<Trusted, LayerError> {
+        Ok(Trusted {
+            networks: self.networks?,
+            header: self.header,
+        })
+    }
+}
+
+impl Trusted {
+    /// The client of a connection with these headers.
+    pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        if !self.networks.contain(peer) {
+            return peer;
+        }
+        let name = match self.header {
+            Header::XForwardedFor => X_FORWARDED_FOR,
+            Header::Forwarded => FORWARDED,
+        };
+        let read = match self.header {
+            Header::XForwardedFor => plain,
+            Header::Forwarded => parameters,
+        };
+        let mut last = peer;
+        // Several lines are one list.
+        let lines = headers.get_all(name).iter().rev();
+        for element in lines.flat_map(|line| Backwards::new(line.as_bytes(), b',')) {
+            match read(element) {
+                None => return last,
+                Some(address) if !self.networks.contain(address) => return address,
+                Some(address) => last = address,
+            }
+        }
+        last
+    }
+}

@@ -1,0 +1,257 @@
+//! What stands between a request and the service: the settings of a layer, and how they
+//! become a verdict.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, request};
+use smallvec::SmallVec;
+use tidegate::{Attributes, Cost, Decisions, PolicyLimiter};
+
+use crate::address::{Addresses, Networks};
+use crate::fields::{Fields, Names};
+use crate::grpc;
+use crate::head::{RequestHead, ResponseHead};
+use crate::key::{Key, Missing};
+use crate::limiter::{self, AnyLimiter};
+use crate::refund::Charged;
+use crate::refusal::{Reason, Refusal};
+use crate::token::{bearer, hashed};
+use crate::value::{Text, Value, Values};
+use crate::wait::Wait;
+
+pub(crate) type Rule = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
+pub(crate) type CostFunction = Box<dyn Fn(&RequestHead<'_>) -> Cost + Send + Sync>;
+pub(crate) type Responder = Box<dyn Fn(&Refusal<'_, '_>) -> Response<Bytes> + Send + Sync>;
+pub(crate) type Classifier = Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync>;
+
+/// The settings of a layer, shared by all its clones. They are known to fit together.
+pub(crate) struct Gate {
+    pub(crate) limiter: AnyLimiter,
+    pub(crate) policies: Box<[Asked]>,
+    pub(crate) keys: Box<[(Box<str>, Key)]>,
+    pub(crate) addresses: Addresses,
+    /// Whether anything depends on the client's address.
+    pub(crate) needs_client: bool,
+    pub(crate) exempt: Exempt,
+    pub(crate) skip: Box<[Rule]>,
+    pub(crate) cost: Option<CostFunction>,
+    pub(crate) names: Names,
+    pub(crate) responder: Option<Responder>,
+    /// Says which responses do not count.
+    pub(crate) refund: Option<Classifier>,
+    pub(crate) wait: Option<Wait>,
+}
+
+/// A policy, and the attributes of its keys.
+pub(crate) struct Asked {
+    pub(crate) name: Box<str>,
+    pub(crate) attributes: Box<[Box<str>]>,
+}
+
+/// Who is not counted.
+#[derive(Debug, Default)]
+pub(crate) struct Exempt {
+    pub(crate) networks: Networks,
+    /// Hashed.
+    pub(crate) tokens: HashSet<Text>,
+}
+
+/// What becomes of a request.
+pub(crate) enum Verdict {
+    Pass(Pass),
+    Refuse(Response<Bytes>),
+}
+
+/// What is left to do for a request that may go on.
+#[derive(Default)]
+pub(crate) struct Pass {
+    /// To be added to the response.
+    pub(crate) fields: Fields,
+    /// What to give back if the response does not count.
+    pub(crate) charged: Option<Box<Charged>>,
+}
+
+/// What to ask about a request.
+struct Question<'r> {
+    policies: SmallVec<[&'r str; 4]>,
+    values: Values<'r>,
+    cost: Cost,
+}
+
+/// Why there is nothing to ask.
+enum Unasked<'r> {
+    /// It is not counted.
+    Free,
+    /// This attribute is missing.
+    Missing(&'r str),
+}
+
+impl Gate {
+    /// The limiter, if every verdict is there at once.
+    pub(crate) fn at_once(&self) -> Option<&PolicyLimiter> {
+        self.limiter.at_once().filter(|_| self.wait.is_none())
+    }
+
+    /// The verdict of a limiter in memory.
+    pub(crate) fn decide(
+        self: &Arc<Self>,
+        limiter: &PolicyLimiter,
+        head: &RequestHead<'_>,
+    ) -> Verdict {
+        let question = match self.question(head) {
+            Ok(question) => question,
+            Err(unasked) => return self.without_asking(head, unasked),
+        };
+        let Question {
+            policies,
+            values,
+            cost,
+        } = &question;
+        let decisions = limiter::check(limiter, policies, values, *cost);
+        self.verdict(head, &decisions.expect(FITS), values)
+    }
+
+    /// The verdict of any limiter, after as many turns as it takes.
+    pub(crate) async fn ask(self: Arc<Self>, parts: request::Parts) -> (request::Parts, Verdict) {
+        let verdict = self.decide_later(&RequestHead::of_parts(&parts)).await;
+        (parts, verdict)
+    }
+
+    async fn decide_later(self: &Arc<Self>, head: &RequestHead<'_>) -> Verdict {
+        let Question {
+            policies,
+            values,
+            cost,
+        } = match self.question(head) {
+            Ok(question) => question,
+            Err(unasked) => return self.without_asking(head, unasked),
+        };
+        let mut waiting = self.wait.as_ref().map(Wait::start);
+        loop {
+            let decisions = self.limiter.check(&policies, &values, cost).await;
+            let decisions = decisions.expect(FITS);
+            if let (Some(refusal), Some(waiting)) = (decisions.refusal(), &mut waiting)
+                && waiting.sleep(refusal.retry_after()).await
+            {
+                continue;
+            }
+            return self.verdict(head, &decisions, &values);
+        }
+    }
+
+    /// What to ask about a request, if anything.
+    fn question<'r>(&'r self, head: &RequestHead<'r>) -> Result<Question<'r>, Unasked<'r>> {
+        if self.skip.iter().any(|rule| rule(head)) {
+            return Err(Unasked::Free);
+        }
+        let client = match self.needs_client {
+            true => self.addresses.client(head),
+            false => None,
+        };
+        if self.exempt.has(client, head) {
+            return Err(Unasked::Free);
+        }
+        let mut values = Values(SmallVec::new());
+        let mut skipped = false;
+        for (name, key) in &self.keys {
+            let value = match (key.value(head, client, &self.addresses), key.missing()) {
+                (Some(value), _) => value,
+                (None, Missing::Shared(value)) => Value::Borrowed(value),
+                (None, Missing::Refuse) => return Err(Unasked::Missing(name)),
+                (None, Missing::Skip) => {
+                    skipped = true;
+                    continue;
+                }
+            };
+            values.0.push((name, value));
+        }
+        let has_all = |policy: &&Asked| {
+            let mut attributes = policy.attributes.iter();
+            !skipped || attributes.all(|name| values.value(name).is_some())
+        };
+        let policies = self.policies.iter().filter(has_all);
+        let policies: SmallVec<_> = policies.map(|policy| &*policy.name).collect();
+        if policies.is_empty() {
+            return Err(Unasked::Free);
+        }
+        let cost = self.cost.as_ref().map_or(Cost::ONE, |cost| cost(head));
+        Ok(Question {
+            policies,
+            values,
+            cost,
+        })
+    }
+
+    fn without_asking(&self, head: &RequestHead<'_>, unasked: Unasked<'_>) -> Verdict {
+        match unasked {
+            Unasked::Free => Verdict::Pass(Pass::default()),
+            Unasked::Missing(name) => self.refuse(head, Reason::Missing(name)),
+        }
+    }
+
+    fn verdict(
+        self: &Arc<Self>,
+        head: &RequestHead<'_>,
+        decisions: &Decisions<'_>,
+        values: &Values<'_>,
+    ) -> Verdict {
+        if !decisions.allowed() {
+            return self.refuse(head, Reason::Limited(decisions));
+        }
+        Verdict::Pass(Pass {
+            fields: self.names.fields(decisions),
+            charged: self
+                .refund
+                .is_some()
+                .then(|| Box::new(Charged::new(self, decisions, values))),
+        })
+    }
+
+    fn refuse(&self, head: &RequestHead<'_>, reason: Reason<'_, '_>) -> Verdict {
+        let refusal = Refusal {
+            head: *head,
+            reason,
+            names: &self.names,
+        };
+        // A client of gRPC understands nothing else.
+        let responder = self.responder.as_ref();
+        let responder = responder.filter(|_| grpc::content_type(head).is_none());
+        Verdict::Refuse(match responder {
+            Some(responder) => responder(&refusal),
+            None => refusal.response(),
+        })
+    }
+}
+
+/// Why a check has an answer.
+const FITS: &str = "policies and keys were found to fit when the layer was built";
+
+impl Exempt {
+    fn has(&self, client: Option<IpAddr>, head: &RequestHead<'_>) -> bool {
+        client.is_some_and(|client| self.networks.contain(client)) || self.has_token(head)
+    }
+
+    fn has_token(&self, head: &RequestHead<'_>) -> bool {
+        // A hash is not worth its time when there is nothing to find.
+        if self.tokens.is_empty() {
+            return false;
+        }
+        bearer(head).is_some_and(|token| self.tokens.contains(&hashed(token)))
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let policies = self.policies.iter().map(|policy| &*policy.name);
+        f.debug_struct("Gate")
+            .field("policies", &policies.collect::<Vec<_>>())
+            .field("keys", &self.keys)
+            .field("addresses", &self.addresses)
+            .field("wait", &self.wait)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,117 @@
+//! The limiters a layer can ask: in memory at once, through Redis with an await.
+
+use std::sync::Arc;
+
+use tidegate::{Attributes, CheckError, Cost, Decisions, Policy, PolicyLimiter, Receipt};
+#[cfg(feature = "redis")]
+use tidegate_redis::SharedLimiter;
+
+/// A limiter for policies, shared by all clones of a layer.
+///
+/// Made by `into()` from a limiter or an `Arc` of one, so that several layers can ask
+/// the same.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum AnyLimiter {
+    /// Counts in this process: decides without an await.
+    Memory(Arc<PolicyLimiter>),
+    /// Counts in any store, such as Redis.
+    #[cfg(feature = "redis")]
+    Shared(Arc<SharedLimiter>),
+}
+
+impl From<PolicyLimiter> for AnyLimiter {
+    fn from(limiter: PolicyLimiter) -> Self {
+        Self::Memory(Arc::new(limiter))
+    }
+}
+
+impl From<Arc<PolicyLimiter>> for AnyLimiter {
+    fn from(limiter: Arc<PolicyLimiter>) -> Self {
+        Self::Memory(limiter)
+    }
+}
+
+#[cfg(feature = "redis")]
+impl From<SharedLimiter> for AnyLimiter {
+    fn from(limiter: SharedLimiter) -> Self {
+        Self::Shared(Arc::new(limiter))
+    }
+}
+
+#[cfg(feature = "redis")]
+impl From<Arc<SharedLimiter>> for AnyLimiter {
+    fn from(limiter: Arc<SharedLimiter>) -> Self {
+        Self::Shared(limiter)
+    }
+}
+
+/// Asks a limiter in memory. One policy has a shorter way than a list of one.
+pub(crate) fn check<'l>(
+    limiter: &'l PolicyLimiter,
+    policies: &[&str],
+    attributes: &impl Attributes,
+    cost: Cost,
+) -> Result<Decisions<'l>, CheckError> {
+    match policies {
+        [policy] => {
+            let decision = limiter.check(policy, attributes, cost)?;
+            Ok(std::iter::once(decision).collect())
+        }
+        policies => limiter.check_all(policies, attributes, cost),
+    }
+}
+
+impl AnyLimiter {
+    /// The policy of a name.
+    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
+        match self {
+            Self::Memory(limiter) => limiter.policy(name),
+            #[cfg(feature = "redis")]
+            Self::Shared(limiter) => limiter.policy(name),
+        }
+    }
+
+    /// The limiter, if it answers at once.
+    pub(crate) fn at_once(&self) -> Option<&PolicyLimiter> {
+        match self {
+            Self::Memory(limiter) => Some(limiter),
+            #[cfg(feature = "redis")]
+            Self::Shared(_) => None,
+        }
+    }
+
+    pub(crate) async fn check<A: Attributes>(
+        &self,
+        policies: &[&str],
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<Decisions<'_>, CheckError> {
+        match self {
+            Self::Memory(limiter) => check(limiter, policies, attributes, cost),
+            #[cfg(feature = "redis")]
+            Self::Shared(limiter) => match policies {
+                [policy] => {
+                    let decision = limiter.check(policy, attributes, cost).await?;
+                    Ok(std::iter::once(decision).collect())
+                }
+                policies => limiter.check_all(policies, attributes, cost).await,
+            },
+        }
+    }
+
+    /// Gives back what a policy has charged, as far as its store can be reached.
+    pub(crate) async fn refund<A: Attributes>(
+        &self,
+        policy: &str,
+        attributes: &A,
+        receipt: &Receipt,
+    ) {
+        match self {
+            Self::Memory(limiter) => drop(limiter.refund(policy, attributes, receipt)),
+            #[cfg(feature = "redis")]
+            // A store that fails now is not worth a failed response.
+            Self::Shared(limiter) => drop(limiter.refund(policy, attributes, receipt).await),
+        }
+    }
+}

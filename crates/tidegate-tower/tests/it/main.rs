@@ -1,0 +1,23 @@
+//! The layer around real services: called directly, through sockets, with axum and
+//! tonic, over memory and over Redis servers that the tests start.
+
+#[path = "../../../tidegate-redis/tests/it/server.rs"]
+#[expect(dead_code, reason = "the tests of that crate use all of it")]
+mod server;
+
+mod http1;
+mod support;
+
+mod addresses;
+mod axum;
+mod backpressure;
+mod build;
+mod keys;
+mod missing;
+mod refunds;
+mod responses;
+mod rules;
+mod several;
+mod shared;
+mod tonic;
+mod waiting;

@@ -1,0 +1,181 @@
+//! Over Redis: two instances share a limit, and an outage is the policy's business.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::routing::get;
+use tidegate::{Limit, OnError, Policy};
+use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_tower::{Key, RateLimitLayer};
+use tower::Layer;
+
+use crate::axum::{admitted_at_once, serve};
+use crate::http1;
+use crate::server::Server;
+use crate::support::{hello, request, send, statuses};
+
+/// Long enough for a machine that does other things.
+const PATIENT: Duration = Duration::from_secs(20);
+
+fn limiter(
+    server: &Server,
+    timeout: Duration,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Arc<SharedLimiter> {
+    let options = RedisOptions::default().timeout(timeout);
+    let store = RedisStore::new(&server.url(), options).expect("a right url");
+    Arc::new(SharedLimiter::new([("default", store)], policies).expect("policies of one store"))
+}
+
+fn hourly(name: &str, key: &str, requests: u32, on_error: OnError) -> Policy {
+    let limit = Limit::per(requests, Duration::from_secs(3_600));
+    let policy = Policy::builder(name).key(key).limit(limit);
+    policy.on_error(on_error).build().expect("a policy")
+}
+
+/// An instance of a service, with a limiter and connections of its own.
+async fn instance(server: &Server, requests: u32) -> SocketAddr {
+    let policy = hourly("p", "{ip}", requests, OnError::Deny);
+    let layer = RateLimitLayer::builder(limiter(server, PATIENT, [policy]))
+        .policy("p")
+        .key("ip", Key::address());
+    let app = Router::new().route("/", get(async || "hello"));
+    serve(app.layer(layer.build().expect("a layer"))).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_instances_share_a_limit() {
+    for server in Server::start_each() {
+        let instances = [instance(&server, 5).await, instance(&server, 5).await];
+        assert_eq!(admitted_at_once(&instances, 40).await, 5);
+        for address in instances {
+            let refused = http1::get(address, "/", &[]).await;
+            assert_eq!(refused.status, 429);
+            assert!(
+                refused
+                    .header("ratelimit")
+                    .unwrap()
+                    .starts_with("\"p\";r=0;t=")
+            );
+            assert!(refused.header("retry-after").is_some());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_redis_gone_on_error_is_obeyed_within_the_deadline() {
+    const DEADLINE: Duration = Duration::from_millis(50);
+    // Stopped: connections stay, and nobody answers. Killed: nobody is there.
+    for killed in [false, true] {
+        let mut server = Server::start();
+        let policies = [
+            hourly("allow", "{ip}", 2, OnError::Allow),
+            hourly("deny", "{ip}", 2, OnError::Deny),
+            hourly("local", "{ip}", 2, OnError::Local),
+        ];
+        let limiter = limiter(&server, DEADLINE, policies);
+        let mut instances = Vec::new();
+        for name in ["allow", "deny", "local"] {
+            let layer = RateLimitLayer::builder(limiter.clone())
+                .policy(name)
+                .key("ip", Key::address());
+            let app = Router::new().route("/", get(async || "hello"));
+            instances.push(serve(app.layer(layer.build().expect("a layer"))).await);
+        }
+        match killed {
+            true => server.kill(),
+            false => server.signal("STOP"),
+        }
+        for (address, expected) in
+            instances
+                .into_iter()
+                .zip([[200; 5], [429; 5], [200, 200, 429, 429, 429]])
+        {
+            let mut connection = http1::Connection::open(address).await;
+            let (mut statuses, mut times) = (Vec::new(), Vec::new());
+            for _ in 0..5 {
+                let start = Instant::now();
+                let answer = connection.get("/", &[]).await;
+                times.push(start.elapsed());
+                statuses.push(answer.status.as_u16());
+            }
+            assert_eq!(statuses, expected, "killed: {killed}");
+            // The machine may do something else during one or two of them.
+            times.sort_unstable();
+            assert!(times[2] < DEADLINE * 2, "killed: {killed}, {times:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn several_policies_and_refunds_go_through_redis() {
+    let server = Server::start();
+    let limiter = limiter(
+        &server,
+        PATIENT,
+        [
+            hourly("site", "", 10, OnError::Deny),
+            hourly("method", "{method}", 2, OnError::Deny),
+        ],
+    );
+    let layer = RateLimitLayer::builder(limiter.clone())
+        .policy("site")
+        .policy("method")
+        .key("method", Key::method())
+        .refund(|response| response.status == 304);
+    let mut service = layer.build().expect("a layer").layer(hello());
+    let site = async || {
+        let look = limiter
+            .peek("site", &(), tidegate::Cost::ONE)
+            .await
+            .expect("an answer");
+        look.limit() - look.remaining()
+    };
+    assert_eq!(
+        statuses(&mut service, 3, &[("answer-with", "304")]).await,
+        [304; 3]
+    );
+    assert_eq!(site().await, 0, "given back before the response goes out");
+    assert_eq!(statuses(&mut service, 4, &[]).await, [200, 200, 429, 429]);
+    assert_eq!(site().await, 2);
+    let refused = send(&mut service, request("/", &[])).await;
+    assert!(refused.body.contains("\"violated-policies\":[\"method\"]"));
+}
+
+#[tokio::test]
+async fn a_token_does_not_stand_in_redis() {
+    let server = Server::start();
+    let policy = hourly("p", "{token}", 2, OnError::Deny);
+    let layer = RateLimitLayer::builder(limiter(&server, PATIENT, [policy]))
+        .policy("p")
+        .key("token", Key::bearer_token());
+    let mut service = layer.build().expect("a layer").layer(hello());
+    let headers = [("authorization", "Bearer abc")];
+    assert_eq!(statuses(&mut service, 1, &headers).await, [200]);
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg("*")
+        .query(&mut server.connect())
+        .unwrap();
+    let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    assert_eq!(keys, [format!("tg:{{{hash}}}:p:p")]);
+}
+
+#[tokio::test]
+async fn a_turn_in_redis_is_waited_for() {
+    let server = Server::start();
+    let limit = Limit::per(1, Duration::from_millis(50));
+    let policy = Policy::builder("p")
+        .key("")
+        .limit(limit)
+        .on_error(OnError::Deny);
+    let policy = policy.build().expect("a policy");
+    let layer = RateLimitLayer::builder(limiter(&server, PATIENT, [policy]))
+        .policy("p")
+        .wait(Duration::from_secs(20), 10, tokio::time::sleep);
+    let mut service = layer.build().expect("a layer").layer(hello());
+    let start = Instant::now();
+    assert_eq!(statuses(&mut service, 4, &[]).await, [200; 4]);
+    assert!(start.elapsed() >= Duration::from_millis(150));
+}
