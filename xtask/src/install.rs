@@ -1,13 +1,19 @@
 //! Installs what the tests need and the machine does not have.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
 use crate::command::{cargo, find, program, run};
 
 /// Programs the tests start, each with the Debian package that brings it.
-const PROGRAMS: &[(&str, &str)] = &[("redis-server", "redis-server"), ("openssl", "openssl")];
+const PROGRAMS: &[(&str, &str)] = &[
+    ("redis-server", "redis-server"),
+    ("openssl", "openssl"),
+    ("nginx", "nginx"),
+    ("curl", "curl"),
+];
 
 /// Programs that measure checks through Redis.
 const REDIS: &[(&str, &str)] = &[
@@ -54,7 +60,9 @@ fn components() -> Result<()> {
 
 /// The packages of the programs that are not there.
 fn missing<'p>(programs: &[(&str, &'p str)]) -> Vec<&'p str> {
-    let absent = programs.iter().filter(|(name, _)| find(name).is_none());
+    // Servers lie where only root looks for programs.
+    let is_there = |name: &str| find(name).is_some() || Path::new("/usr/sbin").join(name).exists();
+    let absent = programs.iter().filter(|(name, _)| !is_there(name));
     let mut packages: Vec<&str> = absent.map(|(_, package)| *package).collect();
     packages.sort_unstable();
     packages.dedup();
@@ -72,10 +80,41 @@ fn packages(missing: &[&str]) -> Result<()> {
     }
     println!("Installing {list}.");
     run(program("apt-get").args(["update", "--quiet"]))?;
+    let _quiet = Quiet::new()?;
     run(program("apt-get")
         .args(["install", "--quiet", "--yes", "--no-install-recommends"])
         .args(missing)
         .env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+/// The tests start servers of their own: as long as this lives, packages do not start the
+/// ones they bring. Debian's maintainer scripts ask this file; one that is there already
+/// has its reasons.
+struct Quiet {
+    is_ours: bool,
+}
+
+const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
+
+impl Quiet {
+    fn new() -> Result<Self> {
+        let is_ours = !Path::new(SERVICE_POLICY).exists();
+        if is_ours {
+            let executable = std::fs::Permissions::from_mode(0o755);
+            std::fs::write(SERVICE_POLICY, "#!/bin/sh\nexit 101\n")
+                .and_then(|()| std::fs::set_permissions(SERVICE_POLICY, executable))
+                .with_context(|| format!("cannot write {SERVICE_POLICY}"))?;
+        }
+        Ok(Self { is_ours })
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if self.is_ours {
+            drop(std::fs::remove_file(SERVICE_POLICY));
+        }
+    }
 }
 
 fn is_root() -> Result<bool> {

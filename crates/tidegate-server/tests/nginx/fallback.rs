@@ -1,0 +1,92 @@
+//! What nginx does while tidegate cannot be asked: the line in `server.conf` decides.
+
+use std::time::{Duration, Instant};
+
+use crate::client::{get, statuses};
+use crate::nginx::{Change, Nginx};
+use crate::tidegate::Tidegate;
+
+/// The one line that decides.
+const CLOSED: Change<'static> = (
+    "error_page 500 502 503 504 = @tidegate_open;",
+    "error_page 500 502 503 504 = @tidegate_closed;",
+);
+
+#[test]
+fn requests_pass_while_tidegate_is_gone() {
+    let mut tidegate = Tidegate::example();
+    let nginx = Nginx::start(&tidegate);
+    assert_eq!(statuses(nginx.port(), "/", 6)[5], 429);
+    tidegate.process().kill();
+    let response = get(nginx.port(), "/");
+    assert_eq!((response.status, &*response.body), (200, "hello\n"));
+    assert_eq!(response.header("RateLimit"), None);
+    assert_eq!(statuses(nginx.port(), "/", 10), [200; 10]);
+    let forbidden = get(nginx.port(), "/login/forbidden");
+    assert_eq!(forbidden.body, "the application says no\n");
+    assert!(nginx.errors().contains("connect() failed"), "it is noticed");
+}
+
+#[test]
+fn requests_are_answered_with_503_while_tidegate_is_gone_if_that_is_chosen() {
+    let mut tidegate = Tidegate::example();
+    let nginx = Nginx::start_with(&[&tidegate.address()], &[CLOSED]);
+    assert_eq!(get(nginx.port(), "/").status, 200);
+    tidegate.process().kill();
+    let response = get(nginx.port(), "/");
+    assert_eq!(response.status, 503);
+    assert_eq!(response.json()["status"], 503);
+    assert_eq!(response.header("RateLimit"), None);
+    assert_eq!(statuses(nginx.port(), "/", 10), [503; 10]);
+    assert_eq!(get(nginx.port(), "/health").status, 200);
+}
+
+#[test]
+fn a_tidegate_that_stands_still_is_not_waited_for() {
+    for (changes, expected) in [(&[][..], 200), (&[CLOSED][..], 503)] {
+        let mut tidegate = Tidegate::example();
+        let nginx = Nginx::start_hasty(&[&tidegate.address()], changes);
+        tidegate.process().signal("STOP");
+        let start = Instant::now();
+        assert_eq!(get(nginx.port(), "/").status, expected);
+        let waited = start.elapsed();
+        assert!(waited < Duration::from_secs(2), "{waited:?}");
+    }
+}
+
+#[test]
+fn of_two_tidegates_one_may_go() {
+    let (mut first, second) = (Tidegate::example(), Tidegate::example());
+    let upstream = [&*first.address(), &*second.address()];
+    let nginx = Nginx::start_with(&upstream, &[CLOSED]);
+    first.process().kill();
+    let mut expected = vec![200; 5];
+    expected.extend([429; 5]);
+    assert_eq!(statuses(nginx.port(), "/", 10), expected);
+}
+
+#[test]
+fn a_question_that_makes_no_sense_lets_nobody_pass() {
+    // Neither a policy that is not there, nor an attribute that the policy needs.
+    let tidegate = Tidegate::example();
+    let nginx = Nginx::start_location(
+        &tidegate,
+        "location /unknown {
+             set $tidegate_policy nothing;
+             include tidegate/limit.conf;
+             proxy_pass http://127.0.0.1:8001;
+         }
+         location /keyless {
+             set $tidegate_policy token;
+             include tidegate/limit.conf;
+             proxy_pass http://127.0.0.1:8001;
+         }",
+    );
+    assert_eq!(get(nginx.port(), "/unknown").status, 500);
+    assert_eq!(get(nginx.port(), "/keyless").status, 500);
+    let errors = nginx.errors();
+    for status in ["404", "400"] {
+        let line = format!("auth request unexpected status: {status}");
+        assert!(errors.contains(&line), "{errors}");
+    }
+}

@@ -1,0 +1,41 @@
+//! Several nginx and several tidegates on one Redis are one limiter.
+
+use crate::client::statuses;
+use crate::nginx::Nginx;
+use crate::redis::Redis;
+use crate::tidegate::Tidegate;
+
+const POLICY: &str = "
+[[policies]]
+name = \"default\"
+key = \"{ip}\"
+limit = \"40r/h\"
+";
+
+#[test]
+fn two_nginx_and_two_tidegates_on_one_redis_share_one_limit() {
+    let redis = Redis::start();
+    let config = redis.config() + POLICY;
+    let tidegates = [(); 2].map(|()| Tidegate::start(&config));
+    let fleet: Vec<Nginx> = tidegates.iter().map(Nginx::start).collect();
+    let passed: usize = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|number| {
+                let port = fleet[number % 2].port();
+                scope.spawn(move || statuses(port, "/", 25))
+            })
+            .collect();
+        let all = clients.into_iter().map(|client| client.join().unwrap());
+        all.map(|statuses| {
+            assert!(statuses.iter().all(|status| matches!(status, 200 | 429)));
+            statuses.iter().filter(|&&status| status == 200).count()
+        })
+        .sum()
+    });
+    assert_eq!(passed, 40, "of 200");
+    for tidegate in &tidegates {
+        let asked = tidegate.metric("tidegate_decisions_total", "");
+        assert!(asked >= 100.0, "each has answered for its nginx: {asked}");
+        assert_eq!(tidegate.metric("tidegate_store_errors_total", ""), 0.0);
+    }
+}

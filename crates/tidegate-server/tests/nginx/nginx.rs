@@ -1,0 +1,131 @@
+//! An nginx with the files in `examples/nginx/`: other ports, other places to find
+//! tidegate, and what a test changes or adds.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::process::{Folder, Process, free_port, path};
+use crate::tidegate::{Tidegate, example};
+
+/// What the files of the example are named.
+const FILES: [&str; 5] = [
+    "nginx.conf",
+    "tidegate.toml",
+    "tidegate/http.conf",
+    "tidegate/server.conf",
+    "tidegate/limit.conf",
+];
+
+/// Where the example has tidegate, and where it has more locations of a test.
+const UPSTREAM: &str = "    server 127.0.0.1:8080;\n";
+const LOCATIONS: &str = "        location /health {";
+
+/// So that a machine that does other things is not taken for one without a tidegate.
+pub(crate) const PATIENT: [Change<'static>; 2] = [(" 100ms;", " 10s;"), (" 200ms;", " 10s;")];
+
+pub(crate) struct Nginx {
+    _process: Process,
+    folder: Folder,
+    port: u16,
+}
+
+/// What a test changes: a text of the example, and what stands there instead.
+pub(crate) type Change<'a> = (&'a str, &'a str);
+
+impl Nginx {
+    /// In front of a tidegate.
+    pub(crate) fn start(tidegate: &Tidegate) -> Self {
+        Self::start_with(&[&tidegate.address()], &[])
+    }
+
+    /// With one more location in front of a tidegate.
+    pub(crate) fn start_location(tidegate: &Tidegate, location: &str) -> Self {
+        Self::start_with(
+            &[&tidegate.address()],
+            &[add_location(location).as_change()],
+        )
+    }
+
+    /// In front of several, or of something else.
+    pub(crate) fn start_with(upstream: &[&str], changes: &[Change<'_>]) -> Self {
+        Self::start_hasty(upstream, &[changes, &PATIENT].concat())
+    }
+
+    /// [`start_with`](Self::start_with), waiting for tidegate as long as the example does.
+    pub(crate) fn start_hasty(upstream: &[&str], changes: &[Change<'_>]) -> Self {
+        let (folder, port) = (Folder::new(), free_port());
+        let servers = upstream.iter();
+        let servers: String = servers
+            .map(|server| format!("    server {server};\n"))
+            .collect();
+        let changes = [changes, &[(UPSTREAM, &servers)]].concat();
+        copy(folder.path(), port, &changes);
+        let mut process = Process::start(
+            Command::new("nginx")
+                .arg("-p")
+                .arg(folder.path())
+                .arg("-c")
+                .arg(folder.path().join("nginx.conf"))
+                .args(["-g", "daemon off;"])
+                .env("PATH", path()),
+        );
+        process.wait_for_port(port);
+        Self {
+            _process: process,
+            folder,
+            port,
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What went wrong so far.
+    pub(crate) fn errors(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("error.log"))
+            .expect("a log that nginx has created")
+    }
+}
+
+/// A text that is put before the last location of the example.
+pub(crate) struct Location(String);
+
+impl Location {
+    pub(crate) fn as_change(&self) -> Change<'_> {
+        (LOCATIONS, &self.0)
+    }
+}
+
+/// One more location.
+pub(crate) fn add_location(text: &str) -> Location {
+    Location(format!("{text}\n{LOCATIONS}"))
+}
+
+/// Copies the example, with other ports and whatever else changes. Each change has to
+/// find its place.
+pub(crate) fn copy(folder: &Path, port: u16, changes: &[Change<'_>]) {
+    let application = free_port();
+    let (port, application) = (
+        format!("127.0.0.1:{port}"),
+        format!("127.0.0.1:{application}"),
+    );
+    let ports = [("127.0.0.1:8000", &*port), ("127.0.0.1:8001", &application)];
+    std::fs::create_dir_all(folder.join("tidegate")).expect("a folder to write to");
+    let mut unused: Vec<&str> = changes.iter().map(|(from, _)| *from).collect();
+    for name in FILES {
+        let mut text = std::fs::read_to_string(example(name)).expect("a file of the example");
+        for (from, to) in changes.iter().chain(&ports) {
+            if text.contains(from) {
+                unused.retain(|other| other != from);
+                text = text.replace(from, to);
+            }
+        }
+        std::fs::write(folder.join(name), text).expect("a folder to write to");
+    }
+    assert!(unused.is_empty(), "not in the example: {unused:?}");
+}

@@ -1,0 +1,76 @@
+//! The commands of `examples/nginx/README.md`, and what it says they print.
+
+use std::process::Command;
+
+use crate::nginx::{self, PATIENT};
+use crate::process::{Folder, free_port, path};
+use crate::tidegate::example;
+
+/// What the test has already.
+const SKIPPED: [&str; 2] = ["apt-get install ", "cargo install "];
+
+/// The lines in all blocks of a kind.
+fn blocks(markdown: &str, kind: &str) -> Vec<String> {
+    let fence = format!("```{kind}");
+    let mut inside = false;
+    let mut lines = Vec::new();
+    for line in markdown.lines() {
+        match line {
+            "```" => inside = false,
+            _ if line == fence => inside = true,
+            _ if inside => lines.push(line.to_owned()),
+            _ => {}
+        }
+    }
+    lines
+}
+
+/// A line without what differs from one run to the next.
+fn without_numbers(line: &str) -> String {
+    line.replace(|letter: char| letter.is_ascii_digit(), "")
+}
+
+#[test]
+fn the_commands_do_what_it_says() {
+    let folder = Folder::new();
+    let (front, back) = (free_port(), free_port());
+    let (front_address, back_address) = (format!("127.0.0.1:{front}"), format!("127.0.0.1:{back}"));
+    let examples = folder.path().join("examples/nginx");
+    let changes = [&PATIENT[..], &[("127.0.0.1:8080", &back_address)]].concat();
+    nginx::copy(&examples, front, &changes);
+
+    let readme = std::fs::read_to_string(example("README.md")).unwrap();
+    let demo = folder.path().join("demo");
+    let mut commands = blocks(&readme, "sh");
+    commands.retain(|command| !SKIPPED.iter().any(|start| command.starts_with(start)));
+    let script = commands
+        .join("\n")
+        .replace("127.0.0.1:8000", &front_address)
+        .replace("127.0.0.1:8080", &back_address)
+        .replace("/tmp/tidegate-demo", &demo.display().to_string());
+
+    // Nothing may go wrong unseen, and nothing stay behind.
+    let script = format!("set -e\ntrap 'kill $! 2>/dev/null || true' EXIT\n{script}");
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(folder.path())
+        .env("PATH", path())
+        .output()
+        .unwrap();
+    let (printed, errors) = (
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{printed}{errors}");
+
+    let mut printed_lines = printed.lines().map(without_numbers);
+    for line in blocks(&readme, "text") {
+        let wanted = without_numbers(&line);
+        assert!(
+            printed_lines.any(|printed| printed == wanted),
+            "{line:?} is not, or not in this place, in:\n{printed}"
+        );
+    }
+    let statuses: Vec<&str> = printed.lines().filter(|line| line.len() == 3).collect();
+    assert_eq!(statuses, ["200", "200", "200", "200", "200", "429"]);
+}

@@ -1,0 +1,107 @@
+//! The `tidegate` binary, with a config of the test's or that of `examples/nginx/`.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::client::get;
+use crate::process::{Folder, Process};
+
+/// The part of a config that goes with `examples/nginx/tidegate/server.conf`.
+const SERVER: &str = "[server]\ngate_headers = [\"ip\", \"method\", \"key\"]\n";
+
+pub(crate) struct Tidegate {
+    process: Process,
+    folder: Folder,
+    port: u16,
+}
+
+impl Tidegate {
+    /// With the config in `examples/nginx/`, as it stands.
+    pub(crate) fn example() -> Self {
+        Self::run(Folder::new(), example("tidegate.toml"), &[])
+    }
+
+    /// With other policies.
+    pub(crate) fn start(policies: &str) -> Self {
+        Self::start_with(policies, &[])
+    }
+
+    /// With other policies, and more arguments.
+    pub(crate) fn start_with(policies: &str, arguments: &[&str]) -> Self {
+        let server = if policies.contains("[server]") {
+            ""
+        } else {
+            SERVER
+        };
+        let folder = Folder::new();
+        let config = folder.path().join("tidegate.toml");
+        std::fs::write(&config, format!("{server}{policies}")).expect("a folder to write to");
+        Self::run(folder, config, arguments)
+    }
+
+    fn run(folder: Folder, config: PathBuf, arguments: &[&str]) -> Self {
+        let log = File::create(folder.path().join("log")).expect("a folder to write to");
+        // The workers of nginx are another user, who may write to a socket file only if
+        // everybody may.
+        let mut process = Process::start(
+            Command::new("sh")
+                .args(["-c", "umask 0; exec \"$0\" \"$@\""])
+                .arg(env!("CARGO_BIN_EXE_tidegate"))
+                .args(["serve", "--http", "127.0.0.1:0", "--config"])
+                .arg(config)
+                .args(["--drain", "0"])
+                .args(arguments)
+                .env("NO_COLOR", "1")
+                .stderr(log),
+        );
+        let log = folder.path().join("log");
+        let port = process.wait_for(|| {
+            let log = std::fs::read_to_string(&log).expect("a log that was created");
+            let (_, rest) = log.split_once("listening on http://127.0.0.1:")?;
+            rest.split_once('\n')?.0.parse().ok()
+        });
+        Self {
+            process,
+            folder,
+            port,
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it is, for `server` in an `upstream` of nginx.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).expect("a log that was created")
+    }
+
+    /// The sum of a metric over all labels that contain a text.
+    pub(crate) fn metric(&self, name: &str, labels: &str) -> f64 {
+        let text = get(self.port, "/metrics").body;
+        let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+        let lines = lines.filter(|(metric, _)| {
+            let (metric, rest) = metric.split_once('{').unwrap_or((metric, ""));
+            metric == name && rest.contains(labels)
+        });
+        lines
+            .map(|(_, value)| value.parse::<f64>().expect("a number"))
+            .sum()
+    }
+}
+
+/// A file of `examples/nginx/`.
+pub(crate) fn example(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples/nginx")
+        .join(name)
+}
