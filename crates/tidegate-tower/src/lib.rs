@@ -88,3 +88,8 @@ pub use layer::{RateLimitBuilder, RateLimitLayer};
 pub use limiter::AnyLimiter;
 pub use refusal::{Reason, Refusal};
 pub use service::RateLimit;
+
+/// The examples of the manual are tests, too.
+#[cfg(all(doctest, feature = "redis"))]
+#[doc = include_str!("../../../docs/tower.md")]
+struct Manual;

@@ -12,6 +12,7 @@ mod addresses;
 mod axum;
 mod backpressure;
 mod build;
+mod example;
 mod keys;
 mod missing;
 mod refunds;

@@ -1,0 +1,131 @@
+//! An axum application with limits for each address, for each token, and in two levels;
+//! counted in memory, or with `--redis URL` in Redis. `--try` sends it a few requests,
+//! shows the answers and ends:
+//!
+//! `cargo run --release -p tidegate-tower --example axum -- --try`
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "an example is there to be looked at"
+)]
+
+mod app;
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const HELP: &str = "usage: axum [--redis URL] [--listen ADDRESS | --try]";
+
+/// What the command line says.
+struct Options {
+    redis: Option<String>,
+    listen: String,
+    try_it: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Some(options) = Options::read(std::env::args().skip(1)) else {
+        eprintln!("{HELP}");
+        return ExitCode::from(2);
+    };
+    match run(options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Options {
+    fn read(mut arguments: impl Iterator<Item = String>) -> Option<Self> {
+        let mut options = Self {
+            redis: None,
+            listen: "127.0.0.1:3000".into(),
+            try_it: false,
+        };
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--redis" => options.redis = Some(arguments.next()?),
+                "--listen" => options.listen = arguments.next()?,
+                "--try" => {
+                    options.try_it = true;
+                    options.listen = "127.0.0.1:0".into();
+                }
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+}
+
+async fn run(options: Options) -> Result<(), Box<dyn Error>> {
+    let limiter = app::limiter(options.redis.as_deref())?;
+    let router = app::router(&limiter)?;
+    let listener = TcpListener::bind(&options.listen).await?;
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}");
+    // The layer knows a client by the address of its connection.
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum::serve(listener, service);
+    if options.try_it {
+        tokio::spawn(async move { server.await });
+        return show(address).await;
+    }
+    Ok(server.await?)
+}
+
+/// A few requests of each kind, and their statuses.
+async fn show(address: SocketAddr) -> Result<(), Box<dyn Error>> {
+    for (what, path, token, requests) in [
+        ("5 a minute for an address", "/", None, 8),
+        ("3 a minute for a token", "/items", Some("alice"), 5),
+        ("another token", "/items", Some("bob"), 1),
+        ("no token", "/items", None, 1),
+        (
+            "a report, 2 a minute for a token",
+            "/reports/1",
+            Some("alice"),
+            3,
+        ),
+        ("and 4 for all of them", "/reports/1", Some("bob"), 3),
+        (
+            "the next token finds none left",
+            "/reports/1",
+            Some("carol"),
+            1,
+        ),
+        ("no limit at all", "/health", None, 8),
+    ] {
+        let mut statuses = Vec::new();
+        for _ in 0..requests {
+            statuses.push(status(address, path, token).await?);
+        }
+        println!("{what:<34} GET {path:<12} {}", statuses.join(" "));
+    }
+    Ok(())
+}
+
+/// The status of one request.
+async fn status(
+    address: SocketAddr,
+    path: &str,
+    token: Option<&str>,
+) -> Result<String, Box<dyn Error>> {
+    let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
+    let token = token.unwrap_or_default();
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{token}\r\n");
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let status = answer.split(' ').nth(1).ok_or("no answer")?;
+    Ok(status.to_owned())
+}
