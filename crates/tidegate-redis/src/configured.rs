@@ -103,7 +103,8 @@ fn make(
         .name(name)
         .prefix(&store.prefix)
         .timeout(store.timeout)
-        .connections(usize::try_from(store.connections).unwrap_or(usize::MAX));
+        .connections(usize::try_from(store.connections).unwrap_or(usize::MAX))
+        .replica_acks(store.replica_acks);
     let (authority, certificate) = (read(&store.tls_ca)?, read(&store.tls_cert)?);
     let own = certificate.zip(read(&store.tls_key)?);
     if authority.is_some() || own.is_some() {

@@ -202,6 +202,11 @@ impl StoreError {
         self.kind
     }
 
+    /// What was said about it.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// What the server has answered instead of a decision.
     pub(crate) fn from_server(error: &ServerError) -> Self {
         let details = error.details().unwrap_or_default();

@@ -10,14 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, Value};
+use redis::{Cmd, Pipeline, Value};
 use tidegate::{Charge, Decision};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::call::{Call, decisions};
+use crate::connector::Connector;
 use crate::error::{ErrorKind, StoreError};
+use crate::node::Wiring;
 use crate::script::Script;
 
 /// Questions that may wait for a lane.
@@ -30,10 +32,6 @@ const ALIKE: usize = 1_000;
 /// Batches of one lane that are on their way at once: while one is being answered, the
 /// next is being written.
 const IN_FLIGHT: usize = 3;
-
-/// How long a connection may be silent, or take to be made, before it is given up. A
-/// caller's deadline is much shorter: it does not wait for this.
-const SILENCE: Duration = Duration::from_secs(1);
 
 /// A connection that was not used for so long may have been closed by the server.
 const IDLE: Duration = Duration::from_millis(10);
@@ -66,6 +64,15 @@ impl Question {
             Self::Load(_) | Self::Memory => &[],
         }
     }
+
+    /// Whether it may change anything that replicas should have.
+    fn writes(&self) -> bool {
+        match self {
+            Self::Check(call) => call.charge != Charge::Nothing,
+            Self::Script { .. } | Self::Delete(_) => true,
+            Self::Load(_) | Self::Memory => false,
+        }
+    }
 }
 
 /// What came back.
@@ -79,12 +86,15 @@ type Responder = oneshot::Sender<Result<Answer, StoreError>>;
 
 struct Request {
     question: Arc<Question>,
+    /// Whether its keys are on their way to this server.
+    asking: bool,
     responder: Responder,
 }
 
 /// Checks alike, or a single question of another kind.
 struct Group {
     question: Arc<Question>,
+    asking: bool,
     responders: Vec<Responder>,
 }
 
@@ -98,16 +108,30 @@ pub(crate) struct Traffic {
 
 /// One connection to a server, made when it is first needed.
 pub(crate) struct Lane {
-    client: redis::Client,
+    connector: Connector,
     traffic: Arc<Traffic>,
+    acks: Option<Acks>,
     queue: Mutex<Option<mpsc::Sender<Request>>>,
 }
 
+/// How many replicas must have what a batch has charged, and how long to wait for them.
+#[derive(Debug, Clone, Copy)]
+struct Acks {
+    replicas: u32,
+    patience: Duration,
+}
+
 impl Lane {
-    pub(crate) fn new(client: redis::Client, traffic: Arc<Traffic>) -> Self {
+    pub(crate) fn new(connector: Connector, wiring: &Wiring) -> Self {
+        let acks = Acks {
+            replicas: wiring.replica_acks,
+            // So that what is missing can still be told before the deadline.
+            patience: wiring.timeout * 3 / 4,
+        };
         Self {
-            client,
-            traffic,
+            connector,
+            traffic: Arc::clone(&wiring.traffic),
+            acks: (acks.replicas > 0).then_some(acks),
             queue: Mutex::new(None),
         }
     }
@@ -116,10 +140,12 @@ impl Lane {
     pub(crate) fn ask(
         &self,
         question: &Arc<Question>,
+        asking: bool,
     ) -> Result<oneshot::Receiver<Result<Answer, StoreError>>, StoreError> {
         let (responder, answer) = oneshot::channel();
         let request = Request {
             question: Arc::clone(question),
+            asking,
             responder,
         };
         // A caller without a runtime panics in `start`, before anything is changed.
@@ -145,7 +171,12 @@ impl Lane {
 
     fn start(&self) -> mpsc::Sender<Request> {
         let (sender, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(work(self.client.clone(), Arc::clone(&self.traffic), queue));
+        let work = Work {
+            connector: self.connector.clone(),
+            traffic: Arc::clone(&self.traffic),
+            acks: self.acks,
+        };
+        tokio::spawn(work.run(queue));
         sender
     }
 }
@@ -176,30 +207,40 @@ impl Link {
     }
 }
 
-/// Takes what waits, batch by batch, until nobody can ask any more.
-async fn work(client: redis::Client, traffic: Arc<Traffic>, mut queue: mpsc::Receiver<Request>) {
-    let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
-    let mut link: Option<Link> = None;
-    while let Some(first) = queue.recv().await {
-        let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else {
-            return;
-        };
-        let connected = match reuse(link.take()).await {
-            Some(link) => Ok(link),
-            None => connect(&client).await,
-        };
-        // Not before: connecting takes time, and who has given up meanwhile must not be
-        // charged.
-        let groups = gather(first, &mut queue, &traffic);
-        match connected {
-            Ok(mut good) => {
-                if !groups.is_empty() {
-                    good.used = Instant::now();
-                    tokio::spawn(send(good.clone(), groups, Arc::clone(&traffic), permit));
+/// What the task of a lane needs.
+struct Work {
+    connector: Connector,
+    traffic: Arc<Traffic>,
+    acks: Option<Acks>,
+}
+
+impl Work {
+    /// Takes what waits, batch by batch, until nobody can ask any more.
+    async fn run(self, mut queue: mpsc::Receiver<Request>) {
+        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
+        let mut link: Option<Link> = None;
+        while let Some(first) = queue.recv().await {
+            let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else {
+                return;
+            };
+            let connected = match reuse(link.take()).await {
+                Some(link) => Ok(link),
+                None => connect(&self.connector).await,
+            };
+            // Not before: connecting takes time, and who has given up meanwhile must not
+            // be charged.
+            let groups = gather(first, &mut queue, &self.traffic);
+            match connected {
+                Ok(mut good) => {
+                    if !groups.is_empty() {
+                        good.used = Instant::now();
+                        let traffic = Arc::clone(&self.traffic);
+                        tokio::spawn(send(good.clone(), groups, traffic, self.acks, permit));
+                    }
+                    link = Some(good);
                 }
-                link = Some(good);
+                Err(error) => fail(groups, &error),
             }
-            Err(error) => fail(groups, &error),
         }
     }
 }
@@ -216,12 +257,14 @@ fn gather(first: Request, queue: &mut mpsc::Receiver<Request>, traffic: &Traffic
     while let Some(request) = next {
         let Request {
             question,
+            asking,
             responder,
         } = request;
         if !responder.is_closed() {
             traffic.questions.fetch_add(1, Relaxed);
             let alike = |group: &&mut Group| {
                 group.responders.len() < ALIKE
+                    && group.asking == asking
                     && match (&*group.question, &*question) {
                         (Question::Check(a), Question::Check(b)) => a.is_like(b),
                         _ => false,
@@ -231,6 +274,7 @@ fn gather(first: Request, queue: &mut mpsc::Receiver<Request>, traffic: &Traffic
                 Some(group) => group.responders.push(responder),
                 None => groups.push(Group {
                     question,
+                    asking,
                     responders: vec![responder],
                 }),
             }
@@ -243,14 +287,9 @@ fn gather(first: Request, queue: &mut mpsc::Receiver<Request>, traffic: &Traffic
     groups
 }
 
-async fn connect(client: &redis::Client) -> Result<Link, StoreError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(SILENCE))
-        .set_response_timeout(Some(SILENCE));
-    let connection = client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
-        .map_err(|error| StoreError::from_client(&error, false))?;
+async fn connect(connector: &Connector) -> Result<Link, StoreError> {
+    let connection = connector.connect().await;
+    let connection = connection.map_err(|error| StoreError::from_client(&error, false))?;
     Ok(Link {
         connection,
         broken: Arc::default(),
@@ -269,18 +308,17 @@ async fn send(
     mut link: Link,
     groups: Vec<Group>,
     traffic: Arc<Traffic>,
+    acks: Option<Acks>,
     permit: OwnedSemaphorePermit,
 ) {
     traffic.batches.fetch_add(1, Relaxed);
     let (mut waiting, mut by_name) = (groups, true);
     while !waiting.is_empty() {
         traffic.commands.fetch_add(waiting.len() as u64, Relaxed);
-        let pipeline = pipeline(&waiting, by_name);
-        let sent = link
-            .connection
-            .send_packed_commands(&pipeline, 0, waiting.len());
-        let values = match sent.await {
-            Ok(values) if values.len() == waiting.len() => values,
+        let (pipeline, length) = pipeline(&waiting, by_name, acks);
+        let sent = link.connection.send_packed_commands(&pipeline, 0, length);
+        let mut values = match sent.await {
+            Ok(values) if values.len() == length => values.into_iter(),
             Ok(_) => {
                 link.broken.store(true, Relaxed);
                 let error = StoreError::new(ErrorKind::Other, "answers do not match questions");
@@ -291,9 +329,16 @@ async fn send(
                 return fail(waiting, &StoreError::from_client(&error, true));
             }
         };
+        // Who has too few replicas is told so, however well the rest went.
+        let missing = acks.and_then(|acks| acks.missing(values.next_back()));
         let mut unknown = Vec::new();
-        for (group, value) in waiting.into_iter().zip(values) {
-            match value {
+        for group in waiting {
+            // What came of ASKING says nothing.
+            let value = match group.asking {
+                true => values.nth(1),
+                false => values.next(),
+            };
+            match value.unwrap_or(Value::Nil) {
                 Value::ServerError(error) if by_name && error.code() == "NOSCRIPT" => {
                     unknown.push(group);
                 }
@@ -306,7 +351,10 @@ async fn send(
                     }
                     fail(vec![group], &error);
                 }
-                value => respond(group, value),
+                value => match &missing {
+                    Some(error) if group.question.writes() => fail(vec![group], error),
+                    _ => respond(group, value),
+                },
             }
         }
         // A server that has lost its scripts gets their text, which it keeps.
@@ -319,12 +367,44 @@ async fn send(
     drop(permit);
 }
 
-fn pipeline(groups: &[Group], by_name: bool) -> Pipeline {
-    let mut pipeline = Pipeline::with_capacity(groups.len());
+impl Acks {
+    /// What is wrong with the answer to WAIT.
+    fn missing(self, answer: Option<Value>) -> Option<StoreError> {
+        let replicas = match answer {
+            Some(Value::Int(replicas)) => replicas,
+            Some(Value::ServerError(error)) => return Some(StoreError::from_server(&error)),
+            _ => 0,
+        };
+        let expected = self.replicas;
+        (replicas < i64::from(expected)).then(|| {
+            let detail = format!("{replicas} replicas have the charge: expected {expected}");
+            StoreError::new(ErrorKind::NoReplicas, detail)
+        })
+    }
+}
+
+/// A batch, and how many commands it has: one for each group, another before it where
+/// keys are on their way, and one at the end where replicas must have it.
+fn pipeline(groups: &[Group], by_name: bool, acks: Option<Acks>) -> (Pipeline, usize) {
+    let mut pipeline = Pipeline::with_capacity(groups.len() + 1);
+    let mut length = groups.len();
     for group in groups {
+        if group.asking {
+            pipeline.add_command(redis::cmd("ASKING"));
+            length += 1;
+        }
         pipeline.add_command(command(group, by_name));
     }
-    pipeline
+    if let Some(acks) = acks {
+        let mut wait = redis::cmd("WAIT");
+        // Zero would be for ever.
+        let patience = acks.patience.as_millis().max(1);
+        wait.arg(acks.replicas)
+            .arg(u64::try_from(patience).unwrap_or(u64::MAX));
+        pipeline.add_command(wait);
+        length += 1;
+    }
+    (pipeline, length)
 }
 
 fn command(group: &Group, by_name: bool) -> Cmd {
@@ -374,6 +454,7 @@ fn respond(group: Group, value: Value) {
     let Group {
         question,
         responders,
+        ..
     } = group;
     let Question::Check(call) = &*question else {
         for responder in responders {

@@ -30,6 +30,12 @@ mod shared;
 
 mod store;
 
+mod cluster;
+mod connector;
+mod node;
+mod place;
+mod servers;
+
 mod breaker;
 mod error;
 mod eviction;

@@ -248,8 +248,20 @@ impl SharedLimiter {
     /// throws out limits that are in use. It is asked for both (`INFO memory`), which
     /// takes at most the deadline of each store. Where it is down, or its user may not
     /// ask, there is nothing to warn about.
+    ///
+    /// On a cluster, all keys of a policy whose levels have no attribute in common live
+    /// on one node, however many there are.
     pub async fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let in_one_place = self
+            .shared
+            .values()
+            .filter(|shared| shared.store.is_cluster() && shared.policy.tag().len() == 0);
+        let in_one_place = in_one_place.map(|shared| {
+            let name = shared.policy.name();
+            format!("policy {name:?}: its levels have no attribute in common, so all its keys live in one slot, and one node of the cluster has all its checks")
+        });
+        let mut warnings: Vec<String> = in_one_place.collect();
+        warnings.sort_unstable();
         for (name, store) in &self.stores {
             if let Store::Redis(store) = store
                 && let Some(wrong) = store.eviction_warning().await

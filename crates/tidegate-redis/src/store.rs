@@ -1,24 +1,28 @@
 //! The store: where the server is, how long a check may take, and whether to ask at all.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
-use redis::{IntoConnectionInfo, Value};
+use redis::Value;
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
-use crate::breaker::{Asked, Breaker, Change, Failure, Permit};
+use crate::breaker::{Asked, Change, Failure, Permit};
 use crate::call::{Call, Prepared, refund_arguments, stored_keys};
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
-use crate::lane::{Answer, Lane, Question, Traffic};
+use crate::lane::{Answer, Question, Traffic};
+use crate::node::{Node, Wiring, jitter};
 use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
+use crate::servers::Servers;
+
+/// How often a question may be sent on to another server.
+const REDIRECTIONS: u32 = 8;
 
 /// A Redis or Valkey server that keeps counts for many machines.
 ///
@@ -33,12 +37,8 @@ struct Inner {
     origin: u64,
     prefix: String,
     timeout: Duration,
-    lanes: Box<[Lane]>,
+    servers: Servers,
     scripts: Scripts,
-    breaker: Mutex<Breaker>,
-    /// The breaker's time is counted from here.
-    start: Instant,
-    random: RandomState,
     traffic: Arc<Traffic>,
     errors: [AtomicU64; ErrorKind::ALL.len()],
     retries: AtomicU64,
@@ -56,6 +56,7 @@ pub struct RedisOptions {
     prefix: String,
     timeout: Duration,
     connections: usize,
+    replica_acks: u32,
     certificates: Option<redis::TlsCertificates>,
 }
 
@@ -84,6 +85,7 @@ impl Default for RedisOptions {
             prefix: "tg".into(),
             timeout: Duration::from_millis(50),
             connections: 2,
+            replica_acks: 0,
             certificates: None,
         }
     }
@@ -114,6 +116,13 @@ impl RedisOptions {
         self
     }
 
+    /// How many replicas must have a charge before it counts as made: none unless said
+    /// otherwise. Fewer within the timeout is an error, and the charge stays.
+    pub fn replica_acks(mut self, replicas: u32) -> Self {
+        self.replica_acks = replicas;
+        self
+    }
+
     /// Certificates for `rediss://`, in PEM: the authority that has signed the server's,
     /// where that is not a public one, and a certificate of our own with its key, where
     /// the server asks for one.
@@ -135,37 +144,33 @@ impl RedisOptions {
 
 impl RedisStore {
     /// A store at `redis://` or `rediss://`, with user, password and database as they
-    /// stand in the URL.
+    /// stand in the URL; or one behind sentinels, `redis-sentinel://h1:p1,h2:p2/master`,
+    /// or on a cluster, `redis-cluster://h1:p1,h2:p2`.
     pub fn new(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         // The client leaves it to us who does the arithmetic of TLS, and panics when
         // nobody does; whoever has chosen before stays.
         drop(rustls::crypto::ring::default_provider().install_default());
         let origin = origin(url, &options);
-        // A batch does not wait until the one before it has arrived.
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let server = url.into_connection_info();
-        let server = server.map(|server| server.set_tcp_settings(tcp));
-        let client = server.and_then(|server| match options.certificates {
-            Some(certificates) => redis::Client::build_with_tls(server, certificates),
-            None => redis::Client::open(server),
-        });
+        let traffic = Arc::new(Traffic::default());
+        let wiring = Wiring {
+            connections: options.connections,
+            replica_acks: options.replica_acks,
+            timeout: options.timeout,
+            traffic: Arc::clone(&traffic),
+        };
+        let servers = Servers::new(url, options.certificates, wiring);
         // The client's own message may repeat the URL, and with it a password.
-        let client = client.map_err(|error| {
+        let servers = servers.map_err(|error| {
             let detail = format!("the URL of store {:?}: {:?}", options.name, error.kind());
             StoreError::new(ErrorKind::Other, detail)
         })?;
-        let traffic = Arc::new(Traffic::default());
-        let lane = || Lane::new(client.clone(), Arc::clone(&traffic));
         Ok(Self(Arc::new(Inner {
             name: options.name,
             origin,
             prefix: options.prefix,
             timeout: options.timeout,
-            lanes: (0..options.connections).map(|_| lane()).collect(),
+            servers,
             scripts: Scripts::new(Time::Server),
-            breaker: Mutex::default(),
-            start: Instant::now(),
-            random: RandomState::new(),
             traffic,
             errors: [const { AtomicU64::new(0) }; ErrorKind::ALL.len()],
             retries: AtomicU64::new(0),
@@ -187,7 +192,7 @@ impl RedisStore {
         let count = |counter: &AtomicU64| counter.load(Relaxed);
         let errors = ErrorKind::ALL.iter().zip(&inner.errors);
         RedisStats {
-            breaker_open: self.breaker(|breaker| breaker.is_open()),
+            breaker_open: inner.servers.all().iter().any(|node| node.is_open()),
             questions: count(&inner.traffic.questions),
             commands: count(&inner.traffic.commands),
             batches: count(&inner.traffic.batches),
@@ -201,8 +206,10 @@ impl RedisStore {
     /// How long until a store that fails is asked again.
     #[must_use]
     pub fn next_probe(&self) -> Duration {
-        let now = self.0.start.elapsed();
-        self.breaker(|breaker| breaker.next_probe(now))
+        let nodes = self.0.servers.all();
+        let waits = nodes.iter().map(|node| node.next_probe());
+        let waits = waits.filter(|wait| !wait.is_zero());
+        waits.min().unwrap_or_default()
     }
 
     /// What all checks of a policy have in common.
@@ -259,17 +266,24 @@ impl RedisStore {
     /// answer within the deadline, does not know of anything. That is not an error, nor
     /// held against the store: no limit needs it.
     pub(crate) async fn eviction_warning(&self) -> Option<String> {
-        if self.breaker(|breaker| breaker.is_open()) {
-            return None;
-        }
         let question = Arc::new(Question::Memory);
         let deadline = Instant::now() + self.0.timeout;
-        let asked = self.attempt(self.lane(&question), &question, deadline);
-        let Answer::Value(info) = asked.await.ok()? else {
-            return None;
-        };
-        let info: String = redis::from_redis_value(info).ok()?;
-        eviction::warning(&info)
+        drop(self.0.servers.of(&question, deadline).await);
+        for node in self.0.servers.all() {
+            if node.is_open() {
+                continue;
+            }
+            let deadline = Instant::now() + self.0.timeout;
+            let Ok(Answer::Value(info)) = node.attempt(&question, false, deadline).await else {
+                continue;
+            };
+            let info: Option<String> = redis::from_redis_value(info).ok();
+            let warning = info.and_then(|info| eviction::warning(&info));
+            if warning.is_some() {
+                return warning;
+            }
+        }
+        None
     }
 
     /// Whether it was made of this URL and these options.
@@ -295,44 +309,72 @@ impl RedisStore {
         }
     }
 
+    /// Whether its keys are spread over many servers.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.0.servers, Servers::Cluster(_))
+    }
+
     pub(crate) fn prefix(&self) -> &str {
         &self.0.prefix
     }
 
     /// Puts a question, within the deadline, again where that is safe and may help; or
-    /// not at all while the store keeps failing.
+    /// not at all while the server for it keeps failing.
     async fn run(&self, question: Question) -> Result<Answer, StoreError> {
         let inner = &self.0;
-        let now = inner.start.elapsed();
-        let asked = match self.breaker(|breaker| breaker.ask(now)) {
-            Permit::Go(asked) => asked,
-            Permit::Wait(wait) => {
-                let detail = format!("not asked for another {wait:?}");
-                return Err(self.counted(StoreError::new(ErrorKind::BreakerOpen, detail)));
-            }
-        };
         let deadline = Instant::now() + inner.timeout;
-        let lane = self.lane(&question);
         let question = Arc::new(question);
         let mut schedule = Schedule::default();
+        // Whom to ask, whether for keys on their way to it, and what its breaker said.
+        let mut next: Option<(Arc<Node>, bool)> = None;
+        let mut asked: Option<(Arc<Node>, Asked)> = None;
+        let mut redirections = 0;
         let error = loop {
-            let error = match self.attempt(lane, &question, deadline).await {
+            let (node, asking) = match next.take() {
+                Some(next) => next,
+                None => (inner.servers.of(&question, deadline).await, false),
+            };
+            let permit = match &asked {
+                Some((before, permit)) if Arc::ptr_eq(before, &node) => *permit,
+                _ => match node.permit() {
+                    Permit::Go(permit) => permit,
+                    Permit::Wait(wait) => {
+                        let detail = format!("{}: not asked for another {wait:?}", node.address);
+                        break StoreError::new(ErrorKind::BreakerOpen, detail);
+                    }
+                },
+            };
+            asked = Some((Arc::clone(&node), permit));
+            let error = match node.attempt(&question, asking, deadline).await {
                 Ok(answer) => {
-                    self.answered(asked);
+                    self.answered(&node, permit);
                     return Ok(answer);
                 }
                 Err(error) => error,
             };
+            if redirections < REDIRECTIONS
+                && let Some(elsewhere) = inner.servers.redirected(&error, &node)
+            {
+                // It did not run here, and this server is well: at once, to the other.
+                self.answered(&node, permit);
+                redirections += 1;
+                next = Some(elsewhere);
+                continue;
+            }
+            inner.servers.doubt(error.kind());
             let left = deadline.saturating_duration_since(Instant::now());
             let pause = match error.kind().is_worth_retrying() {
-                true => schedule.pause(left, self.jitter()),
+                true => schedule.pause(left, jitter()),
                 false => None,
             };
             let Some(pause) = pause else { break error };
             inner.retries.fetch_add(1, Relaxed);
             sleep(pause).await;
         };
-        self.failed(asked, &error);
+        inner.servers.doubt(error.kind());
+        if let Some((node, permit)) = asked {
+            self.failed(&node, permit, &error);
+        }
         let error = self.counted(error);
         Err(match error.kind() {
             ErrorKind::WrongType => error.about(question.keys()),
@@ -340,38 +382,18 @@ impl RedisStore {
         })
     }
 
-    async fn attempt(
-        &self,
-        lane: &Lane,
-        question: &Arc<Question>,
-        deadline: Instant,
-    ) -> Result<Answer, StoreError> {
-        let answer = lane.ask(question)?;
-        match timeout_at(deadline, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(StoreError::new(ErrorKind::Other, "the runtime is ending")),
-            Err(_) => {
-                let detail = format!("no answer within {:?}", self.0.timeout);
-                Err(StoreError::new(ErrorKind::Timeout, detail))
-            }
-        }
-    }
-
-    /// Questions about one key share a lane, so that those alike can travel together.
-    fn lane(&self, question: &Question) -> &Lane {
-        let lanes = self.0.lanes.len() as u64;
-        let index = self.0.random.hash_one(question.keys().last()) % lanes;
-        &self.0.lanes[usize::try_from(index).unwrap_or(0)]
-    }
-
-    fn answered(&self, asked: Asked) {
-        let change = self.breaker(|breaker| breaker.succeeded(asked));
+    fn answered(&self, node: &Node, asked: Asked) {
+        let change = node.answered(asked);
         if change == Some(Change::Closed) && self.0.said_to_fail.swap(false, Relaxed) {
-            tracing::info!(store = self.0.name, "the store answers again");
+            tracing::info!(
+                store = self.0.name,
+                server = node.address,
+                "the store answers again"
+            );
         }
     }
 
-    fn failed(&self, asked: Asked, error: &StoreError) {
+    fn failed(&self, node: &Node, asked: Asked, error: &StoreError) {
         let inner = &self.0;
         match error.kind() {
             // About ourselves: says nothing about the store.
@@ -384,16 +406,15 @@ impl RedisStore {
                     kind if kind.is_worth_retrying() => Failure::Waited,
                     _ => Failure::Answered,
                 };
-                let (now, jitter) = (inner.start.elapsed(), self.jitter());
-                let change = self.breaker(|breaker| breaker.failed(asked, failure, now, jitter));
+                let change = node.failed(asked, failure);
                 if change == Some(Change::Opened) && inner.lines.check("open").allowed() {
                     inner.said_to_fail.store(true, Relaxed);
-                    let name = &inner.name;
-                    tracing::error!(store = name, error = %error.redacted(), "the store keeps failing and is not asked for a while: on_error decides");
+                    let (name, server) = (&inner.name, &node.address);
+                    tracing::error!(store = name, server, error = %error.redacted(), "the store keeps failing and is not asked for a while: on_error decides");
                 }
             }
             // It has answered, after all.
-            _ => self.answered(asked),
+            _ => self.answered(node, asked),
         }
     }
 
@@ -409,22 +430,6 @@ impl RedisStore {
             tracing::warn!(store = inner.name, error = %error.redacted(), "the store has not answered: on_error decides");
         }
         error
-    }
-
-    fn breaker<T>(&self, change: impl FnOnce(&mut Breaker) -> T) -> T {
-        change(
-            &mut self
-                .0
-                .breaker
-                .lock()
-                .expect("nothing panics under this lock"),
-        )
-    }
-
-    /// A number from 0 to 1.
-    fn jitter(&self) -> f64 {
-        let random = RandomState::new().build_hasher().finish() >> 32;
-        f64::from(u32::try_from(random).unwrap_or(0)) / f64::from(u32::MAX)
     }
 }
 

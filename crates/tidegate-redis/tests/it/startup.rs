@@ -47,11 +47,10 @@ fn said(url: Option<&str>, tls: &str) -> String {
 
 #[test]
 fn a_url_of_the_environment_is_held_to_what_one_in_the_file_is() {
-    let server =
-        r#"expected "redis://host:port/database" or "rediss://user:password@host:port/database""#;
+    let server = r#"expected "redis://host:port/database", "rediss://user:password@host:port/database", "redis-sentinel://host:port,host:port/master" or "redis-cluster://host:port,host:port""#;
     let not_a_url = format!("not a Redis URL: {server}");
     let not_redis = format!("\"redis://…\": {server}");
-    let cluster = format!("\"redis-cluster://…\" is not built yet: {server}");
+    let cluster = format!("\"redis-cluster://…\": {server}");
     for (url, wrong) in [
         ("", &not_a_url),
         ("hush", &not_a_url),
@@ -62,12 +61,17 @@ fn a_url_of_the_environment_is_held_to_what_one_in_the_file_is() {
         ("redis://:hush@host/x", &not_redis),
         ("redis://:hu/sh@host/0", &not_redis),
         ("redis://host\n", &not_redis),
-        ("redis-cluster://:hush@h1:1,h2:2", &cluster),
+        ("redis-cluster://:hush@h1:1,h2:", &cluster),
     ] {
         let expected = format!("store \"eu\": the environment variable {VARIABLE}: {wrong}");
         assert_eq!(said(Some(url), ""), expected, "{url:?}");
     }
-    for url in ["redis://host", "rediss://:hush@host:6380/3"] {
+    for url in [
+        "redis://host",
+        "rediss://:hush@host:6380/3",
+        "redis-cluster://:hush@h1:1,h2",
+        "redis-sentinel://h1,h2:2/main/1",
+    ] {
         assert_eq!(said(Some(url), ""), "it starts", "{url:?}");
     }
     assert_eq!(

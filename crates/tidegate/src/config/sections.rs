@@ -212,12 +212,6 @@ fn check_store(fields: &Fields<'_>, store: &Store, standard: &Store) {
             memory,
         ),
         (
-            "replica_acks",
-            acks != standard.replica_acks,
-            !in_memory,
-            "not built yet: expected 0",
-        ),
-        (
             "max_keys",
             store.max_keys != standard.max_keys,
             !in_memory,

@@ -306,16 +306,11 @@ fn moved(value: &str, by: i64) -> Option<String> {
 #[test]
 fn what_is_still_to_come_is_refused_as_the_table_says() {
     let rows = rows(section(POLICIES, "### Still to come"), "| in |");
-    assert!(rows.len() > 5);
+    assert!(rows.len() >= 3);
     for row in rows {
         let [place, line, message] = [0, 1, 2].map(|cell| code(row[cell])[0]);
-        let start = match place {
-            "[stores.redis]" => "[stores.redis]\nurl = \"redis://127.0.0.1\"\n",
-            _ => {
-                let start = TABLES.iter().find(|(_, start)| start.starts_with(place));
-                start.expect(place).1
-            }
-        };
+        let start = TABLES.iter().find(|(_, start)| start.starts_with(place));
+        let start = start.expect(place).1;
         assert_eq!(said(start, line), [message], "{line}");
     }
 }
@@ -359,7 +354,7 @@ fn rates_are_read() {
 #[test]
 fn urls_are_read() {
     let rows = rows(section(POLICIES, "#### `url`"), "| written |");
-    assert_eq!(rows.len(), 5);
+    assert_eq!(rows.len(), 8);
     for row in rows {
         let url = code(row[0])[0];
         let config = read(&format!("[stores.default]\nurl = \"{url}\"\n"));

@@ -3,7 +3,7 @@
 use super::{check, errors};
 
 /// What every message about a wrong URL ends with.
-const EXPECTED: &str = r#"expected "memory:", "redis://host:port/database", "rediss://user:password@host:port/database", or "env:NAME""#;
+const EXPECTED: &str = r#"expected "memory:", "redis://host:port/database", "rediss://user:password@host:port/database", "redis-sentinel://host:port,host:port/master", "redis-cluster://host:port,host:port", or "env:NAME""#;
 
 /// What is said about a URL, without that end.
 fn said(url: &str) -> String {
@@ -29,15 +29,23 @@ fn what_is_wrong_with_a_url() {
         (r#"" redis://127.0.0.1""#, r#"" redis:…": "#),
         (r#""redis:127.0.0.1""#, r#""redis:…": "#),
         (r#""env:""#, r#""env:": "#),
-        // Still to come.
+        // No cluster: it has one database, and every host a name.
+        (r#""redis-cluster://""#, r#""redis-cluster://…": "#),
+        (r#""redis-cluster://h1:1,""#, r#""redis-cluster://…": "#),
+        (r#""redis-cluster://h1:1,h2:0""#, r#""redis-cluster://…": "#),
+        (r#""redis-cluster://h1:1/1""#, r#""redis-cluster://…": "#),
+        // No master.
+        (r#""redis-sentinel://h1:1""#, r#""redis-sentinel://…": "#),
+        (r#""redis-sentinel://h1:1/""#, r#""redis-sentinel://…": "#),
         (
-            r#""redis-cluster://h1:1,h2:2""#,
-            r#""redis-cluster://…" is not built yet: "#,
+            r#""redis-sentinel://h1:1/ma in""#,
+            r#""redis-sentinel://…": "#,
         ),
         (
-            r#""redis-sentinel://h1:1/main""#,
-            r#""redis-sentinel://…" is not built yet: "#,
+            r#""redis-sentinel://h1:1/main/x""#,
+            r#""redis-sentinel://…": "#,
         ),
+        (r#""rediss-sentinel:///main""#, r#""rediss-sentinel://…": "#),
         // No host.
         (r#""redis://""#, r#""redis://…": "#),
         (r#""redis:///0""#, r#""redis://…": "#),
@@ -90,13 +98,6 @@ tidegate.toml:4:13: stores.default.when_full: without effect in Redis: expected 
 url = "env:REDIS_URL"
 max_keys = 5"#,
             r#"tidegate.toml:3:12: stores.default.max_keys: without effect in Redis: expected it with a store in memory only"#,
-        ),
-        (
-            "acknowledgements, which are not built yet",
-            r#"[stores.default]
-url = "redis://127.0.0.1"
-replica_acks = 1"#,
-            r#"tidegate.toml:3:16: stores.default.replica_acks: not built yet: expected 0"#,
         ),
         (
             "certificates in memory, said once each",
@@ -153,7 +154,7 @@ timeout = "10ms"
 name = "custom"
 algorithm = "script"
 script = "mine.lua""#,
-            r#"tidegate.toml:2:7: stores.default.url: "redis://…": expected "memory:", "redis://host:port/database", "rediss://user:password@host:port/database", or "env:NAME""#,
+            r#"tidegate.toml:2:7: stores.default.url: "redis://…": expected "memory:", "redis://host:port/database", "rediss://user:password@host:port/database", "redis-sentinel://host:port,host:port/master", "redis-cluster://host:port,host:port", or "env:NAME""#,
         ),
     ]);
 }

@@ -1,0 +1,131 @@
+//! One server: its connections, and whether to ask it. A cluster has many, and the
+//! trouble of one is not that of the others.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::breaker::{Asked, Breaker, Change, Failure, Permit};
+use crate::connector::Connector;
+use crate::error::{ErrorKind, StoreError};
+use crate::lane::{Answer, Lane, Question, Traffic};
+
+/// A server, or, without lanes, the lack of one.
+pub(crate) struct Node {
+    /// Where it is, for log lines: never with a password.
+    pub(crate) address: String,
+    lanes: Box<[Lane]>,
+    /// How long a check may take, for messages.
+    timeout: Duration,
+    breaker: Mutex<Breaker>,
+    /// The breaker's time is counted from here.
+    start: Instant,
+    random: RandomState,
+}
+
+/// How its connections are made, and how many of them there are.
+#[derive(Clone)]
+pub(crate) struct Wiring {
+    pub(crate) connections: usize,
+    /// How many replicas must have a charge, and how long to wait for them.
+    pub(crate) replica_acks: u32,
+    pub(crate) timeout: Duration,
+    pub(crate) traffic: Arc<Traffic>,
+}
+
+impl Node {
+    pub(crate) fn new(address: String, connector: &Connector, wiring: &Wiring) -> Self {
+        let lane = || Lane::new(connector.clone(), wiring);
+        Self {
+            address,
+            lanes: (0..wiring.connections).map(|_| lane()).collect(),
+            timeout: wiring.timeout,
+            breaker: Mutex::default(),
+            start: Instant::now(),
+            random: RandomState::new(),
+        }
+    }
+
+    /// No server: every question fails, until the breaker stops them.
+    pub(crate) fn nowhere() -> Self {
+        Self {
+            address: "no server".into(),
+            lanes: Box::default(),
+            timeout: Duration::ZERO,
+            breaker: Mutex::default(),
+            start: Instant::now(),
+            random: RandomState::new(),
+        }
+    }
+
+    /// Whether to ask it now.
+    pub(crate) fn permit(&self) -> Permit {
+        let now = self.start.elapsed();
+        self.breaker(|breaker| breaker.ask(now))
+    }
+
+    /// Puts a question once. `asking` is for keys that are on their way to this node.
+    pub(crate) async fn attempt(
+        &self,
+        question: &Arc<Question>,
+        asking: bool,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
+        let Some(lane) = self.lane(question) else {
+            let detail = "no server is known to have these keys";
+            return Err(StoreError::new(ErrorKind::ClusterDown, detail));
+        };
+        match timeout_at(deadline, lane.ask(question, asking)?).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(StoreError::new(ErrorKind::Other, "the runtime is ending")),
+            Err(_) => {
+                let detail = format!("no answer within {:?}", self.timeout);
+                Err(StoreError::new(ErrorKind::Timeout, detail))
+            }
+        }
+    }
+
+    /// Questions about one key share a lane, so that those alike can travel together.
+    fn lane(&self, question: &Question) -> Option<&Lane> {
+        let lanes = self.lanes.len() as u64;
+        let index = self
+            .random
+            .hash_one(question.keys().last())
+            .checked_rem(lanes)?;
+        self.lanes.get(usize::try_from(index).ok()?)
+    }
+
+    /// It has answered.
+    pub(crate) fn answered(&self, asked: Asked) -> Option<Change> {
+        self.breaker(|breaker| breaker.succeeded(asked))
+    }
+
+    /// It has not.
+    pub(crate) fn failed(&self, asked: Asked, failure: Failure) -> Option<Change> {
+        let (now, jitter) = (self.start.elapsed(), jitter());
+        self.breaker(|breaker| breaker.failed(asked, failure, now, jitter))
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.breaker(|breaker| breaker.is_open())
+    }
+
+    /// How long until it is asked again, if it fails.
+    pub(crate) fn next_probe(&self) -> Duration {
+        let now = self.start.elapsed();
+        self.breaker(|breaker| breaker.next_probe(now))
+    }
+
+    fn breaker<T>(&self, change: impl FnOnce(&mut Breaker) -> T) -> T {
+        let breaker = self.breaker.lock();
+        change(&mut breaker.expect("nothing panics under this lock"))
+    }
+}
+
+/// A number from 0 to 1.
+pub(crate) fn jitter() -> f64 {
+    let random = RandomState::new().build_hasher().finish() >> 32;
+    f64::from(u32::try_from(random).unwrap_or(0)) / f64::from(u32::MAX)
+}
