@@ -20,8 +20,11 @@ pub(super) const EXPECTED: &str = "\"memory:\", \"redis://host:port/database\", 
 /// What the URL of a server looks like, for messages.
 const EXPECTED_SERVER: &str = "\"redis://host:port/database\", \"rediss://user:password@host:port/database\", \"redis-sentinel://host:port,host:port/master\" or \"redis-cluster://host:port,host:port\"";
 
+/// Whether the rest of a URL is right.
+type IsRight = fn(&str) -> bool;
+
 /// How the URL of a server may begin, and what must follow.
-const SCHEMES: [(&str, fn(&str) -> bool); 6] = [
+const SCHEMES: [(&str, IsRight); 6] = [
     ("redis://", is_place),
     ("rediss://", is_place),
     ("redis-sentinel://", is_sentinel),
