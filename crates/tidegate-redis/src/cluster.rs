@@ -150,7 +150,7 @@ impl Cluster {
         }
         let inner = &self.0;
         let client = client(&inner.login.url(address), inner.certificates.as_ref())?;
-        let connector = Connector::Direct(client);
+        let connector = Connector::Direct(Arc::new(client));
         let node = Arc::new(Node::new(address.into(), &connector, &inner.wiring));
         nodes.insert(address.into(), Arc::clone(&node));
         Ok(node)

@@ -23,7 +23,7 @@ const SENTINEL: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub(crate) enum Connector {
     /// To this server.
-    Direct(redis::Client),
+    Direct(Arc<redis::Client>),
     /// To the master of a name.
     Sentinel(Arc<Sentinels>),
 }

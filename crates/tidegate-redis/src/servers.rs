@@ -30,7 +30,7 @@ impl Servers {
             Place::One(url) => {
                 let client = client(&url, certificates.as_ref())?;
                 let address = client.get_connection_info().addr().to_string();
-                (address, Connector::Direct(client))
+                (address, Connector::Direct(Arc::new(client)))
             }
             Place::Sentinel {
                 sentinels,
