@@ -1,5 +1,4 @@
-//! `cargo xtask bench core` and `cargo xtask bench redis`: the tables of
-//! docs/benchmarks.md.
+//! `cargo xtask bench core`, `redis` and `server`: the tables of docs/benchmarks.md.
 //!
 //! Times come from the program `tidegate-bench`, instruction counts from the same
 //! program under callgrind, which does not care what else the machine does.
@@ -27,6 +26,7 @@ const LIMITERS: [(&str, &str); 5] = [
 /// heading.
 const CORE: &str = "## Figures";
 const REDIS: &str = "### Redis figures";
+const SERVER: &str = "### Server figures";
 
 /// Measures, prints, and with `save` also keeps.
 pub(crate) fn core(save: bool) -> Result<()> {
@@ -41,6 +41,19 @@ pub(crate) fn redis(save: bool) -> Result<()> {
     install::redis()?;
     let figures = output(program(build()?).arg("redis"))?;
     finish(REDIS, &figures, save)
+}
+
+/// The server over HTTP, beside one that is built if it has to be. A quick run only shows
+/// that all works.
+pub(crate) fn server(save: bool, quick: bool) -> Result<()> {
+    let throttlecrab = install::throttlecrab()?;
+    run(cargo().args(["build", "--release", "--package", "tidegate-server"]))?;
+    let mut bench = program(build()?);
+    bench.arg("server").arg(throttlecrab);
+    if quick {
+        bench.arg("--quick");
+    }
+    finish(SERVER, &output(&mut bench)?, save)
 }
 
 fn build() -> Result<PathBuf> {
@@ -147,12 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_place_for_both() {
+    fn the_page_has_a_place_for_each() {
         let page = include_str!("../../docs/benchmarks.md");
-        for heading in [CORE, REDIS] {
+        for heading in [CORE, REDIS, SERVER] {
             let replaced = replace_figures(page, heading, "new").unwrap();
             assert!(replaced.contains(&format!("\n{heading}\n\nnew\n")));
-            assert!(replaced.contains(CORE) && replaced.contains(REDIS));
+            for other in [CORE, REDIS, SERVER] {
+                assert!(replaced.contains(other), "{heading} replaces {other}");
+            }
         }
     }
 }

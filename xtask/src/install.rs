@@ -1,11 +1,11 @@
-//! Installs what the tests need and the machine does not have.
+//! Installs what the tests and benchmarks need and the machine does not have.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{cargo, find, program, run};
+use crate::command::{cargo, find, output, program, root, run};
 
 /// Programs the tests start, each with the Debian package that brings it.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -21,6 +21,12 @@ const REDIS: &[(&str, &str)] = &[
     ("redis-benchmark", "redis-tools"),
 ];
 
+/// Programs that build the server that ours is compared with.
+const PEERS: &[(&str, &str)] = &[("protoc", "protobuf-compiler")];
+
+/// The server that ours is compared with, and its version.
+const THROTTLECRAB: [&str; 2] = ["throttlecrab-server", "0.4.40"];
+
 /// Parts of the Rust toolchain, each with the cargo command that brings it.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 
@@ -33,6 +39,25 @@ pub(crate) fn run_all() -> Result<()> {
 /// Installs what `cargo xtask bench redis` needs, or says what to install.
 pub(crate) fn redis() -> Result<()> {
     packages(&missing(REDIS))
+}
+
+/// Builds the server that ours is compared with, once, and says where it lies.
+pub(crate) fn throttlecrab() -> Result<PathBuf> {
+    let [name, version] = THROTTLECRAB;
+    let folder = root().join("target/peers");
+    let server = folder.join("bin").join(name);
+    let expected = format!("{name} {version}");
+    let is_there = server.is_file()
+        && output(program(&server).arg("--version")).is_ok_and(|said| said.trim() == expected);
+    if !is_there {
+        packages(&missing(PEERS))?;
+        run(cargo()
+            .args(["install", name, "--version", version, "--locked", "--root"])
+            .arg(&folder)
+            .arg("--target-dir")
+            .arg(folder.join("build")))?;
+    }
+    Ok(server)
 }
 
 fn components() -> Result<()> {

@@ -1,5 +1,5 @@
 //! The workspace's commands: `cargo xtask test`, `cargo xtask bench core`,
-//! `cargo xtask bench redis`, `cargo xtask fuzz` and `cargo xtask pictures`.
+//! `cargo xtask bench redis`, `cargo xtask bench server`, `cargo xtask fuzz` and `cargo xtask pictures`.
 
 #![expect(
     clippy::print_stdout,
@@ -29,6 +29,12 @@ const HELP: &str = "usage: cargo xtask COMMAND
   bench redis          compare checks through Redis with redis-benchmark and plain
                        scripts, and print their tables of docs/benchmarks.md
   bench redis --save   the same, and put the tables into docs/benchmarks.md
+  bench server         compare the server over HTTP with a bare handler and with
+                       throttlecrab-server, which is built once, and print their
+                       tables of docs/benchmarks.md
+  bench server --save  the same, and put the tables into docs/benchmarks.md
+  bench server --quick the same in seconds, to see that it works; the figures mean
+                       nothing
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
   pictures             draw the pictures of docs/algorithms.md into docs/pictures
@@ -43,6 +49,9 @@ fn main() -> ExitCode {
         ["bench", "core", "--save"] => bench::core(true),
         ["bench", "redis"] => bench::redis(false),
         ["bench", "redis", "--save"] => bench::redis(true),
+        ["bench", "server"] => bench::server(false, false),
+        ["bench", "server", "--save"] => bench::server(true, false),
+        ["bench", "server", "--quick"] => bench::server(false, true),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),

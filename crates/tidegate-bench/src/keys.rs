@@ -11,6 +11,14 @@ pub(crate) fn key(index: usize) -> String {
     format!("user:{index:0digits$}")
 }
 
+/// Writes a number over digits, with zeros in front.
+pub(crate) fn write_digits(digits: &mut [u8], mut number: usize) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(number % 10).expect("a digit");
+        number /= 10;
+    }
+}
+
 /// `length` keys out of the first `keys`, each drawn at random.
 pub(crate) fn shuffled(keys: usize, length: usize, seed: u64) -> Vec<String> {
     let keys = u32::try_from(keys).expect("fewer keys than 2^32");

@@ -2,7 +2,8 @@
 //! turns.
 //!
 //! `tidegate-bench core` prints the tables of `docs/benchmarks.md` about the limiter in
-//! memory, `tidegate-bench redis` those about checks through Redis.
+//! memory, `tidegate-bench redis` those about checks through Redis, `tidegate-bench
+//! server` those about the server.
 //! `tidegate-bench instructions N [LIMITER]` makes N checks of known keys and
 //! prints nothing: it is there to be counted by callgrind. `cargo xtask bench
 //! core` does both. `tidegate-bench pictures DIR` draws the pictures of
@@ -15,6 +16,7 @@
 )]
 
 mod allocator;
+mod cpu;
 mod keys;
 mod limiters;
 mod measure;
@@ -22,6 +24,8 @@ mod pictures;
 mod redis;
 mod report;
 mod rounds;
+mod server;
+mod waits;
 
 use std::process::ExitCode;
 
@@ -32,6 +36,7 @@ static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 const HELP: &str = "usage: tidegate-bench core
        tidegate-bench redis [CALLERS]
+       tidegate-bench server THROTTLECRAB [--quick]
        tidegate-bench policies
        tidegate-bench instructions N [tidegate|governor|aerorate|policy|two-levels]
        tidegate-bench pictures DIR";
@@ -46,6 +51,8 @@ fn main() -> ExitCode {
             Some(())
         }
         ["redis", callers] => callers.parse().ok().map(redis::run_callers),
+        ["server", throttlecrab] => server(throttlecrab, false),
+        ["server", throttlecrab, "--quick"] => server(throttlecrab, true),
         ["policies"] => policies(),
         ["instructions", checks] => instructions(checks, "tidegate"),
         ["instructions", checks, limiter] => instructions(checks, limiter),
@@ -73,6 +80,12 @@ fn core() -> Option<()> {
     );
     println!("{}", report::growth(&measure::growth()));
     println!("{}", report::through(&measure::through_policies()));
+    Some(())
+}
+
+/// The server beside others, of which throttlecrab is this program.
+fn server(throttlecrab: &str, quick: bool) -> Option<()> {
+    server::run(throttlecrab.as_ref(), quick);
     Some(())
 }
 

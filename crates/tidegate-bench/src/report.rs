@@ -1,6 +1,6 @@
 //! The tables: aligned for the eye, and valid Markdown.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::process::Command;
 
 use crate::rounds::Series;
@@ -108,6 +108,32 @@ fn verdict(ratio: f64, goal: f64) -> &'static str {
     if met { "met" } else { "missed" }
 }
 
+/// What a ratio should be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Goal {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Goal {
+    /// Judged as printed, too.
+    pub(crate) fn verdict(self, ratio: f64) -> &'static str {
+        match self {
+            Self::AtMost(goal) => verdict(ratio, goal),
+            Self::AtLeast(goal) => verdict(-ratio, -goal),
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(goal) => write!(f, "at most {goal:.2}"),
+            Self::AtLeast(goal) => write!(f, "at least {goal:.2}"),
+        }
+    }
+}
+
 /// The table of tidegate alone.
 pub(crate) fn growth(growth: &[Growth]) -> String {
     let header = ["keys held by tidegate", "a check", "times the first"];
@@ -150,6 +176,27 @@ pub(crate) fn table<const COLUMNS: usize>(
         text.push_str("|\n");
     }
     text
+}
+
+/// `12,345`.
+pub(crate) fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Microseconds, or milliseconds where these are many.
+pub(crate) fn time(us: f64) -> String {
+    match us {
+        1_000.0.. => format!("{:.1} ms", us / 1_000.0),
+        _ => format!("{us:.0} us"),
+    }
 }
 
 /// Where and when: times mean nothing without it.
@@ -211,5 +258,28 @@ mod tests {
         };
         assert!(comparison(&[row(50.4)]).contains("0.50 | at most 0.50 | met |"));
         assert!(comparison(&[row(50.6)]).contains("0.51 | at most 0.50 | missed |"));
+    }
+
+    #[test]
+    fn a_goal_is_a_bound_from_above_or_below() {
+        for (goal, ratio, expected) in [
+            (Goal::AtLeast(0.8), 0.796, "met"),
+            (Goal::AtLeast(0.8), 0.794, "missed"),
+            (Goal::AtMost(1.1), 1.104, "met"),
+            (Goal::AtMost(1.1), 1.106, "missed"),
+        ] {
+            assert_eq!(goal.verdict(ratio), expected, "{goal}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_made_to_be_read() {
+        assert_eq!(thousands(999.6), "1,000");
+        assert_eq!(thousands(123.0), "123");
+        assert_eq!(thousands(1_234_567.0), "1,234,567");
+        assert_eq!(
+            (time(87.4), time(1_260.0)),
+            ("87 us".into(), "1.3 ms".into())
+        );
     }
 }

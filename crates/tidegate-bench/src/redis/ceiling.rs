@@ -13,10 +13,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
-use super::callers::{LENGTH, Measured, Waits};
+use super::callers::LENGTH;
 use super::load::{DIGITS, KEYS};
 use super::server::Server;
-use crate::keys::Random;
+use crate::keys::{Random, write_digits};
+use crate::waits::{Measured, Waits};
 
 /// How requests travel: so many connections, each with so many on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,11 +121,8 @@ impl Batch {
     /// The same commands for other keys.
     fn next(&mut self) -> &[u8] {
         for place in &self.places {
-            let mut number = self.random.index(KEYS);
-            for digit in self.bytes[place.clone()].iter_mut().rev() {
-                *digit = b'0' + u8::try_from(number % 10).expect("a digit");
-                number /= 10;
-            }
+            let number = self.random.index(KEYS);
+            write_digits(&mut self.bytes[place.clone()], number);
         }
         &self.bytes
     }

@@ -5,35 +5,35 @@
 //! are those who ask them, by an order of keys from [`load`]. The ceiling
 //! ([`ceiling`]) sends what the limiter was seen to send ([`sent`]), the way its
 //! batches travel, and is held against `redis-benchmark` ([`crosscheck`]). [`cost`] is
-//! what the server says about the scripts, [`cpu`] who worked.
+//! what the server says about the scripts.
 
 mod askers;
 mod callers;
 mod ceiling;
 mod cost;
-mod cpu;
 mod crosscheck;
 mod load;
 mod report;
 mod sent;
 #[path = "../../../tidegate-redis/tests/it/server.rs"]
 #[expect(dead_code, reason = "the tests it is made for use all of it")]
-mod server;
+pub(crate) mod server;
 
 use std::cell::RefCell;
 
 use tokio::runtime::Runtime;
 
 use askers::{ADMITS, Plain, REFUSES, Tidegate};
-use callers::{Ask, Measured, measure};
+use callers::{Ask, measure};
 use ceiling::Travel;
-use cpu::Cpu;
 use load::{DIGITS, Order, Orders};
 use report::Row;
 use sent::Sent;
 use server::Server;
 
+use crate::cpu::Cpu;
 use crate::rounds::interleave;
+use crate::waits::Measured;
 
 /// How many ask at once.
 const CALLERS: [usize; 3] = [1, 50, 500];
@@ -103,9 +103,9 @@ impl<'a> Lane<'a> {
     }
 
     fn run(&self, server: &Server) -> f64 {
-        let before = Cpu::now(server);
+        let before = Cpu::now(server.pid());
         let measured = (self.measure)();
-        let cpu = Cpu::now(server).each_since(before, measured.checks);
+        let cpu = Cpu::now(server.pid()).each_since(before, measured.checks);
         self.rounds.borrow_mut().push((measured, cpu));
         measured.a_second
     }

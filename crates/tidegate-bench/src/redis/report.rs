@@ -1,11 +1,11 @@
 //! The tables of the Redis part.
 
-use super::callers::Measured;
 use super::ceiling::Travel;
 use super::cost::Cost;
-use super::cpu::Cpu;
-use crate::report::table;
+use crate::cpu::Cpu;
+use crate::report::{table, thousands, time};
 use crate::rounds::Series;
+use crate::waits::Measured;
 
 /// One row: how one of those who ask has fared.
 pub(super) struct Row {
@@ -109,40 +109,4 @@ fn printed(ratio: f64) -> f64 {
 
 fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "missed" }
-}
-
-/// `12,345`.
-fn thousands(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-fn time(us: f64) -> String {
-    match us {
-        1_000.0.. => format!("{:.1} ms", us / 1_000.0),
-        _ => format!("{us:.0} us"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_made_to_be_read() {
-        assert_eq!(thousands(999.6), "1,000");
-        assert_eq!(thousands(123.0), "123");
-        assert_eq!(thousands(1_234_567.0), "1,234,567");
-        assert_eq!(
-            (time(87.4), time(1_260.0)),
-            ("87 us".into(), "1.3 ms".into())
-        );
-    }
 }

@@ -149,7 +149,7 @@ fn spawn(program: &OsStr, port: u16, folder: &Path, arguments: &[String]) -> Chi
 
 /// A port that nobody listens on, below those that the system hands out to whoever
 /// connects: nobody takes it in the meantime.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = std::process::id().wrapping_mul(97);
     let free = (0..12_000).find_map(|_| {

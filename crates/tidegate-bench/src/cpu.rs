@@ -1,26 +1,25 @@
-//! Who worked: processor time of the server and of this program.
+//! Who worked: processor time of a server and of this program.
 
 use std::path::Path;
 
-use super::server::Server;
-
 /// Processor time so far, in microseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cpu {
-    pub(super) server_us: f64,
-    pub(super) own_us: f64,
+pub(crate) struct Cpu {
+    pub(crate) server_us: f64,
+    pub(crate) own_us: f64,
 }
 
 impl Cpu {
-    pub(super) fn now(server: &Server) -> Self {
+    /// Of the server with this process id, and of this program.
+    pub(crate) fn now(server: u32) -> Self {
         Self {
-            server_us: of(server.pid()),
+            server_us: of(server),
             own_us: of(std::process::id()),
         }
     }
 
     /// What each of so many checks took of both since then.
-    pub(super) fn each_since(self, before: Self, checks: f64) -> Self {
+    pub(crate) fn each_since(self, before: Self, checks: f64) -> Self {
         Self {
             server_us: (self.server_us - before.server_us) / checks,
             own_us: (self.own_us - before.own_us) / checks,

@@ -1,0 +1,142 @@
+//! The server over HTTP, beside a bare handler on the same stack and beside
+//! throttlecrab-server.
+//!
+//! Each of them is a process of its own ([`process`]). [`load`] asks all of them the
+//! same way what [`request`] has laid out, in turns.
+
+mod load;
+mod process;
+mod report;
+mod request;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::time::Duration;
+
+use load::Load;
+use process::Process;
+use request::Request;
+
+use crate::cpu::Cpu;
+use crate::rounds::interleave;
+use crate::waits::Measured;
+
+/// How many connections ask at once.
+const CONNECTIONS: [usize; 3] = [1, 64, 512];
+
+/// The connections by which keys are brought in, and by which their number is measured.
+const MANY: usize = 64;
+
+/// The keys of a comparison.
+const KEYS: usize = 100_000;
+
+/// The numbers of keys for tidegate alone, and what the table calls them.
+const SIZES: [(usize, &str); 3] = [
+    (1_000, "1 thousand"),
+    (KEYS, "100 thousand"),
+    (1_000_000, "1 million"),
+];
+
+/// How long one measurement takes, and one that is only to see whether all works.
+const LENGTH: Duration = Duration::from_millis(1_200);
+const QUICK: Duration = Duration::from_millis(60);
+
+/// Prints the tables of the server's part of `docs/benchmarks.md`. `throttlecrab` is
+/// the program to compare with.
+pub(crate) fn run(throttlecrab: &Path, quick: bool) {
+    println!("{}\n", crate::report::machine());
+    let length = if quick { QUICK } else { LENGTH };
+    eprintln!("starting servers, and bringing in their keys");
+    let sized = SIZES.map(|(keys, label)| {
+        let server = Process::tidegate();
+        fill(&server, Request::check(), keys);
+        (label, server, keys)
+    });
+    let [_, (_, tidegate, _), _] = &sized;
+    fill(tidegate, Request::first(), KEYS);
+    let ceiling = Process::hello();
+    let peer = Process::throttlecrab(throttlecrab);
+    fill(&peer, Request::throttle(), KEYS);
+    let compared = CONNECTIONS.map(|connections| {
+        eprintln!("measuring: connections at once: {connections}");
+        let lane = |label, server, request| Lane::new(label, server, request, connections, KEYS);
+        let lanes = [
+            lane("the ceiling", &ceiling, Request::check()),
+            lane("throttlecrab", &peer, Request::throttle()),
+            lane("JSON check", tidegate, Request::check()),
+            lane("gate", tidegate, Request::gate()),
+            lane("gate, refused", tidegate, Request::refused()),
+        ];
+        (connections, in_turns(lanes, length))
+    });
+    println!("{}", report::compared(&compared));
+    println!("{}", report::goals(&compared));
+    eprintln!("measuring: numbers of keys");
+    let lanes = sized.each_ref();
+    let lanes =
+        lanes.map(|(label, server, keys)| Lane::new(label, server, Request::check(), MANY, *keys));
+    println!("{}", report::growth(&in_turns(lanes, length)));
+}
+
+/// One thing that is measured, round after round.
+struct Lane<'a> {
+    label: &'static str,
+    server: &'a Process,
+    request: Request,
+    connections: usize,
+    keys: usize,
+}
+
+/// How it has fared.
+struct Fared {
+    label: &'static str,
+    rounds: Vec<(Measured, Cpu)>,
+}
+
+impl<'a> Lane<'a> {
+    fn new(
+        label: &'static str,
+        server: &'a Process,
+        request: Request,
+        connections: usize,
+        keys: usize,
+    ) -> Self {
+        Self {
+            label,
+            server,
+            request,
+            connections,
+            keys,
+        }
+    }
+
+    fn run(&self, length: Duration) -> (Measured, Cpu) {
+        let load = Load::open(self.server, self.request.clone(), self.connections);
+        load.measure(self.keys, length)
+    }
+}
+
+fn fill(server: &Process, request: Request, keys: usize) {
+    Load::open(server, request, MANY).fill(keys);
+}
+
+fn in_turns<const LANES: usize>(lanes: [Lane<'_>; LANES], length: Duration) -> [Fared; LANES] {
+    let rounds: [RefCell<Vec<_>>; LANES] = std::array::from_fn(|_| RefCell::default());
+    let turns: [usize; LANES] = std::array::from_fn(|lane| lane);
+    interleave(turns.map(|lane| -> Box<dyn FnMut() -> f64 + '_> {
+        let (lane, rounds) = (&lanes[lane], &rounds[lane]);
+        Box::new(move || {
+            let measured = lane.run(length);
+            rounds.borrow_mut().push(measured);
+            measured.0.a_second
+        })
+    }));
+    let mut rounds = rounds.into_iter();
+    lanes.map(|lane| Fared {
+        label: lane.label,
+        // The first only warms up.
+        rounds: rounds
+            .next()
+            .map_or_else(Vec::new, |rounds| rounds.into_inner().split_off(1)),
+    })
+}

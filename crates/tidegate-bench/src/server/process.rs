@@ -1,0 +1,119 @@
+//! The servers that are compared, each a process of its own on a free port, killed when
+//! it is dropped.
+
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::redis::server::free_port;
+
+/// Admits everything, and leaves a debt that keeps a key in use to the end; and, in
+/// `once`, admits the first request of a key and refuses every later one.
+const CONFIG: &str = r#"
+[stores.default]
+url = "memory:"
+max_keys = 2000000
+
+[[policies]]
+name = "api"
+limit = "1/600s"
+burst = 1000000
+
+[[policies]]
+name = "once"
+limit = "1/1h"
+burst = 1
+"#;
+
+/// How long a server may take to listen.
+const START: Duration = Duration::from_secs(10);
+
+/// A running server.
+pub(super) struct Process {
+    process: Child,
+    port: u16,
+    config: Option<PathBuf>,
+}
+
+impl Process {
+    /// `tidegate serve`, in memory.
+    pub(super) fn tidegate() -> Self {
+        let port = free_port();
+        let name = format!("tidegate-bench-{}-{port}.toml", std::process::id());
+        let config = std::env::temp_dir().join(name);
+        std::fs::write(&config, CONFIG).expect("a place for a config");
+        let mut command = Command::new(sibling("tidegate"));
+        command.args(["serve", "--log", "warn", "--http"]);
+        command.arg(format!("127.0.0.1:{port}"));
+        command.arg("--config").arg(&config);
+        Self::start(command, port, Some(config))
+    }
+
+    /// The ceiling.
+    pub(super) fn hello() -> Self {
+        let port = free_port();
+        let mut command = Command::new(sibling("server-hello"));
+        command.arg(port.to_string());
+        Self::start(command, port, None)
+    }
+
+    /// throttlecrab-server as fast as its options make it: it does not list refused
+    /// keys, has room for all keys from the start, and does not look for expired ones
+    /// in the meantime.
+    pub(super) fn throttlecrab(program: &Path) -> Self {
+        let port = free_port();
+        let mut command = Command::new(program);
+        command.args(["--http", "--http-host", "127.0.0.1", "--http-port"]);
+        command.arg(port.to_string());
+        command.args(["--log-level", "error", "--max-denied-keys", "0"]);
+        command.args(["--store", "periodic", "--store-cleanup-interval", "86400"]);
+        command.args(["--store-capacity", "2000000"]);
+        Self::start(command, port, None)
+    }
+
+    fn start(mut command: Command, port: u16, config: Option<PathBuf>) -> Self {
+        let name = command.get_program().to_owned();
+        let name = name.display();
+        let process = command.stdout(Stdio::null()).spawn();
+        let process = process.unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        let mut started = Self {
+            process,
+            port,
+            config,
+        };
+        let deadline = Instant::now() + START;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Ok(Some(status)) = started.process.try_wait() {
+                panic!("{name} has ended with {status}");
+            }
+            assert!(Instant::now() < deadline, "{name} does not listen");
+            std::thread::yield_now();
+        }
+        started
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+        if let Some(config) = &self.config {
+            drop(std::fs::remove_file(config));
+        }
+    }
+}
+
+/// A program that cargo has put next to this one.
+fn sibling(name: &str) -> PathBuf {
+    let own = std::env::current_exe().expect("a program that lies somewhere");
+    own.with_file_name(name)
+}
