@@ -1,20 +1,20 @@
 //! Whose count it is: nothing that a client sends can make it somebody else's.
 
-use crate::client::{get, send, statuses};
+use crate::client::{Response, get, send, statuses};
 use crate::nginx::{Nginx, add_location};
 use crate::tidegate::Tidegate;
 
 /// The number after `r=` in RateLimit.
-fn remaining(port: u16, target: &str) -> u32 {
-    let response = get(port, target);
-    assert_eq!(response.status, 200, "{target}: {response:?}");
+fn left(response: &Response) -> u32 {
+    assert_eq!(response.status, 200, "{response:?}");
     let limit = response.header("RateLimit").expect("a RateLimit");
     let (_, rest) = limit.split_once(";r=").expect("a number that remains");
-    rest.split(';')
-        .next()
-        .unwrap_or_default()
-        .parse()
-        .expect("a number")
+    let number = rest.split(';').next().unwrap_or_default();
+    number.parse().expect("a number")
+}
+
+fn remaining(port: u16, target: &str) -> u32 {
+    left(&get(port, target))
 }
 
 #[test]
@@ -34,6 +34,30 @@ fn a_client_cannot_choose_its_address_by_a_header() {
     ] {
         let spoofed = send(nginx.port(), "GET", "/", &[(name, "203.0.113.9")]);
         assert_eq!(spoofed.status, 429, "{name}");
+    }
+}
+
+#[test]
+fn an_ipv6_client_has_one_count_for_all_its_addresses() {
+    let tidegate = Tidegate::example();
+    let nginx = Nginx::start_location(
+        &tidegate,
+        "set_real_ip_from 127.0.0.1;
+         real_ip_header X-Real-Ip;",
+    );
+    for (first, second, are_one) in [
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::1", true),
+        ("2001:db8:2:1::7", "2001:db8:2:2::7", false),
+        ("2001:db8::1", "2001:db8::ffff:2", true),
+        ("2001:db9::1", "2001:dba::1", false),
+        ("::1", "::2", true),
+        ("203.0.113.1", "::ffff:203.0.113.1", true),
+        ("203.0.113.2", "203.0.113.3", false),
+    ] {
+        let ask = |address| send(nginx.port(), "GET", "/", &[("X-Real-Ip", address)]);
+        assert_eq!(left(&ask(first)), 4, "{first}");
+        let expected = if are_one { 3 } else { 4 };
+        assert_eq!(left(&ask(second)), expected, "{second} after {first}");
     }
 }
 

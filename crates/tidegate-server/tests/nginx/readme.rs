@@ -1,10 +1,12 @@
-//! The commands of `examples/nginx/README.md`, and what it says they print.
+//! The commands of `examples/nginx/README.md`, what it says they print, and the lines of
+//! configuration in `docs/nginx.md`.
 
 use std::process::Command;
 
-use crate::nginx::{self, PATIENT};
+use crate::client::{get, send};
+use crate::nginx::{self, Nginx, PATIENT};
 use crate::process::{Folder, free_port, path};
-use crate::tidegate::example;
+use crate::tidegate::{Tidegate, example};
 
 /// What the test has already.
 const SKIPPED: [&str; 2] = ["apt-get install ", "cargo install "];
@@ -73,4 +75,30 @@ fn the_commands_do_what_it_says() {
     }
     let statuses: Vec<&str> = printed.lines().filter(|line| line.len() == 3).collect();
     assert_eq!(statuses, ["200", "200", "200", "200", "200", "429"]);
+}
+
+#[test]
+fn what_the_manual_shows_works() {
+    let manual = std::fs::read_to_string(example("../../docs/nginx.md")).unwrap();
+    let policies = "
+        [[policies]]
+        name = \"default\"
+        key = \"{ip}\"
+        limit = \"5r/m\"
+        headers = \"x-ratelimit\"
+        [[policies]]
+        name = \"token\"
+        key = \"{key}\"
+        limit = \"1r/m\"
+    ";
+    let tidegate = Tidegate::start(policies);
+    let nginx = Nginx::start_location(&tidegate, &blocks(&manual, "nginx").join("\n"));
+    let api = |key| send(nginx.port(), "GET", "/api/", &[("X-Api-Key", key)]).status;
+    assert_eq!([api("a"), api("b&ip=1"), api("a")], [200, 200, 429]);
+    assert_eq!(
+        [(); 2].map(|()| get(nginx.port(), "/api/").status),
+        [200, 429]
+    );
+    let other = get(nginx.port(), "/other-headers/");
+    assert_eq!(other.header("X-RateLimit-Remaining"), Some("4"));
 }

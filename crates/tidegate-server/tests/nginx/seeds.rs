@@ -278,6 +278,8 @@ fn redis_on_a_dead_port_lets_all_pass_and_says_so() {
     let tidegate = Tidegate::start_with(policies, &["--store", &store]);
     let nginx = Nginx::start(&tidegate);
     assert_eq!(statuses(nginx.port(), "/", 20), [200; 20]);
+    let nothing_to_say = get(nginx.port(), "/").header("RateLimit").is_none();
+    assert!(nothing_to_say, "no numbers where nobody has counted");
     let log = tidegate.log();
     let said = log.lines().find(|line| {
         line.contains("the store") && line.contains("on_error decides") && line.contains("default")
