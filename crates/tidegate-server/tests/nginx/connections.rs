@@ -4,7 +4,7 @@ use crate::client::statuses;
 use crate::nginx::Nginx;
 use crate::process::Folder;
 use crate::relay::Relay;
-use crate::tidegate::Tidegate;
+use crate::tidegate::{Tidegate, default_policy};
 
 /// The workers of nginx keep connections of their own: at most as many as there are
 /// requests at once, which is one here.
@@ -40,8 +40,8 @@ fn a_refusal_with_a_body_would_not() {
 fn a_socket_file_serves_as_well_as_a_port() {
     let folder = Folder::new();
     let socket = format!("unix:{}/socket", folder.path().display());
-    let policies = "[[policies]]\nname = \"default\"\nkey = \"{ip}\"\nlimit = \"5r/m\"\n";
-    let tidegate = Tidegate::start_with(policies, &["--http", &socket]);
+    let policies = default_policy("{ip}", "5r/m");
+    let tidegate = Tidegate::start_with(&policies, &["--http", &socket]);
     let nginx = Nginx::start_with(&[&socket], &[]);
     let mut expected = vec![200; 5];
     expected.extend([429; 20]);

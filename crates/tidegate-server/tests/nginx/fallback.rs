@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{get, statuses};
 use crate::nginx::{Change, Nginx};
-use crate::tidegate::Tidegate;
+use crate::tidegate::{Tidegate, default_policy};
 
 /// The one line that decides.
 const CLOSED: Change<'static> = (
@@ -52,6 +52,19 @@ fn a_tidegate_that_stands_still_is_not_waited_for() {
         let waited = start.elapsed();
         assert!(waited < Duration::from_secs(2), "{waited:?}");
     }
+}
+
+#[test]
+fn a_tidegate_that_is_back_is_asked_again() {
+    let policies = default_policy("{ip}", "2r/m");
+    let mut first = Tidegate::start(&policies);
+    let address = first.address();
+    let nginx = Nginx::start(&first);
+    // Connections that are kept open, and whose other end is then another process.
+    assert_eq!(statuses(nginx.port(), "/", 4), [200, 200, 429, 429]);
+    first.process().kill();
+    let _second = Tidegate::start_with(&policies, &["--http", &address]);
+    assert_eq!(statuses(nginx.port(), "/", 4), [200, 200, 429, 429]);
 }
 
 #[test]

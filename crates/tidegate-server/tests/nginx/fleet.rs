@@ -3,19 +3,12 @@
 use crate::client::statuses;
 use crate::nginx::Nginx;
 use crate::redis::Redis;
-use crate::tidegate::Tidegate;
-
-const POLICY: &str = "
-[[policies]]
-name = \"default\"
-key = \"{ip}\"
-limit = \"40r/h\"
-";
+use crate::tidegate::{Tidegate, default_policy};
 
 #[test]
 fn two_nginx_and_two_tidegates_on_one_redis_share_one_limit() {
     let redis = Redis::start();
-    let config = redis.config() + POLICY;
+    let config = redis.config() + &default_policy("{ip}", "40r/h");
     let tidegates = [(); 2].map(|()| Tidegate::start(&config));
     let fleet: Vec<Nginx> = tidegates.iter().map(Nginx::start).collect();
     let passed: usize = std::thread::scope(|scope| {

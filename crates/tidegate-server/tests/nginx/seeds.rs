@@ -6,7 +6,7 @@ use crate::client::{Response, get, send, statuses};
 use crate::nginx::{Change, Nginx};
 use crate::process::{Folder, free_port};
 use crate::redis::Redis;
-use crate::tidegate::Tidegate;
+use crate::tidegate::{Tidegate, default_policy};
 
 /// Three more headers, with the lines that `limit.conf` asks for in that case.
 const MORE_HEADERS: [Change<'static>; 2] = [
@@ -54,12 +54,7 @@ fn login_zone_of_100_requests_a_second() {
 
 #[test]
 fn two_requests_a_minute_and_four_of_them_a_fifth_of_a_second_apart() {
-    let policies = "
-        [[policies]]
-        name = \"default\"
-        key = \"{ip}\"
-        limit = \"2r/m\"
-    ";
+    let policies = default_policy("{ip}", "2r/m");
     for algorithm in ["token_bucket", "sliding_window", "sliding_log"] {
         let policies = format!("{policies}algorithm = \"{algorithm}\"\n");
         let tidegate = Tidegate::start(&policies);
@@ -76,13 +71,8 @@ fn two_requests_a_minute_and_four_of_them_a_fifth_of_a_second_apart() {
 
 #[test]
 fn get_head_and_put_are_keys_of_their_own() {
-    let policies = "
-        [[policies]]
-        name = \"default\"
-        key = \"{method}\"
-        limit = \"2r/m\"
-    ";
-    let tidegate = Tidegate::start(policies);
+    let policies = default_policy("{method}", "2r/m");
+    let tidegate = Tidegate::start(&policies);
     let nginx = Nginx::start(&tidegate);
     for method in ["GET", "HEAD", "PUT"] {
         let statuses = [(); 4].map(|()| send(nginx.port(), method, "/", &[]).status);
@@ -267,15 +257,10 @@ fn a_script_of_ones_own_renames_a_header() {
 
 #[test]
 fn redis_on_a_dead_port_lets_all_pass_and_says_so() {
-    let policies = "
-        [[policies]]
-        name = \"default\"
-        key = \"{ip}\"
-        limit = \"2r/m\"
-    ";
+    let policies = default_policy("{ip}", "2r/m");
     let port = free_port();
     let store = format!("redis://127.0.0.1:{port}/0");
-    let tidegate = Tidegate::start_with(policies, &["--store", &store]);
+    let tidegate = Tidegate::start_with(&policies, &["--store", &store]);
     let nginx = Nginx::start(&tidegate);
     assert_eq!(statuses(nginx.port(), "/", 20), [200; 20]);
     let nothing_to_say = get(nginx.port(), "/").header("RateLimit").is_none();

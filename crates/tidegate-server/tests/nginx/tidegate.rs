@@ -99,6 +99,11 @@ impl Tidegate {
     }
 }
 
+/// The policy of locations that choose none.
+pub(crate) fn default_policy(key: &str, limit: &str) -> String {
+    format!("[[policies]]\nname = \"default\"\nkey = {key:?}\nlimit = {limit:?}\n")
+}
+
 /// A file of `examples/nginx/`.
 pub(crate) fn example(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
