@@ -46,6 +46,8 @@ struct Inner {
     lines: Limiter,
     /// Whether the log says that the store keeps failing.
     said_to_fail: AtomicBool,
+    /// Whether the last question had an answer.
+    up: AtomicBool,
 }
 
 /// How to reach a server, and how long to wait for it.
@@ -64,6 +66,9 @@ pub struct RedisOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
+    /// Whether the last question that was put had an answer, whatever it said; true before
+    /// the first one.
+    pub up: bool,
     /// Whether the store is not asked at the moment, because it kept failing.
     pub breaker_open: bool,
     /// Questions that were put: checks, looks, refunds, resets.
@@ -176,6 +181,7 @@ impl RedisStore {
             retries: AtomicU64::new(0),
             lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
             said_to_fail: AtomicBool::new(false),
+            up: AtomicBool::new(true),
         })))
     }
 
@@ -192,6 +198,7 @@ impl RedisStore {
         let count = |counter: &AtomicU64| counter.load(Relaxed);
         let errors = ErrorKind::ALL.iter().zip(&inner.errors);
         RedisStats {
+            up: inner.up.load(Relaxed),
             breaker_open: inner.servers.all().iter().any(|node| node.is_open()),
             questions: count(&inner.traffic.questions),
             commands: count(&inner.traffic.commands),
@@ -274,7 +281,10 @@ impl RedisStore {
                 continue;
             }
             let deadline = Instant::now() + self.0.timeout;
-            let Ok(Answer::Value(info)) = node.attempt(&question, false, deadline).await else {
+            let asked = node.attempt(&question, false, deadline).await;
+            let error = asked.as_ref().err().map(StoreError::kind);
+            self.heard(!error.is_some_and(ErrorKind::speaks_of_the_store));
+            let Ok(Answer::Value(info)) = asked else {
                 continue;
             };
             let info: Option<String> = redis::from_redis_value(info).ok();
@@ -382,7 +392,16 @@ impl RedisStore {
         })
     }
 
+    /// Whether the last question had an answer.
+    fn heard(&self, up: bool) {
+        // Nearly always as before: those who read it need not read it again.
+        if self.0.up.load(Relaxed) != up {
+            self.0.up.store(up, Relaxed);
+        }
+    }
+
     fn answered(&self, node: &Node, asked: Asked) {
+        self.heard(true);
         let change = node.answered(asked);
         if change == Some(Change::Closed) && self.0.said_to_fail.swap(false, Relaxed) {
             tracing::info!(
@@ -399,6 +418,7 @@ impl RedisStore {
             // About ourselves: says nothing about the store.
             ErrorKind::QueueFull | ErrorKind::BreakerOpen => {}
             kind if kind.speaks_of_the_store() => {
+                self.heard(false);
                 let failure = match kind {
                     ErrorKind::OutcomeUnknown => Failure::Lost,
                     ErrorKind::Timeout => Failure::Waited,

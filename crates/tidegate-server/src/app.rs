@@ -1,6 +1,6 @@
 //! What all requests share: the limiter in force, the metrics, and whether to send more.
 
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -8,9 +8,10 @@ use arc_swap::ArcSwap;
 use http::HeaderName;
 use subtle::ConstantTimeEq;
 use tidegate::{Config, Limit, Limiter};
-use tidegate_redis::{ErrorKind, SetupError, SharedLimiter, StoreError};
+use tidegate_redis::{ErrorKind, SetupError, SharedLimiter, Store, StoreError};
 use tokio_rustls::TlsAcceptor;
 
+use crate::http::query::RESERVED;
 use crate::metrics::{Meters, Metrics};
 use crate::serve::tls;
 use crate::settings::{LoadError, Loaded, reveal};
@@ -24,6 +25,8 @@ pub struct App {
     draining: AtomicBool,
     /// Tells this process from others that keep counts in memory.
     pub(crate) instance: u64,
+    /// Makes of a key what stands in the log.
+    pub(crate) redaction: RandomState,
     /// Keeps log lines about requests from flooding.
     pub(crate) lines: Limiter,
 }
@@ -76,7 +79,8 @@ impl App {
             metrics,
             probed: AtomicBool::new(false),
             draining: AtomicBool::new(false),
-            instance: std::hash::RandomState::new().build_hasher().finish(),
+            redaction: RandomState::new(),
+            instance: RandomState::new().build_hasher().finish(),
             lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
         })
     }
@@ -122,8 +126,21 @@ impl App {
 
     /// Asks every store once, and says what looks wrong.
     pub(crate) async fn probe(&self, running: &Running) {
-        for warning in running.config.warnings() {
+        for warning in running.warnings() {
             tracing::warn!("{warning}");
+        }
+        for warning in running.limiter.warnings().await {
+            tracing::warn!("{warning}");
+        }
+        for (name, store) in running.limiter.stores() {
+            if let Store::Redis(store) = store
+                && !store.stats().up
+            {
+                tracing::warn!(
+                    store = name,
+                    "the store does not answer: until it does, on_error decides"
+                );
+            }
         }
         self.probed.store(true, Relaxed);
     }
@@ -150,6 +167,22 @@ impl Running {
             meters: metrics.meters(&config.policies),
             config,
         })
+    }
+
+    /// What is allowed and yet looks like a mistake.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.config.warnings();
+        for policy in &self.config.policies {
+            let levels = policy.levels().iter();
+            let mut names = levels.flat_map(|level| level.key().attributes());
+            if let Some(name) = names.find(|name| RESERVED.contains(name)) {
+                warnings.push(format!(
+                    "policy {:?}: the attribute {name:?} means something else in a URL: only /v1/check can be asked",
+                    policy.name()
+                ));
+            }
+        }
+        warnings
     }
 
     /// Finds scripts that no store could run. A store that is down is asked again by

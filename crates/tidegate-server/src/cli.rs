@@ -1,9 +1,11 @@
 //! What can be said on the command line.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::Resettable;
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tidegate::{Address, Cost, StoreUrl};
 
@@ -19,6 +21,28 @@ pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Arguments {
+    /// What this process was started with. A variable that is empty is as good as one
+    /// that is not set: some tools can only make them so.
+    pub fn read() -> Result<Self, clap::Error> {
+        let matches = without_empty_variables(Self::command()).try_get_matches()?;
+        Self::from_arg_matches(&matches)
+    }
+}
+
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |arg: &Arg| {
+        let value = arg.get_env().and_then(std::env::var_os);
+        value.is_some_and(|value| value.is_empty())
+    };
+    command
+        .mut_args(|arg| match is_empty(&arg) {
+            true => arg.env(Resettable::Reset),
+            false => arg,
+        })
+        .mut_subcommands(without_empty_variables)
 }
 
 /// What to do.
@@ -55,10 +79,15 @@ pub struct Source {
         long,
         value_name = "URL",
         env = "TIDEGATE_STORE",
-        hide_env_values = true
+        hide_env_values = true,
+        value_parser = store
     )]
-    pub store: Option<StoreUrl>,
+    pub store: Option<MaybeUrl>,
 }
+
+/// The URL of a store, or what is wrong with it. That is said later on: the message of
+/// the command line would repeat the URL, and with it a password.
+pub type MaybeUrl = Result<StoreUrl, String>;
 
 /// `tidegate serve`.
 #[derive(Debug, Clone, Args)]
@@ -94,6 +123,10 @@ pub struct Serve {
     /// balancers can look away.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     pub drain: Duration,
+    /// How long a connection may be without a request before it is closed: longer than
+    /// proxies keep theirs.
+    #[arg(long, value_name = "SECONDS", default_value = "75", value_parser = idle)]
+    pub idle: Duration,
 }
 
 /// How much to log.
@@ -194,10 +227,19 @@ fn attribute(text: &str) -> Result<(String, String), String> {
     }
 }
 
+fn store(text: &str) -> Result<MaybeUrl, Infallible> {
+    Ok(text.parse())
+}
+
 fn cost(text: &str) -> Result<Cost, String> {
     let number = text.parse().ok();
     let cost = number.and_then(|number| Cost::new(number).ok());
     cost.ok_or_else(|| format!("expected a whole number from 1 to {}", u32::MAX))
+}
+
+fn idle(text: &str) -> Result<Duration, String> {
+    let idle = seconds(text).ok().filter(|idle| !idle.is_zero());
+    idle.ok_or_else(|| "expected whole seconds, from 1 to 600".into())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST};
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
@@ -59,17 +59,44 @@ impl Client {
                 Address::Tcp(place) => {
                     let stream = TcpStream::connect(place).await;
                     let stream = stream.with_context(|| self.nobody())?;
-                    send(stream, request(method, path, token, body, place)?).await
+                    self.send(stream, request(method, path, token, body, place)?)
+                        .await
                 }
                 Address::Unix(place) => {
                     let stream = UnixStream::connect(place).await;
                     let stream = stream.with_context(|| self.nobody())?;
-                    send(stream, request(method, path, token, body, "localhost")?).await
+                    self.send(stream, request(method, path, token, body, "localhost")?)
+                        .await
                 }
             }
         };
         let answer = timeout(PATIENCE, asked).await;
         answer.with_context(|| format!("{}: no answer within {PATIENCE:?}", self.url))?
+    }
+
+    async fn send<I>(&self, stream: I, request: Request<Full<Bytes>>) -> anyhow::Result<Value>
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let another = || {
+            let url = &self.url;
+            format!("{url}: not the answer of a tidegate: is it another server that listens there?")
+        };
+        let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let answer = sender.send_request(request).await;
+        let answer = answer.with_context(another)?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.with_context(another)?;
+        let body: Value = serde_json::from_slice(&body.to_bytes()).with_context(another)?;
+        let detail = body["detail"].as_str().unwrap_or("no reason given");
+        match status {
+            _ if status.is_success() => Ok(body),
+            StatusCode::UNAUTHORIZED => bail!(
+                "the server answers {status}: {detail}: give it with --token or TIDEGATE_ADMIN_TOKEN"
+            ),
+            _ => bail!("the server answers {status}: {detail}"),
+        }
     }
 
     fn nobody(&self) -> String {
@@ -93,23 +120,4 @@ fn request(
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }
     Ok(request.body(Full::new(body.into()))?)
-}
-
-async fn send<I>(stream: I, request: Request<Full<Bytes>>) -> anyhow::Result<Value>
-where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let answer = sender.send_request(request).await?;
-    let status = answer.status();
-    let body = answer.into_body().collect().await?.to_bytes();
-    let body: Value = serde_json::from_slice(&body).context("the answer is no JSON")?;
-    match status.is_success() {
-        true => Ok(body),
-        false => match body["detail"].as_str() {
-            Some(detail) => bail!("the server answers {status}: {detail}"),
-            None => bail!("the server answers {status}"),
-        },
-    }
 }

@@ -16,7 +16,7 @@ pub(crate) fn start(level: Level, format: Format) {
         Level::Debug => LevelFilter::DEBUG,
         Level::Trace => LevelFilter::TRACE,
     };
-    let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let color = std::io::stderr().is_terminal() && !is_set("NO_COLOR");
     let lines = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
@@ -26,4 +26,9 @@ pub(crate) fn start(level: Level, format: Format) {
         Format::Text => lines.init(),
         Format::Json => lines.json().flatten_event(true).init(),
     }
+}
+
+/// Whether a variable has any value but an empty one (no-color.org).
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }

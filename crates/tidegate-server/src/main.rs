@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use tidegate_server::cli::Arguments;
 use tidegate_server::commands;
 
 fn main() -> ExitCode {
-    commands::run(Arguments::parse())
+    match Arguments::read() {
+        Ok(arguments) => commands::run(arguments),
+        Err(error) => commands::misunderstood(&error),
+    }
 }

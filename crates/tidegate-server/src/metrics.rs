@@ -1,6 +1,7 @@
 //! What is counted, and the text that a scrape gets. Keys are never labels.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::{
@@ -30,6 +31,8 @@ pub(crate) struct Metrics {
     evicted: IntCounter,
     reloads: IntCounterVec,
     connections: IntGauge,
+    /// Held by a scrape while it sets what others have counted.
+    scrape: Mutex<()>,
 }
 
 /// Those of each policy, at hand.
@@ -73,7 +76,10 @@ impl Metrics {
                 "Checks that a store has not answered, by why.",
                 &["store", "kind"],
             ),
-            store_up: gauges("store_up", "Whether a store answers."),
+            store_up: gauges(
+                "store_up",
+                "Whether a store has answered the last question put to it.",
+            ),
             breaker_open: gauges(
                 "breaker_open",
                 "Whether a store has kept failing, and is not asked for a while.",
@@ -92,6 +98,7 @@ impl Metrics {
                 "connections",
                 "Connections open now.",
             ))),
+            scrape: Mutex::new(()),
             registry,
         };
         let version = env!("CARGO_PKG_VERSION");
@@ -153,6 +160,10 @@ impl Metrics {
 
     /// The text for a scrape, with what the stores say now.
     pub(crate) fn text(&self, limiter: &SharedLimiter) -> Vec<u8> {
+        let _alone = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        // Stores of a config before this one are gone.
+        self.store_up.reset();
+        self.breaker_open.reset();
         let (mut keys, mut evicted) = (0, 0);
         for (name, store) in limiter.stores() {
             let (up, breaker_open) = match store {
@@ -168,7 +179,7 @@ impl Metrics {
                         let labels = [name, kind.as_str()];
                         raise(&self.store_errors.with_label_values(&labels), errors);
                     }
-                    (!stats.breaker_open, stats.breaker_open)
+                    (stats.up, stats.breaker_open)
                 }
             };
             self.store_up.with_label_values(&[name]).set(up.into());

@@ -8,31 +8,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::app::{App, Running};
-use crate::settings::Settings;
+use crate::app::App;
+use crate::settings::{Seen, Settings};
 
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Takes a new config whenever there is one, for ever.
-pub async fn watch(app: Arc<App>, settings: Settings) -> std::io::Result<()> {
-    let mut hangup = signal(SignalKind::hangup())?;
+/// Takes a new config whenever there is one, for ever. `taken` is what was read of the
+/// one in force.
+pub async fn watch(app: Arc<App>, settings: Settings, mut taken: Seen, mut hangup: Signal) {
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut running = app.running();
-    let mut taken = read(&settings, &running).await;
     let mut candidate = None;
     loop {
         let asked = tokio::select! {
             _ = hangup.recv() => true,
             _ = tick.tick() => false,
         };
-        let now = read(&settings, &running).await;
+        let now = look(&settings, &taken).await;
         if !asked {
-            // Not there: in the middle of being replaced.
-            if now.is_none() || now == taken {
+            // Nothing: in the middle of being replaced.
+            if now.is_none() || now.as_ref() == Some(&taken) {
                 candidate = None;
                 continue;
             }
@@ -41,26 +39,29 @@ pub async fn watch(app: Arc<App>, settings: Settings) -> std::io::Result<()> {
                 continue;
             }
         }
-        reload(&app, &settings).await;
-        running = app.running();
-        taken = read(&settings, &running).await;
+        // A config that cannot be read at all has no other files.
+        let read = reload(&app, &settings).await;
+        if let Some(read) = read.or(now) {
+            taken = read;
+        }
         candidate = None;
     }
 }
 
 /// What there is to read now. Reading may take a while where files are far away.
-async fn read(settings: &Settings, running: &Arc<Running>) -> Option<Vec<u8>> {
-    let (settings, running) = (settings.clone(), Arc::clone(running));
-    let read = tokio::task::spawn_blocking(move || settings.peek(&running.config));
+async fn look(settings: &Settings, taken: &Seen) -> Option<Seen> {
+    let (settings, taken) = (settings.clone(), taken.clone());
+    let read = tokio::task::spawn_blocking(move || settings.look(&taken));
     read.await.ok().flatten()
 }
 
 /// Reads the config and puts it in force, or says why not and goes on with the old one.
-async fn reload(app: &App, settings: &Settings) {
+/// Returns what was read, if it was a config.
+async fn reload(app: &App, settings: &Settings) -> Option<Seen> {
     let before = app.running();
-    let changed = match settings.load() {
-        Ok(loaded) => app.change(loaded).await,
-        Err(error) => Err(error.into()),
+    let (seen, changed) = match settings.load() {
+        Ok(loaded) => (Some(loaded.seen.clone()), app.change(loaded).await),
+        Err(error) => (None, Err(error.into())),
     };
     app.metrics.reloaded(changed.is_ok());
     match changed {
@@ -75,7 +76,10 @@ async fn reload(app: &App, settings: &Settings) {
             app.probe(&running).await;
         }
         Err(error) => {
-            tracing::error!(%error, "the config is wrong, and the old one stays in force");
+            for error in error.to_string().lines() {
+                tracing::error!(error, "the config is wrong, and the old one stays in force");
+            }
         }
     }
+    seen
 }

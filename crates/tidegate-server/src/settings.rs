@@ -21,8 +21,17 @@ pub struct Loaded {
     pub config: Config,
     /// What its relative paths are relative to.
     pub folder: PathBuf,
-    /// Everything that was read to make it, to tell whether it has changed.
-    pub read: Vec<u8>,
+    /// Everything that was read to make it.
+    pub seen: Seen,
+}
+
+/// What was read at a time, to tell whether it has changed since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// What stood in the file, then in each of the files that it names.
+    contents: Vec<Option<Vec<u8>>>,
+    /// Their names.
+    named: Vec<PathBuf>,
 }
 
 /// Why there is no config.
@@ -42,6 +51,9 @@ pub enum LoadError {
     /// What stands in it is wrong: a line each.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
+    /// The store of the command line is none.
+    #[error("--store: {0}")]
+    Store(String),
     /// A secret is not where the config says.
     #[error("{field}: the environment variable {variable} {problem}")]
     Secret {
@@ -56,24 +68,17 @@ pub enum LoadError {
 
 impl Settings {
     /// What the command line says.
-    #[must_use]
-    pub fn new(source: &Source, http: &[Address]) -> Self {
-        Self {
+    pub fn new(source: &Source, http: &[Address]) -> Result<Self, LoadError> {
+        Ok(Self {
             file: source.config.clone(),
-            store: source.store.clone(),
+            store: source.store.clone().transpose().map_err(LoadError::Store)?,
             http: http.to_vec(),
-        }
-    }
-
-    /// The config file, if there is one.
-    #[must_use]
-    pub fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
+        })
     }
 
     /// Reads the config.
     pub fn load(&self) -> Result<Loaded, LoadError> {
-        let (mut config, mut read) = match &self.file {
+        let (mut config, own) = match &self.file {
             Some(file) => {
                 let name = file.display().to_string();
                 let bytes = std::fs::read(file).map_err(|error| LoadError::File {
@@ -82,9 +87,9 @@ impl Settings {
                 })?;
                 let text = std::str::from_utf8(&bytes);
                 let text = text.map_err(|_| LoadError::Encoding(name.clone()))?;
-                (Config::parse(text, &name)?, bytes)
+                (Config::parse(text, &name)?, Some(bytes))
             }
-            None => (Config::default(), Vec::new()),
+            None => (Config::default(), None),
         };
         if let Some(url) = &self.store {
             let default = config.stores.entry("default".into()).or_default();
@@ -93,38 +98,46 @@ impl Settings {
         if !self.http.is_empty() {
             config.server.http.clone_from(&self.http);
         }
-        self.add_files(&config, &mut read);
+        let folder = self.folder();
+        let named = files_named_in(&config).into_iter();
+        let named: Vec<PathBuf> = named.map(|path| folder.join(path)).collect();
         Ok(Loaded {
+            seen: Seen::new(own, named),
             config,
-            folder: self.folder(),
-            read,
+            folder,
         })
     }
 
-    /// What there is to read now, to tell whether it has changed: `None` when the file
-    /// is not there, as in the middle of being replaced.
+    /// What there is to read now of the files that were read `before`. `None` when the
+    /// file is in the middle of being replaced, as when it is not there or empty, and
+    /// when it is no file: a pipe can be read only once.
     #[must_use]
-    pub fn peek(&self, config: &Config) -> Option<Vec<u8>> {
-        let mut read = match &self.file {
-            Some(file) => std::fs::read(file).ok()?,
-            None => Vec::new(),
+    pub fn look(&self, before: &Seen) -> Option<Seen> {
+        let own = match &self.file {
+            Some(file) => {
+                let is_file = std::fs::metadata(file).is_ok_and(|it| it.is_file());
+                let bytes = is_file.then(|| std::fs::read(file).ok()).flatten()?;
+                Some(bytes).filter(|bytes| !bytes.is_empty())?.into()
+            }
+            None => None,
         };
-        self.add_files(config, &mut read);
-        Some(read)
-    }
-
-    fn add_files(&self, config: &Config, read: &mut Vec<u8>) {
-        let folder = self.folder();
-        for path in files_named_in(config) {
-            read.push(0);
-            // What is missing will be said by whoever needs it.
-            read.extend(std::fs::read(folder.join(path)).unwrap_or_default());
-        }
+        Some(Seen::new(own, before.named.clone()))
     }
 
     fn folder(&self) -> PathBuf {
         let folder = self.file.as_deref().and_then(Path::parent);
         folder.map(Path::to_owned).unwrap_or_default()
+    }
+}
+
+impl Seen {
+    fn new(own: Option<Vec<u8>>, named: Vec<PathBuf>) -> Self {
+        // What is missing will be said by whoever needs it.
+        let files = named.iter().map(|path| std::fs::read(path).ok());
+        Self {
+            contents: std::iter::once(own).chain(files).collect(),
+            named,
+        }
     }
 }
 

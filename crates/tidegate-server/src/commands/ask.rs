@@ -7,15 +7,17 @@ use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tidegate::{StoreUrl, Which};
-use tidegate_redis::SharedLimiter;
+use tidegate_redis::{SharedLimiter, TryCheckError};
 
 use super::say;
 use crate::cli::{Check, Question, Reset};
 use crate::client::Client;
 use crate::http::decision::DecisionBody;
+use crate::http::query::RESERVED;
 use crate::settings::Settings;
 
 pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
+    each_once(&check.question)?;
     let Question {
         policy, attributes, ..
     } = &check.question;
@@ -39,9 +41,10 @@ pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
         None => {
             let limiter = limiter(&check.question)?;
             let decision = match check.peek {
-                true => limiter.peek(policy, attributes, check.cost).await?,
-                false => limiter.try_check(policy, attributes, check.cost).await?,
+                true => limiter.peek(policy, attributes, check.cost).await,
+                false => limiter.try_check(policy, attributes, check.cost).await,
             };
+            let decision = decision.map_err(unanswered)?;
             serde_json::to_value(DecisionBody::new(&decision, attributes, 0))?
         }
     };
@@ -56,6 +59,7 @@ pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
+    each_once(&reset.question)?;
     let Question {
         policy, attributes, ..
     } = &reset.question;
@@ -66,6 +70,12 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     };
     let forgotten = match &reset.question.server {
         Some(server) => {
+            let mut names = attributes.iter().map(|(name, _)| name.as_str());
+            if let Some(name) = names.find(|name| RESERVED.contains(name)) {
+                bail!(
+                    "the attribute {name:?} means something else in a URL: expected --config in place of --server"
+                );
+            }
             let mut query: Vec<String> = attributes
                 .iter()
                 .map(|(name, value)| format!("{}={}", encoded(name), encoded(value)))
@@ -85,7 +95,8 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         }
         None => {
             let limiter = limiter(&reset.question)?;
-            limiter.reset(policy, attributes, which).await? as u64
+            let forgotten = limiter.reset(policy, attributes, which).await;
+            forgotten.map_err(unanswered)? as u64
         }
     };
     say(&match forgotten {
@@ -96,9 +107,21 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Of two values of one attribute, nobody could say which is meant.
+fn each_once(question: &Question) -> anyhow::Result<()> {
+    let names = || question.attributes.iter().map(|(name, _)| name);
+    match names()
+        .enumerate()
+        .find(|(index, name)| names().take(*index).any(|other| other == *name))
+    {
+        Some((_, name)) => bail!("the attribute {name:?} twice: expected it once"),
+        None => Ok(()),
+    }
+}
+
 /// A limiter over the config's stores, if they can be reached from another process.
 fn limiter(question: &Question) -> anyhow::Result<SharedLimiter> {
-    let loaded = Settings::new(&question.source, &[]).load()?;
+    let loaded = Settings::new(&question.source, &[])?.load()?;
     let config = &loaded.config;
     let policy = config.policies.iter();
     let mut policy = policy.filter(|policy| policy.name() == question.policy);
@@ -117,6 +140,15 @@ fn limiter(question: &Question) -> anyhow::Result<SharedLimiter> {
         );
     }
     SharedLimiter::from_config(config, &loaded.folder).context("the config cannot be used")
+}
+
+fn unanswered(error: TryCheckError) -> anyhow::Error {
+    match error {
+        TryCheckError::Check(error) => error.into(),
+        TryCheckError::Store(error) => anyhow::anyhow!(
+            "the store has not answered: {error}: does it run where the config says?"
+        ),
+    }
 }
 
 fn encoded(text: &str) -> String {

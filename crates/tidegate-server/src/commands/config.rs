@@ -16,7 +16,7 @@ pub(super) fn run(command: &Config) -> ExitCode {
         store: None,
     };
     // All of it, as a start would: scripts and certificates are read, too.
-    let loaded = Settings::new(&source, &[]).load();
+    let loaded = Settings::new(&source, &[]).and_then(|settings| settings.load());
     match loaded {
         Ok(loaded) => {
             let count = loaded.config.policies.len();
@@ -25,7 +25,8 @@ pub(super) fn run(command: &Config) -> ExitCode {
             }
             match App::new(loaded) {
                 Ok(_) => {
-                    say(&format!("{}: right, {count} policies", file.display()));
+                    let policies = if count == 1 { "policy" } else { "policies" };
+                    say(&format!("{}: right, {count} {policies}", file.display()));
                     ExitCode::SUCCESS
                 }
                 Err(error) => {

@@ -4,9 +4,11 @@ mod ask;
 mod config;
 mod serve;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
+use clap::error::ErrorKind;
 
 use crate::cli::{Arguments, Command};
 
@@ -22,8 +24,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Reset(reset) => block_on(ask::reset(&reset)),
         Command::Config(command) => Ok(config::run(&command)),
         Command::Completions { shell } => {
-            let mut command = Arguments::command();
-            clap_complete::generate(shell, &mut command, "tidegate", &mut std::io::stdout());
+            let (mut command, mut script) = (Arguments::command(), Vec::new());
+            clap_complete::generate(shell, &mut command, "tidegate", &mut script);
+            say(&String::from_utf8_lossy(&script));
             Ok(ExitCode::SUCCESS)
         }
     };
@@ -45,15 +48,33 @@ fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::
     reason = "this is what a command says to its user"
 )]
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("tidegate: {error:#}");
+    for line in format!("{error:#}").lines() {
+        eprintln!("tidegate: {line}");
+    }
     ExitCode::from(FAILED)
 }
 
+/// Says on one line what is wrong with the command line; help and the version are what
+/// they are.
+#[must_use]
+pub fn misunderstood(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // Nobody is left to be told where this does not arrive.
+        drop(error.print());
+        return ExitCode::from(u8::from(error.use_stderr()) * FAILED);
+    }
+    let text = error.render().to_string();
+    let lines = text.lines().map(str::trim);
+    let lines =
+        lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    let text = lines.join(" ");
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    fail(&anyhow::anyhow!("{text}; see `tidegate --help`"))
+}
+
 /// What a command says to its user.
-#[expect(
-    clippy::print_stdout,
-    reason = "this is what a command says to its user"
-)]
 fn say(text: &str) {
-    println!("{text}");
+    // Whoever reads it may have heard enough, as `head` does.
+    drop(writeln!(std::io::stdout(), "{}", text.trim_end()));
 }

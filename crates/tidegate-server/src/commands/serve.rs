@@ -4,17 +4,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use tidegate::Config;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::app::App;
 use crate::cli::Serve;
+use crate::serve::{Signals, Times};
 use crate::settings::Settings;
 use crate::{log, reload, serve};
 
 pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     log::start(arguments.log, arguments.log_format);
-    let settings = Settings::new(&arguments.source, &arguments.http);
+    // Before anybody could know that it runs.
+    let (signals, hangup) = (Signals::new()?, signal(SignalKind::hangup())?);
+    let settings = Settings::new(&arguments.source, &arguments.http)?;
     let loaded = settings.load()?;
-    let config = loaded.config.clone();
+    let (config, seen) = (loaded.config.clone(), loaded.seen.clone());
     let app = Arc::new(App::new(loaded)?);
     app.verify().await?;
     let listeners = serve::listen(&config.server.http).await?;
@@ -28,8 +32,12 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     }
     let probe = Arc::clone(&app);
     tokio::spawn(async move { probe.probe(&probe.running()).await });
-    tokio::spawn(reload::watch(Arc::clone(&app), settings));
-    serve::run(app, listeners, arguments.drain).await?;
+    tokio::spawn(reload::watch(Arc::clone(&app), settings, seen, hangup));
+    let times = Times {
+        drain: arguments.drain,
+        idle: arguments.idle,
+    };
+    serve::run(app, listeners, signals, times).await;
     Ok(ExitCode::SUCCESS)
 }
 

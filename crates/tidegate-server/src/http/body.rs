@@ -12,13 +12,17 @@ use super::Problem;
 /// The longest body.
 pub(crate) const MAX_BODY: usize = 1 << 20;
 
+/// Of a body that is too long, how much is read and thrown away. A client that is still
+/// sending when the connection ends does not see the answer.
+const MAX_READ: usize = 4 * MAX_BODY;
+
 /// How long a client may take to send it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The whole body.
 pub(super) async fn read(body: Incoming) -> Result<Bytes, Problem> {
     let known = body.size_hint().lower();
-    if known > MAX_BODY as u64 {
+    if known > MAX_READ as u64 {
         return Err(too_long());
     }
     let read = tokio::time::timeout(PATIENCE, collect(body)).await;
@@ -31,20 +35,24 @@ pub(super) async fn read(body: Incoming) -> Result<Bytes, Problem> {
 async fn collect(mut body: Incoming) -> Result<Bytes, Problem> {
     // Nearly every body comes in one piece.
     let mut first: Option<Bytes> = None;
-    let mut more = BytesMut::new();
+    let (mut more, mut length) = (BytesMut::new(), 0);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::bad("the body: cut off"))?;
         let Ok(data) = frame.into_data() else {
             continue;
         };
-        let length = first.as_ref().map_or(0, Bytes::len) + more.len() + data.len();
-        if length > MAX_BODY {
+        length += data.len();
+        if length > MAX_READ {
             return Err(too_long());
         }
         match first {
+            _ if length > MAX_BODY => more = BytesMut::new(),
             None => first = Some(data),
             Some(_) => more.extend_from_slice(&data),
         }
+    }
+    if length > MAX_BODY {
+        return Err(too_long());
     }
     let first = first.unwrap_or_default();
     if more.is_empty() {

@@ -18,7 +18,7 @@ use tidegate::{Cost, PolicyDecision};
 use super::decision::{DecisionBody, instance};
 use super::problem::{Problem, ProblemBody};
 use super::query::{MAX_ATTRIBUTES, Pairs, short};
-use super::{Answer, ask, body, json, put_headers};
+use super::{Answer, ask, body, has_numbers, json, put_headers};
 use crate::app::{App, Running};
 
 /// The most questions in one request.
@@ -68,8 +68,7 @@ pub fn parse(body: &[u8]) -> Result<Vec<Result<Question<'_>, String>>, String> {
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
         None => Err("the body: nothing: expected a check in JSON".into()),
         Some(b'[') => {
-            let elements: Vec<&RawValue> =
-                serde_json::from_slice(body).map_err(|error| format!("the body: {error}"))?;
+            let elements: Vec<&RawValue> = serde_json::from_slice(body).map_err(unreadable)?;
             if elements.len() > MAX_BATCH {
                 let count = elements.len();
                 return Err(format!(
@@ -85,8 +84,7 @@ pub fn parse(body: &[u8]) -> Result<Vec<Result<Question<'_>, String>>, String> {
 
 /// Reads one question.
 fn question(text: &[u8]) -> Result<Question<'_>, String> {
-    let body: Body<'_> =
-        serde_json::from_slice(text).map_err(|error| format!("the body: {error}"))?;
+    let body: Body<'_> = serde_json::from_slice(text).map_err(unreadable)?;
     let mut attributes: Pairs<'_> = SmallVec::new();
     for (name, value) in body.attributes.into_iter().flat_map(|texts| texts.0) {
         attributes.push((name.0, value.into_bytes()));
@@ -116,6 +114,20 @@ fn question(text: &[u8]) -> Result<Question<'_>, String> {
         cost: body.cost.0,
         peek: body.peek,
     })
+}
+
+/// Why a body cannot be read. It may repeat a part of the body, but not all of it.
+pub(super) fn unreadable(error: serde_json::Error) -> String {
+    const MOST: usize = 300;
+    const END: usize = 150;
+    let text = error.to_string();
+    let count = text.chars().count();
+    if count <= MOST {
+        return format!("the body: {text}");
+    }
+    let start: String = text.chars().take(MOST - END).collect();
+    let end: String = text.chars().skip(count - END).collect();
+    format!("the body: {start}…{end}")
 }
 
 pub(super) async fn answer(
@@ -173,6 +185,7 @@ async fn decide<'r>(
         peek,
     } = question;
     if *peek {
+        has_numbers(running, policy)?;
         let limiter = &running.limiter;
         return Ok(limiter.peek(policy, &**attributes, *cost).await?);
     }

@@ -1,9 +1,9 @@
 //! A decision in JSON, and in the log.
 
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 use tidegate::{Attributes, Policy, PolicyDecision, StoreUrl};
 
@@ -110,13 +110,13 @@ where
 {
     let policy = decision.policy().name();
     if tracing::enabled!(tracing::Level::DEBUG) {
-        let key = logged_key(running, decision.policy(), attributes);
+        let key = logged_key(app, running, decision.policy(), attributes);
         let (allowed, source) = (decision.allowed(), decision.source().as_str());
         let denied_by = decision.denied_by();
         tracing::debug!(policy, key, allowed, source, denied_by, "decided");
     }
     if decision.would_deny() && app.lines.check(policy).allowed() {
-        let key = logged_key(running, decision.policy(), attributes);
+        let key = logged_key(app, running, decision.policy(), attributes);
         tracing::info!(
             policy,
             key,
@@ -125,8 +125,10 @@ where
     }
 }
 
-/// The key, if it may be shown, or else what tells it from others.
-fn logged_key<A>(running: &Running, policy: &Policy, attributes: &A) -> String
+/// The key, if it may be shown, or else what tells it from others as long as this
+/// process runs. That is hashed with a secret of the process: whoever reads the log
+/// could try all addresses otherwise.
+fn logged_key<A>(app: &App, running: &Running, policy: &Policy, attributes: &A) -> String
 where
     A: Attributes + ?Sized,
 {
@@ -138,9 +140,5 @@ where
     if running.config.server.log_keys {
         return text;
     }
-    let hash = Sha256::digest(text.as_bytes());
-    hash.iter()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    format!("{:016x}", app.redaction.hash_one(text))
 }

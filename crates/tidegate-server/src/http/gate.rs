@@ -24,6 +24,9 @@ pub(super) async fn answer<B>(
 ) -> Result<Answer, Problem> {
     let query = request.uri().query().unwrap_or_default();
     let mut query = Query::parse(query).map_err(Problem::bad)?;
+    query
+        .expect(&["deny", "body", "cost"])
+        .map_err(Problem::bad)?;
     for (header, attribute) in &running.gate_headers {
         let mut values = request.headers().get_all(header).iter();
         if let Some(value) = values.next() {
@@ -54,10 +57,8 @@ fn refusal(query: &Query<'_>) -> Result<Refusal, Problem> {
     let status = match query.reserved("deny") {
         None => StatusCode::TOO_MANY_REQUESTS,
         Some(text) => {
-            let status = text
-                .parse()
-                .ok()
-                .filter(|status| (400..600).contains(status));
+            let status = number(&text).and_then(|status| u16::try_from(status).ok());
+            let status = status.filter(|status| (400..600).contains(status));
             let status = status.and_then(|status| StatusCode::from_u16(status).ok());
             status.ok_or_else(|| {
                 let text = short(&text);
@@ -81,13 +82,17 @@ fn cost(query: &Query<'_>) -> Result<Cost, Problem> {
     let Some(text) = query.reserved("cost") else {
         return Ok(Cost::ONE);
     };
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = text.parse().ok().filter(|_| is_number);
-    let cost = number.and_then(|number| Cost::new(number).ok());
+    let cost = number(&text).and_then(|number| Cost::new(number).ok());
     cost.ok_or_else(|| {
         let (text, most) = (short(&text), u32::MAX);
         Problem::bad(format!(
             "cost: {text:?}: expected a whole number from 1 to {most}"
         ))
     })
+}
+
+/// A number of digits, without a sign.
+fn number(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| digits)
 }

@@ -7,7 +7,7 @@ use tidegate::{Explained, Which};
 use super::decision::milliseconds;
 use super::policies::LimitBody;
 use super::query::{Query, short};
-use super::{Answer, Problem, authorize, json};
+use super::{Answer, Problem, authorize, has_numbers, json};
 use crate::app::Running;
 
 /// A key as it stands.
@@ -48,6 +48,8 @@ pub(super) async fn explain<B>(
     request: &Request<B>,
 ) -> Result<Answer, Problem> {
     let query = Query::parse(request.uri().query().unwrap_or_default()).map_err(Problem::bad)?;
+    query.expect(&[]).map_err(Problem::bad)?;
+    has_numbers(running, policy)?;
     let levels = running.limiter.explain(policy, query.attributes()).await?;
     let policy = running.limiter.policy(policy);
     let policy = policy.expect("it has just been explained");
@@ -67,6 +69,7 @@ pub(super) async fn reset<B>(
 ) -> Result<Answer, Problem> {
     authorize(running, request)?;
     let query = Query::parse(request.uri().query().unwrap_or_default()).map_err(Problem::bad)?;
+    query.expect(&["level", "all"]).map_err(Problem::bad)?;
     let (level, all) = (query.reserved("level"), query.reserved("all"));
     let which = match (&level, all.as_deref()) {
         (Some(_), Some("true")) => {

@@ -11,14 +11,17 @@ mod problem;
 pub mod query;
 mod refund;
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
+use percent_encoding::percent_decode_str;
 use tidegate::{Attributes, CheckError, Cost, PolicyDecision};
+use tracing::{Instrument, Span};
 
 use crate::app::{Access, App, Running};
 pub(crate) use problem::Problem;
@@ -35,21 +38,35 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) async fn answer(app: &App, request: Request<Incoming>) -> Answer {
     let running = app.running();
     let id = request_id(&request);
-    let version = request.version();
-    let mut answer = match route(app, &running, request).await {
-        Ok(answer) => answer,
-        Err(problem) => {
-            tracing::debug!(status = problem.status.as_u16(), detail = %problem.detail, request_id = ?id, "a request that cannot be answered");
-            problem.into_answer()
-        }
+    let (version, is_head) = (request.version(), request.method() == Method::HEAD);
+    // Whatever is logged on the way says which request it is about.
+    let span = match &id {
+        Some(id) => tracing::info_span!("request", id = id.to_str().unwrap_or_default()),
+        None => Span::none(),
     };
-    if let Some(id) = id {
-        answer.headers_mut().insert(&REQUEST_ID, id);
+    let answered = async {
+        route(app, &running, request).await.unwrap_or_else(|problem| {
+            tracing::debug!(status = problem.status.as_u16(), detail = %problem.detail, "a request that cannot be answered");
+            problem.into_answer()
+        })
+    };
+    let mut answer = answered.instrument(span).await;
+    if is_head {
+        // HTTP/2 would send it all the same.
+        let body = std::mem::take(answer.body_mut());
+        let length = body.size_hint().lower();
+        answer.headers_mut().insert(CONTENT_LENGTH, length.into());
     }
+    let headers = answer.headers_mut();
+    if let Some(id) = id {
+        headers.insert(&REQUEST_ID, id);
+    }
+    // Any of these is another one a moment later.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if app.is_draining() && version < Version::HTTP_2 {
         // So that nobody sends another request into a connection that is about to end.
         let close = HeaderValue::from_static("close");
-        answer.headers_mut().insert(CONNECTION, close);
+        headers.insert(CONNECTION, close);
     }
     answer
 }
@@ -61,19 +78,20 @@ async fn route(
 ) -> Result<Answer, Problem> {
     let path = request.uri().path();
     if let Some(policy) = path.strip_prefix("/v1/gate/") {
-        return gate::answer(app, running, policy, &request).await;
+        return gate::answer(app, running, &name(policy), &request).await;
     }
     if let Some(policy) = path.strip_prefix("/v1/keys/") {
+        let policy = name(policy);
         return match *request.method() {
-            Method::GET | Method::HEAD => keys::explain(running, policy, &request).await,
-            Method::DELETE => keys::reset(running, policy, &request).await,
-            _ => Err(Problem::method(&request, "GET, DELETE")),
+            Method::GET | Method::HEAD => keys::explain(running, &policy, &request).await,
+            Method::DELETE => keys::reset(running, &policy, &request).await,
+            _ => Err(Problem::method(&request, "GET, HEAD, DELETE")),
         };
     }
     let (allowed, is_allowed) = match path {
         "/v1/check" | "/v1/refund" => ("POST", request.method() == Method::POST),
         "/v1/policies" | "/openapi.json" | "/metrics" | "/healthz" | "/readyz" => (
-            "GET",
+            "GET, HEAD",
             matches!(*request.method(), Method::GET | Method::HEAD),
         ),
         _ => return Err(Problem::path(path)),
@@ -95,6 +113,22 @@ async fn route(
             Ok(()) => Ok(text("text/plain", "ready\n")),
             Err(why) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)),
         },
+    }
+}
+
+/// The name of a policy, as it stands in a path.
+fn name(part: &str) -> Cow<'_, str> {
+    percent_decode_str(part).decode_utf8_lossy()
+}
+
+/// A script of one's own decides; it has no numbers that could be looked at.
+fn has_numbers(running: &Running, policy: &str) -> Result<(), Problem> {
+    let script = running.limiter.policy(policy).and_then(|it| it.script());
+    match script {
+        None => Ok(()),
+        Some(_) => Err(Problem::bad(format!(
+            "policy {policy:?}: its script decides, which has no numbers to look at"
+        ))),
     }
 }
 
@@ -141,9 +175,8 @@ fn authorize<B>(running: &Running, request: &Request<B>) -> Result<(), Problem> 
 
 fn text(kind: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(body.into()));
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let kind = HeaderValue::from_static(kind);
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
     answer
 }
 
@@ -152,12 +185,27 @@ fn json(value: &impl serde::Serialize) -> Answer {
     text("application/json", body)
 }
 
+/// Headers that say how an answer travels: a policy or its script may name them, but
+/// the answer would be another one, or none.
+const OURS: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::DATE,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
 /// Puts a decision's headers into a response.
 fn put_headers(answer: &mut Answer, decision: &PolicyDecision<'_>) {
     for (name, value) in decision.headers().iter() {
         // A script may name what is no header.
         let name = HeaderName::from_bytes(name.as_bytes());
-        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+        let name = name.ok().filter(|name| !OURS.contains(name));
+        if let (Some(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
             answer.headers_mut().insert(name, value);
         }
     }

@@ -9,8 +9,8 @@ use tidegate::Attributes;
 /// The most names in one query, and the most attributes in one check.
 pub const MAX_ATTRIBUTES: usize = 64;
 
-/// Names that are no attributes.
-const RESERVED: [&str; 5] = ["deny", "body", "cost", "level", "all"];
+/// Names that are no attributes in a URL.
+pub(crate) const RESERVED: [&str; 5] = ["deny", "body", "cost", "level", "all"];
 
 /// Names and values, copied only where they are not written as they are.
 pub(super) type Pairs<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 4]>;
@@ -60,6 +60,17 @@ impl<'a> Query<'a> {
     pub(super) fn add(&mut self, name: &'a str, value: &'a [u8]) {
         if self.attributes.value(name).is_none() {
             self.attributes.push((name.into(), value.into()));
+        }
+    }
+
+    /// Refuses names of our own that mean something elsewhere only.
+    pub(super) fn expect(&self, meant: &[&str]) -> Result<(), String> {
+        let mut names = self.reserved.iter().map(|(name, _)| name);
+        match names.find(|name| !meant.contains(&&***name)) {
+            None => Ok(()),
+            Some(name) => Err(format!(
+                "the query: {name:?} is no attribute, and means nothing here"
+            )),
         }
     }
 

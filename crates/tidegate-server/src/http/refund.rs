@@ -4,6 +4,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
 
+use super::check::unreadable;
 use super::decision::instance;
 use super::{Answer, Problem, authorize, body};
 use crate::app::{App, Running};
@@ -22,8 +23,8 @@ pub(super) async fn answer(
 ) -> Result<Answer, Problem> {
     authorize(running, &request)?;
     let body = body::read(request.into_body()).await?;
-    let body: Body = serde_json::from_slice(&body)
-        .map_err(|error| Problem::bad(format!("the body: {error}")))?;
+    let body: Body =
+        serde_json::from_slice(&body).map_err(|error| Problem::bad(unreadable(error)))?;
     let returned = receipt::decode(&body.receipt)
         .ok_or_else(|| Problem::bad("receipt: expected the text of a decision's receipt"))?;
     let policy = running.limiter.policy(&returned.policy);

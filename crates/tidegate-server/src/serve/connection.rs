@@ -9,6 +9,7 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
+use prometheus::IntGauge;
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -16,10 +17,6 @@ use tokio_rustls::TlsAcceptor;
 use super::Shared;
 use super::listen::Io;
 use crate::http;
-
-/// A connection without a request for so long is closed; one whose client does not even
-/// take what it asked for is dropped after as long again.
-const IDLE: Duration = Duration::from_secs(75);
 
 /// How long a client may take for the handshake of TLS.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -29,6 +26,10 @@ const MAX_HEAD: usize = 64 << 10;
 
 /// Requests of one HTTP/2 connection that are answered at once.
 const MAX_STREAMS: u32 = 250;
+
+/// When all connections are to end: how long a client that has just connected may take
+/// to send its first request.
+const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
 /// Serves a TCP connection.
 pub(super) async fn run_tcp(shared: &Shared, stream: TcpStream, tls: Option<TlsAcceptor>) {
@@ -42,7 +43,8 @@ pub(super) async fn run_tcp(shared: &Shared, stream: TcpStream, tls: Option<TlsA
     }
 }
 
-/// Serves a connection.
+/// Serves a connection. One without a request for as long as `idle` is closed; one whose
+/// client does not even take what it asked for is dropped after as long again.
 pub(super) async fn run(shared: &Shared, stream: impl Io) {
     let begun = Arc::new(AtomicU64::new(0));
     let service = service_fn(|request| {
@@ -51,7 +53,11 @@ pub(super) async fn run(shared: &Shared, stream: impl Io) {
         async move { Ok::<_, Infallible>(http::answer(&app, request).await) }
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().max_buf_size(MAX_HEAD).pipeline_flush(true);
+    builder
+        .http1()
+        .max_buf_size(MAX_HEAD)
+        // Whoever has no more to say may still want to hear the answer.
+        .half_close(true);
     let max_head = u32::try_from(MAX_HEAD).expect("far below");
     builder
         .http2()
@@ -59,11 +65,18 @@ pub(super) async fn run(shared: &Shared, stream: impl Io) {
         .max_header_list_size(max_head);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    let open = shared.app.metrics.connections();
-    open.inc();
+    let _open = Open::new(shared.app.metrics.connections());
     let mut closing = shared.closing.clone();
+    let closing = async {
+        // An error says that nobody is left who could say it.
+        drop(closing.wait_for(|closing| *closing).await);
+        if begun.load(Relaxed) == 0 {
+            tokio::time::sleep(FIRST_REQUEST).await;
+        }
+    };
+    let mut closing = std::pin::pin!(closing);
     let (mut seen, mut ending) = (u64::MAX, false);
-    let mut tick = interval(IDLE);
+    let mut tick = interval(shared.idle);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -85,11 +98,26 @@ pub(super) async fn run(shared: &Shared, stream: impl Io) {
                     }
                 }
             }
-            _ = closing.wait_for(|closing| *closing), if !ending => {
+            () = closing.as_mut(), if !ending => {
                 connection.as_mut().graceful_shutdown();
                 ending = true;
             }
         }
     }
-    open.dec();
+}
+
+/// A connection that counts as open until it is dropped.
+struct Open<'m>(&'m IntGauge);
+
+impl<'m> Open<'m> {
+    fn new(gauge: &'m IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }

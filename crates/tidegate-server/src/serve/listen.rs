@@ -131,11 +131,14 @@ async fn remove_stale(path: &Path) -> anyhow::Result<()> {
         ),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             let is_socket = std::os::unix::fs::FileTypeExt::is_socket;
-            if std::fs::symlink_metadata(path).is_ok_and(|it| is_socket(&it.file_type())) {
-                std::fs::remove_file(path)
-                    .with_context(|| format!("cannot remove the old socket {}", path.display()))?;
+            if !std::fs::symlink_metadata(path).is_ok_and(|it| is_socket(&it.file_type())) {
+                anyhow::bail!(
+                    "unix:{}: something is there that is no socket: choose another path with --http",
+                    path.display()
+                );
             }
-            Ok(())
+            std::fs::remove_file(path)
+                .with_context(|| format!("cannot remove the old socket {}", path.display()))
         }
         Err(_) => Ok(()),
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::Address;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
@@ -25,10 +25,46 @@ const LAST_REQUESTS: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 struct Shared {
     app: Arc<App>,
+    /// How long a connection may be without a request.
+    idle: Duration,
     /// A permit a connection.
     room: Arc<Semaphore>,
     /// Turns true when connections are to end.
     closing: watch::Receiver<bool>,
+}
+
+/// How long things may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// After SIGTERM, how long to go on answering.
+    pub drain: Duration,
+    /// How long a connection may be without a request.
+    pub idle: Duration,
+}
+
+/// What others may tell this process to do.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Listens to them from now on.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for either of them. Whether it is a polite one.
+    async fn next(&mut self) -> bool {
+        tokio::select! {
+            _ = self.terminate.recv() => true,
+            _ = self.interrupt.recv() => false,
+        }
+    }
 }
 
 /// Opens the sockets.
@@ -41,53 +77,47 @@ pub async fn listen(addresses: &[Address]) -> anyhow::Result<Vec<Listener>> {
 }
 
 /// Answers requests until told to stop. On SIGTERM readiness goes first, while requests
-/// are answered for as long as `drain`; then those under way are finished. SIGINT skips
-/// the wait.
-pub async fn run(app: Arc<App>, listeners: Vec<Listener>, drain: Duration) -> anyhow::Result<()> {
+/// are answered for as long as [`Times::drain`]; then those under way are finished. SIGINT skips
+/// the wait; a second signal ends it all at once.
+pub async fn run(app: Arc<App>, listeners: Vec<Listener>, mut signals: Signals, times: Times) {
     let (close, closing) = watch::channel(false);
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
     for listener in listeners {
         let shared = Shared {
             app: Arc::clone(&app),
+            idle: times.idle,
             room: Arc::clone(&room),
             closing: closing.clone(),
         };
         tokio::spawn(listener.accept(shared));
     }
     drop(closing);
-    let wait = tokio::select! {
-        _ = terminate.recv() => drain,
-        _ = interrupt.recv() => Duration::ZERO,
+    let wait = match signals.next().await {
+        true => times.drain,
+        false => Duration::ZERO,
     };
     app.drain();
     tracing::info!(
         seconds = wait.as_secs(),
         "shutting down: answering while others look away"
     );
-    tokio::select! {
-        () = tokio::time::sleep(wait) => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    close.send_replace(true);
-    // Every permit back means every connection gone; the sender is closed when the
-    // listeners are.
     let gone = async {
-        close.closed().await;
-        room.acquire_many(MAX_CONNECTIONS).await.is_ok()
+        tokio::time::sleep(wait).await;
+        close.send_replace(true);
+        // Every permit back means every connection gone; the sender is closed when the
+        // listeners are.
+        let gone = async {
+            close.closed().await;
+            room.acquire_many(MAX_CONNECTIONS).await.is_ok()
+        };
+        timeout(LAST_REQUESTS, gone).await.is_ok()
     };
     let gone = tokio::select! {
-        gone = timeout(LAST_REQUESTS, gone) => gone.is_ok(),
-        _ = terminate.recv() => false,
-        _ = interrupt.recv() => false,
+        gone = gone => gone,
+        _ = signals.next() => false,
     };
     match gone {
         true => tracing::info!("stopped"),
         false => tracing::warn!("stopped, with connections still open"),
     }
-    Ok(())
 }

@@ -1,0 +1,160 @@
+//! `tidegate config check`, and which of flag, variable and file is heard.
+
+use crate::process::{Folder, Start, Tidegate, run};
+
+#[test]
+fn a_right_file_is_right() {
+    let folder = Folder::new();
+    folder.write("one.toml", "[[policies]]\nname = \"a\"\nlimit = \"1/1s\"\n");
+    let two = "[[policies]]\nname = \"a\"\nkey = \"ip\"\nlimit = \"1/1s\"\n[[policies]]\nname = \"b\"\nlimit = \"1/1s\"\n";
+    folder.write("two.toml", two);
+    for (file, said, error) in [
+        ("one.toml", "one.toml: right, 1 policy\n", ""),
+        (
+            "two.toml",
+            "two.toml: right, 2 policies\n",
+            "two.toml: warning: policy \"a\", level \"a\": the key \"ip\" has no attribute in braces, so all requests share one counter\n",
+        ),
+    ] {
+        let got = run(&folder, &["config", "check", file]);
+        assert_eq!(got, (0, said.into(), error.into()));
+    }
+}
+
+#[test]
+fn every_mistake_has_its_line() {
+    let folder = Folder::new();
+    folder.write("bad.toml", "[[policies]]\nname = \"a\"\nlimit = \"100\"\nburrst = 5\n\n[stores.default]\nurl = \"mysql://x\"\n");
+    folder.write("latin1.toml", b"# \xe9\n");
+    folder.write("syntax.toml", "[server\nhttp = 1\n");
+    folder.write("secret.toml", "[server]\nadmin_token = \"env:NOT_SET\"\n");
+    folder.write(
+        "tls.toml",
+        "[server]\ntls_cert = \"no.crt\"\ntls_key = \"no.key\"\n",
+    );
+    folder.write("script.toml", "[stores.default]\nurl = \"redis://h:1\"\n[[policies]]\nname = \"s\"\nalgorithm = \"script\"\nscript = \"no.lua\"\n");
+    folder.write("empty.pem", "");
+    folder.write(
+        "pem.toml",
+        "[server]\ntls_cert = \"empty.pem\"\ntls_key = \"empty.pem\"\n",
+    );
+    std::fs::create_dir(folder.path("folder")).expect("a folder");
+    for (file, lines) in [
+        (
+            "bad.toml",
+            &[
+                "bad.toml:3:9: policies.a.limit: ",
+                "bad.toml:4:1: policies.a.burrst: ",
+                "bad.toml:7:7: stores.default.url: ",
+            ][..],
+        ),
+        (
+            "latin1.toml",
+            &["latin1.toml: not UTF-8: expected a text file"],
+        ),
+        ("syntax.toml", &["syntax.toml:1:"]),
+        (
+            "secret.toml",
+            &[
+                "secret.toml: server.admin_token: the environment variable NOT_SET is not set: expected the token in it",
+            ],
+        ),
+        ("tls.toml", &["tls.toml: server.tls_cert: no.crt: "]),
+        ("pem.toml", &["pem.toml: server.tls_key: empty.pem: "]),
+        (
+            "script.toml",
+            &["script.toml: the script of policy \"s\": "],
+        ),
+        ("folder", &["folder: Is a directory"]),
+        (
+            "missing.toml",
+            &["missing.toml: No such file or directory (os error 2): expected a config file"],
+        ),
+    ] {
+        let (code, said, error) = run(&folder, &["config", "check", file]);
+        assert_eq!((code, said.as_str()), (2, ""), "{file}: {error}");
+        let got: Vec<&str> = error.lines().collect();
+        assert_eq!(got.len(), lines.len(), "{file}: {error}");
+        for (got, line) in got.iter().zip(lines) {
+            assert!(got.starts_with(line), "{got}");
+        }
+        // A server says the same, and does not start.
+        let (code, _, error) = run(
+            &folder,
+            &["serve", "--http", "127.0.0.1:0", "--config", file],
+        );
+        assert_eq!(code, 2, "{file}");
+        for (got, line) in error.lines().zip(lines) {
+            let what = line.strip_prefix(&format!("{file}: ")).unwrap_or(line);
+            assert!(
+                got.starts_with("tidegate: ") && got.contains(what.trim_end()),
+                "{got}"
+            );
+        }
+    }
+}
+
+#[test]
+fn flags_beat_variables_which_beat_the_file() {
+    let name = |server: &Tidegate| server.get("/v1/policies").json()[0]["name"].clone();
+    let policy = |name: &str| {
+        format!(
+            "[server]\nhttp = \"unix:file.sock\"\n[[policies]]\nname = \"{name}\"\nlimit = \"1/1s\"\n"
+        )
+    };
+    let start = |variable: bool, flag: bool| {
+        let mut start = Start::bare();
+        start.folder().write("variable.toml", policy("variable"));
+        start.folder().write("flag.toml", policy("flag"));
+        if variable {
+            start = start.variable("TIDEGATE_CONFIG", "variable.toml");
+            start = start.variable("TIDEGATE_HTTP", "unix:variable.sock");
+            start = start.variable("TIDEGATE_LOG_FORMAT", "json");
+        }
+        if flag {
+            start = start.argument("--config").argument("flag.toml");
+            start = start
+                .argument("--http")
+                .argument("unix:flag.sock,127.0.0.1:0");
+            start = start.argument("--log-format").argument("text");
+        }
+        start
+    };
+    let folder_of = |start: &Start| start.folder().path("");
+    for (variable, flag, url, config) in [
+        (true, false, "unix:variable.sock", "variable"),
+        (true, true, "unix:flag.sock", "flag"),
+    ] {
+        let start = start(variable, flag);
+        let folder = folder_of(&start);
+        let server = start.start();
+        assert_eq!(server.url(), url);
+        assert_eq!(server.line("listening on").starts_with('{'), !flag);
+        let socket = folder.join(url.trim_start_matches("unix:"));
+        let mut connection = crate::client::Connection::unix(socket.to_str().expect("text"));
+        let policies = connection.ask("GET", "/v1/policies", &[], b"").json();
+        assert_eq!(policies[0]["name"], config);
+    }
+    let start = Start::configured(&policy("file")).start();
+    assert_eq!(start.url(), "unix:file.sock");
+    // The store of a flag takes the place of the file's, of the default one.
+    let dead = "[stores.default]\nurl = \"redis://127.0.0.1:1\"\n";
+    let server = Start::new(dead)
+        .variable("TIDEGATE_STORE", "memory:")
+        .start();
+    assert_eq!(
+        server
+            .check("{\"policy\":\"default\",\"key\":\"k\"}")
+            .json()["source"],
+        "store"
+    );
+    assert_eq!(name(&server), "default");
+    let start = Start::new(dead).variable("TIDEGATE_STORE", "redis://127.0.0.1:1");
+    let server = start.argument("--store").argument("memory:").start();
+    assert_eq!(
+        server
+            .check("{\"policy\":\"default\",\"key\":\"k\"}")
+            .json()["source"],
+        "store"
+    );
+}

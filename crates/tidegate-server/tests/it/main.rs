@@ -1,0 +1,35 @@
+//! The binary as its users meet it: started by the tests, asked over sockets.
+
+#[path = "../../../tidegate-redis/tests/it/certificates.rs"]
+mod certificates;
+#[path = "../../../tidegate-redis/tests/it/server.rs"]
+#[expect(dead_code, reason = "another crate's tests need the rest")]
+mod redis_server;
+
+mod client;
+mod process;
+
+mod check;
+mod gate;
+mod headers;
+mod keys;
+mod observed;
+mod policies;
+mod transport;
+mod transport_limits;
+
+mod openapi;
+
+mod logs;
+mod reload;
+mod secrets;
+mod shutdown;
+mod stores;
+
+mod bad_input;
+mod memory;
+
+mod command_config;
+mod command_line;
+mod command_questions;
+mod docs;

@@ -1,0 +1,146 @@
+//! Stores that answer, and one that does not.
+
+use serde_json::json;
+
+use crate::observed::metrics;
+use crate::process::{Start, Tidegate, until};
+use crate::redis_server::Server;
+
+/// A policy for each of what to do without a store, at a port where nobody listens.
+const DEAD: &str = r#"
+[stores.default]
+url = "redis://127.0.0.1:1/"
+timeout = "200ms"
+
+[[policies]]
+name = "open"
+limit = "1/1h"
+
+[[policies]]
+name = "shut"
+limit = "1/1h"
+on_error = "deny"
+
+[[policies]]
+name = "alone"
+limit = "1/1h"
+on_error = "local"
+"#;
+
+#[test]
+fn redis_on_a_dead_port_lets_all_through_and_says_so() {
+    let server = Tidegate::start(DEAD);
+    server.line("the store does not answer: until it does, on_error decides");
+    let ready = until("it is ready all the same", || {
+        let answer = server.get("/readyz");
+        (answer.status == 200).then_some(answer)
+    });
+    assert_eq!(ready.text(), "ready\n");
+    for _ in 0..10 {
+        let answer = server.get("/v1/gate/open?key=k");
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("ratelimit"), None, "nothing is known");
+    }
+    server.line("the store has not answered: on_error decides");
+    server.line("the store keeps failing and is not asked for a while: on_error decides");
+    let decision = server.check("{\"policy\":\"open\",\"key\":\"k\"}").json();
+    assert_eq!(decision["source"], "error_policy");
+    assert_eq!(decision["limit"], json!(null));
+    let refused = server.get("/v1/gate/shut?key=k");
+    assert_eq!(refused.status, 429);
+    assert!(refused.header("retry-after").is_some());
+    let statuses = [200, 429].map(|_| server.get("/v1/gate/alone?key=k").status);
+    assert_eq!(statuses, [200, 429]);
+    // Whoever wants to know, and not to decide, is told.
+    let answer = server.get("/v1/keys/open?key=k");
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert!(answer.detail().starts_with("the store has not answered: "));
+    let peek = "{\"policy\":\"open\",\"key\":\"k\",\"peek\":true}";
+    assert_eq!(server.check(peek).status, 503);
+    let batch = server.check(&format!("[{peek}]")).json();
+    assert_eq!(batch[0]["error"]["status"], 503);
+    let metrics = metrics(&server);
+    assert_eq!(metrics["tidegate_store_up{store=\"default\"}"], 0.0);
+    assert_eq!(metrics["tidegate_breaker_open{store=\"default\"}"], 1.0);
+    assert_eq!(
+        metrics["tidegate_source_total{policy=\"open\",source=\"error_policy\"}"],
+        11.0
+    );
+    let errors = metrics
+        .iter()
+        .filter(|(name, _)| name.starts_with("tidegate_store_errors_total{"));
+    assert!(errors.map(|(_, count)| count).sum::<f64>() > 5.0);
+}
+
+#[test]
+fn two_servers_on_one_redis_share_one_limit_and_survive_its_end() {
+    let mut redis = Server::start();
+    let config = format!(
+        "[server]\nadmin_token = \"sesame\"\n[stores.default]\nurl = {:?}\ntimeout = \"5s\"\n\
+         [[policies]]\nname = \"p\"\nlimit = \"10/1h\"\nkey = \"{{ip}}\"\n",
+        redis.url()
+    );
+    let servers = [Tidegate::start(&config), Tidegate::start(&config)];
+    let statuses = (0..20).map(|number| {
+        let answer = servers[number % 2].get("/v1/gate/p?ip=%ff%00");
+        answer.status
+    });
+    assert_eq!(statuses.filter(|status| *status == 200).count(), 10);
+    // What one has charged, the other gives back.
+    let charged = servers[0]
+        .check("{\"policy\":\"p\",\"attributes\":{\"ip\":\"1\"},\"cost\":5}")
+        .json();
+    let refund = json!({"receipt": charged["receipt"]}).to_string();
+    let headers = [("Authorization", "Bearer sesame")];
+    let answer = servers[1].ask_with("POST", "/v1/refund", &headers, &refund);
+    assert_eq!(answer.status, 204, "{answer:?}");
+    let key = servers[0].get("/v1/keys/p?ip=1").json();
+    assert_eq!(key["levels"][0]["remaining"], 10);
+    let forgotten = servers[1].ask_with("DELETE", "/v1/keys/p?ip=%ff%00", &headers, "");
+    assert_eq!(forgotten.json(), json!({"forgotten": 1}));
+    assert_eq!(servers[0].get("/v1/gate/p?ip=%ff%00").status, 200);
+    let up = |server: &Tidegate| metrics(server)["tidegate_store_up{store=\"default\"}"];
+    assert_eq!(up(&servers[0]), 1.0);
+    redis.kill();
+    until("the loss is noticed", || {
+        servers[0].get("/v1/gate/p?ip=2");
+        (up(&servers[0]) == 0.0).then_some(())
+    });
+    redis.restart();
+    until("it is up again", || {
+        servers[0].get("/v1/gate/p?ip=2");
+        (up(&servers[0]) == 1.0).then_some(())
+    });
+}
+
+#[test]
+fn a_store_that_throws_keys_away_is_warned_of() {
+    let redis = Server::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let start = Start::without_config()
+        .argument("--store")
+        .argument(&redis.url());
+    let server = start.start();
+    let line = server.line("allkeys-lru");
+    assert!(
+        line.contains("WARN") && line.contains("store \"default\""),
+        "{line}"
+    );
+}
+
+#[test]
+fn what_looks_like_a_mistake_is_said_at_the_start() {
+    let server = Tidegate::start(
+        "[[policies]]\nname = \"a\"\nkey = \"ip\"\nlimit = \"1/1h\"\n\
+         [[policies]]\nname = \"b\"\nkey = \"{level}\"\nlimit = \"1/1h\"\n",
+    );
+    server.line("policy \"a\", level \"a\": the key \"ip\" has no attribute in braces");
+    server.line("policy \"b\": the attribute \"level\" means something else in a URL");
+    assert_eq!(
+        server
+            .check("{\"policy\":\"b\",\"attributes\":{\"level\":\"1\"}}")
+            .status,
+        200
+    );
+    assert_eq!(server.get("/v1/gate/b?level=1").status, 400);
+}

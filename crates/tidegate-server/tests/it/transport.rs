@@ -1,0 +1,327 @@
+//! The ways in: TCP, unix sockets and TLS; HTTP/1.1 with everything that clients do
+//! with it, and HTTP/2.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, StatusCode, Version};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+
+use crate::certificates::Certificates;
+use crate::client::{Connection, request};
+use crate::process::{Start, Tidegate};
+
+const QUESTION: &str = "{\"policy\":\"default\",\"key\":\"k\"}";
+
+#[test]
+fn a_connection_answers_one_request_after_the_other() {
+    let server = Tidegate::start("");
+    let mut connection = server.connect();
+    for _ in 0..50 {
+        let answer = connection.ask("POST", "/v1/check", &[], QUESTION.as_bytes());
+        assert_eq!(answer.status, 200);
+        // What is wrong with one request is not the next one's fault.
+        for (method, path, body, status) in [
+            ("POST", "/v1/check", "nonsense", 400),
+            ("GET", "/nowhere", "", 404),
+            ("DELETE", "/v1/check", "", 405),
+            ("HEAD", "/v1/policies", "", 200),
+            ("HEAD", "/nowhere", "", 404),
+            ("POST", "/nowhere", "a body that nobody reads", 404),
+        ] {
+            let answer = connection.ask(method, path, &[], body.as_bytes());
+            assert_eq!(answer.status, status, "{method} {path}");
+            assert_eq!(answer.header("connection"), None);
+        }
+    }
+    let answer = connection.ask("GET", "/healthz", &[("Connection", "close")], b"");
+    assert_eq!(answer.status, 200);
+    assert!(connection.has_ended());
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let server = Tidegate::start("[[policies]]\nname = \"default\"\nlimit = \"1000/1h\"\n");
+    let mut connection = server.connect();
+    let one = request("POST", "/v1/check", &[], QUESTION.as_bytes());
+    connection.send(&one.repeat(200));
+    for remaining in (800..1_000).rev() {
+        let answer = connection.receive("POST").expect("an answer");
+        assert_eq!(answer.json()["remaining"], remaining);
+    }
+}
+
+#[test]
+fn an_answer_does_not_wait_for_the_rest_of_the_next_request() {
+    let server = Tidegate::start("");
+    let mut connection = server.connect();
+    let one = request("POST", "/v1/check", &[], QUESTION.as_bytes());
+    for end in [1, one.len() / 2, one.len() - 1] {
+        connection.send(&[&one, &one[..end]].concat());
+        assert_eq!(connection.receive("POST").expect("an answer").status, 200);
+        connection.send(&one[end..]);
+        assert_eq!(connection.receive("POST").expect("an answer").status, 200);
+    }
+}
+
+#[test]
+fn bodies_may_come_in_chunks_or_byte_by_byte_or_after_a_go_ahead() {
+    let server = Tidegate::start("");
+    let mut connection = server.connect();
+    let mut chunked =
+        b"POST /v1/check HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: x\r\n\r\n"
+            .to_vec();
+    for byte in QUESTION.bytes() {
+        chunked.extend([b"1\r\n", &[byte][..], b"\r\n"].concat());
+    }
+    chunked.extend(b"0\r\nx: y\r\n\r\n");
+    connection.send(&chunked);
+    assert_eq!(connection.receive("POST").expect("an answer").status, 200);
+
+    for byte in request("POST", "/v1/check", &[], QUESTION.as_bytes()) {
+        connection.send(&[byte]);
+    }
+    assert_eq!(connection.receive("POST").expect("an answer").status, 200);
+
+    let whole = request(
+        "POST",
+        "/v1/check",
+        &[("Expect", "100-continue")],
+        QUESTION.as_bytes(),
+    );
+    let (head, body) = whole.split_at(whole.len() - QUESTION.len());
+    connection.send(head);
+    assert_eq!(connection.receive("POST").expect("go ahead").status, 100);
+    connection.send(body);
+    assert_eq!(connection.receive("POST").expect("an answer").status, 200);
+
+    // Where the body does not matter, nobody asks for it.
+    let head = "GET /v1/gate/default?key=k HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+    connection.send(head.as_bytes());
+    assert_eq!(connection.receive("GET").expect("an answer").status, 200);
+}
+
+#[test]
+fn who_has_finished_speaking_still_gets_the_answer() {
+    let server = Tidegate::start("");
+    let mut connection = server.connect();
+    connection.send(&request("POST", "/v1/check", &[], QUESTION.as_bytes()));
+    connection.finish();
+    assert_eq!(connection.receive("POST").expect("an answer").status, 200);
+    assert!(connection.has_ended());
+}
+
+#[test]
+fn odd_forms_of_a_request_are_understood() {
+    let server = Tidegate::start("");
+    for (request, status) in [
+        (
+            "GET http://elsewhere/healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+            200,
+        ),
+        ("GET /healthz HTTP/1.0\r\n\r\n", 200),
+        ("GET /healthz?x=1 HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        ("\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        ("GET /healthz/ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        ("GET //healthz HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        ("GET /HEALTHZ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        ("GET /v1/gate HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        ("GET /v1/gate/ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (
+            "GET /v1/gate/default/?key=x HTTP/1.1\r\nHost: x\r\n\r\n",
+            404,
+        ),
+        ("OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        ("CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+    ] {
+        let mut connection = server.connect();
+        connection.send(request.as_bytes());
+        let answer = connection.receive("GET").expect("an answer");
+        assert_eq!(answer.status, status, "{request:?}");
+    }
+}
+
+#[test]
+fn what_a_path_allows_is_said() {
+    let server = Tidegate::start("");
+    for (path, allowed) in [
+        ("/v1/check", "POST"),
+        ("/v1/refund", "POST"),
+        ("/v1/keys/default", "GET, HEAD, DELETE"),
+        ("/v1/policies", "GET, HEAD"),
+        ("/metrics", "GET, HEAD"),
+        ("/healthz", "GET, HEAD"),
+        ("/readyz", "GET, HEAD"),
+        ("/openapi.json", "GET, HEAD"),
+    ] {
+        for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"] {
+            if allowed.split(", ").any(|other| other == method) {
+                continue;
+            }
+            let answer = server.ask(method, path, "");
+            assert_eq!(answer.status, 405, "{method} {path}");
+            assert_eq!(answer.header("allow"), Some(allowed));
+            assert_eq!(answer.detail(), format!("{method}: expected {allowed}"));
+        }
+    }
+}
+
+#[test]
+fn request_ids_come_back() {
+    let server = Tidegate::start("");
+    for path in ["/v1/gate/default?key=k", "/healthz", "/nowhere"] {
+        let answer = server.ask_with("GET", path, &[("X-Request-Id", "abc-1")], "");
+        assert_eq!(answer.header("x-request-id"), Some("abc-1"), "{path}");
+        let long = "x".repeat(129);
+        let answer = server.ask_with("GET", path, &[("X-Request-Id", &long)], "");
+        assert_eq!(answer.header("x-request-id"), None, "{path}");
+        assert_eq!(server.get(path).header("x-request-id"), None);
+    }
+}
+
+#[test]
+fn a_unix_socket_speaks_the_same_and_goes_with_the_server() {
+    let start = Start::configured("[server]\nhttp = [\"unix:tidegate.sock\", \"127.0.0.1:0\"]\n");
+    let path = start.folder().path("tidegate.sock");
+    let mut server = start.argument("--drain").argument("0").start();
+    assert_eq!(server.url(), "unix:tidegate.sock");
+    let mut connection = Connection::unix(path.to_str().expect("text"));
+    let answer = connection.ask("POST", "/v1/check", &[], QUESTION.as_bytes());
+    assert_eq!(answer.json()["remaining"], 9);
+    // The same counts by the other way.
+    let line = server.line("listening on http://");
+    let address = line.split("http://").nth(1).expect("an address").trim();
+    let answer = Connection::tcp(address).ask("POST", "/v1/check", &[], QUESTION.as_bytes());
+    assert_eq!(answer.json()["allowed"], true);
+    drop(connection);
+    server.signal("TERM");
+    assert!(server.end().0.success());
+    assert!(!path.exists(), "the socket is left behind");
+}
+
+/// Sends ten requests over a connection at once.
+async fn ten_over_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    let handshake =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (sender, connection) = handshake.await.expect("HTTP/2");
+    tokio::spawn(connection);
+    let asked = (0..10).map(|_| {
+        let mut sender = sender.clone();
+        let request =
+            Request::post("http://localhost/v1/check").body(Full::new(Bytes::from(QUESTION)));
+        tokio::spawn(async move {
+            let answer = sender
+                .send_request(request.expect("a request"))
+                .await
+                .expect("an answer");
+            assert_eq!(answer.status(), StatusCode::OK);
+            assert_eq!(answer.version(), Version::HTTP_2);
+            let body = answer
+                .into_body()
+                .collect()
+                .await
+                .expect("a body")
+                .to_bytes();
+            let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+            body["remaining"].as_u64().expect("a number")
+        })
+    });
+    let mut remaining = Vec::new();
+    for answer in asked.collect::<Vec<_>>() {
+        remaining.push(answer.await.expect("no panic"));
+    }
+    remaining.sort_unstable();
+    assert_eq!(remaining, Vec::from_iter(0..10));
+    let mut sender = sender;
+    for (method, path, status) in [
+        ("HEAD", "/v1/gate/default?key=k", 429),
+        ("GET", "/nowhere", 404),
+    ] {
+        let url = format!("http://localhost{path}");
+        let request = Request::builder()
+            .method(method)
+            .uri(url)
+            .body(Full::default());
+        let answer = sender
+            .send_request(request.expect("a request"))
+            .await
+            .expect("an answer");
+        assert_eq!(answer.status(), status, "{path}");
+        let body = answer
+            .into_body()
+            .collect()
+            .await
+            .expect("a body")
+            .to_bytes();
+        assert_eq!(body.is_empty(), method == "HEAD");
+    }
+}
+
+const TEN: &str = "[[policies]]\nname = \"default\"\nlimit = \"10/1h\"\n";
+
+#[tokio::test]
+async fn http2_in_the_clear() {
+    let server = Tidegate::start(TEN);
+    let stream = tokio::net::TcpStream::connect(server.address()).await;
+    ten_over_http2(stream.expect("a server")).await;
+}
+
+#[tokio::test]
+async fn tls_with_http2_and_http1() {
+    let certificates = Certificates::make();
+    let config = format!(
+        "[server]\ntls_cert = {:?}\ntls_key = {:?}\n{TEN}",
+        certificates.path("server.crt"),
+        certificates.path("server.key")
+    );
+    let server = Tidegate::start(&config);
+    assert!(server.url().starts_with("https://"));
+    let mut roots = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_slice(&certificates.read("authority.crt"));
+    roots
+        .add(authority.expect("a certificate"))
+        .expect("a certificate");
+    let connect = async |protocol: &[u8]| {
+        let provider = Arc::new(crypto::ring::default_provider());
+        let config =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config
+            .expect("versions")
+            .with_root_certificates(roots.clone());
+        let mut config = config.with_no_client_auth();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let stream = tokio::net::TcpStream::connect(server.address())
+            .await
+            .expect("a server");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let stream = TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await;
+        let stream = stream.expect("a handshake");
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol));
+        stream
+    };
+    ten_over_http2(connect(b"h2").await).await;
+    let stream = TokioIo::new(connect(b"http/1.1").await);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream)
+        .await
+        .expect("HTTP/1.1");
+    tokio::spawn(connection);
+    let request = Request::get("/v1/gate/default?key=other").header("host", "localhost");
+    let request = request.body(Full::<Bytes>::default()).expect("a request");
+    let answer = sender.send_request(request).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::OK);
+    // Who does not speak TLS gets nowhere, and does no harm.
+    let mut connection = Connection::tcp(server.address());
+    connection.send(b"GET /healthz HTTP/1.1\r\n\r\n");
+    connection.finish();
+    assert!(!connection.has_ended(), "an alert");
+    drop(connect(b"http/1.1").await);
+}

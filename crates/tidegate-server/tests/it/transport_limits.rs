@@ -1,0 +1,141 @@
+//! What nobody can make the server read, keep or wait for.
+
+use std::time::{Duration, Instant};
+
+use crate::client::request;
+use crate::process::{Start, Tidegate};
+
+const BODY: usize = 1 << 20;
+
+/// A check of exactly this many bytes.
+fn check_of(length: usize) -> String {
+    let (start, end) = ("{\"policy\":\"default\",\"key\":\"", "\"}");
+    let key = "k".repeat(length - start.len() - end.len());
+    format!("{start}{key}{end}")
+}
+
+#[test]
+fn a_body_has_a_longest() {
+    let server = Tidegate::start("");
+    let mut connection = server.connect();
+    let answer = connection.ask("POST", "/v1/check", &[], check_of(BODY).as_bytes());
+    assert_eq!(answer.status, 200);
+    for length in [BODY + 1, 2 * BODY, 4 * BODY] {
+        let answer = connection.ask("POST", "/v1/check", &[], check_of(length).as_bytes());
+        assert_eq!(answer.status, 413, "{length}");
+        assert_eq!(answer.detail(), "the body: expected at most 1048576 bytes");
+    }
+    let answer = connection.ask("GET", "/healthz", &[], b"");
+    assert_eq!(answer.status, 200, "what was too long was read to its end");
+}
+
+#[test]
+fn a_body_that_only_claims_to_be_long_is_refused_at_once() {
+    let server = Tidegate::start("");
+    for length in ["4194305", "9223372036854775807"] {
+        let mut connection = server.connect();
+        let head =
+            format!("POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+        connection.send(head.as_bytes());
+        assert_eq!(connection.receive("POST").expect("an answer").status, 413);
+        assert!(connection.has_ended());
+    }
+    let mut connection = server.connect();
+    connection.send(b"POST /v1/check HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let chunk = [b"10000\r\n", &[b' '; 0x10000][..], b"\r\n"].concat();
+    for _ in 0..65 {
+        connection.send(&chunk);
+    }
+    let answer = connection.receive("POST");
+    assert!(answer.is_none_or(|answer| answer.status == 413));
+}
+
+#[test]
+fn a_head_has_a_longest() {
+    let server = Tidegate::start("");
+    let long = "x".repeat(60_000);
+    let answer = server.ask_with("GET", "/healthz", &[("X-Long", &long)], "");
+    assert_eq!(answer.status, 200);
+    let longer = "x".repeat(70_000);
+    let mut connection = server.connect();
+    connection.send(&request("GET", "/healthz", &[("X-Long", &longer)], b""));
+    let answer = connection.receive("GET");
+    assert!(answer.is_none_or(|answer| answer.status == 431));
+    let mut connection = server.connect();
+    connection.send(&request("GET", &format!("/{longer}"), &[], b""));
+    let answer = connection.receive("GET");
+    assert!(answer.is_none_or(|answer| [414, 431].contains(&answer.status)));
+    let mut connection = server.connect();
+    let many = [("a", "b"); 200];
+    connection.send(&request("GET", "/healthz", &many, b""));
+    assert_eq!(connection.receive("GET").expect("an answer").status, 431);
+}
+
+#[test]
+fn attributes_have_a_greatest_number() {
+    let server = Tidegate::start("[server]\ngate_headers = [\"ip\"]\n");
+    let query = |count: usize| {
+        let names: String = (1..count).map(|number| format!("&a{number}=1")).collect();
+        format!("/v1/gate/default?key=k{names}")
+    };
+    let body = |count: usize| {
+        let names: String = (1..count)
+            .map(|number| format!("\"a{number}\":\"1\","))
+            .collect();
+        format!("{{\"policy\":\"default\",\"attributes\":{{{names}\"key\":\"k\"}}}}")
+    };
+    assert_eq!(server.get(&query(64)).status, 200);
+    assert_eq!(server.check(&body(64)).status, 200);
+    let refused = server.get(&query(65));
+    assert_eq!(refused.status, 400);
+    assert_eq!(
+        refused.detail(),
+        "the query: expected at most 64 attributes"
+    );
+    let refused = server.check(&body(65));
+    assert_eq!(refused.status, 400);
+    assert!(refused.detail().contains("expected at most 64 attributes"));
+}
+
+#[test]
+fn a_body_that_does_not_come_is_waited_for_so_long_and_no_longer() {
+    let server = Tidegate::start("");
+    let start = Instant::now();
+    let mut connection = server.connect();
+    connection.send(b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{\"policy\"");
+    let answer = connection.receive("POST").expect("an answer");
+    assert_eq!(answer.status, 408);
+    assert_eq!(answer.detail(), "the body: not there within 10s");
+    assert!(start.elapsed() >= Duration::from_secs(10));
+    assert!(connection.has_ended());
+    // Others were not kept waiting, and a body that breaks off is nobody's problem.
+    let mut connection = server.connect();
+    connection.send(b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{\"policy\"");
+    drop(connection);
+    assert_eq!(server.get("/healthz").status, 200);
+}
+
+#[test]
+fn a_connection_without_a_request_is_closed_after_a_while() {
+    let start = Start::new("").argument("--idle").argument("1");
+    let server = start.start();
+    let start = Instant::now();
+    let mut silent = server.connect();
+    let mut used = server.connect();
+    assert_eq!(used.ask("GET", "/healthz", &[], b"").status, 200);
+    let mut slow = server.connect();
+    slow.send(b"GET /healthz HTTP/1.1\r\nHost:");
+    let mut half = server.connect();
+    half.send(b"PRI * HTTP/2.0\r\n");
+    for connection in [&mut silent, &mut used, &mut slow, &mut half] {
+        let answer = connection.receive("GET");
+        assert!(answer.is_none_or(|answer| answer.status >= 400));
+    }
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(1), "{took:?}");
+    let open = crate::process::until("all of them are gone", || {
+        let open = crate::observed::metrics(&server)["tidegate_connections"];
+        (open == 1.0).then_some(open)
+    });
+    assert_eq!(open, 1.0);
+}
