@@ -26,6 +26,7 @@ mod limiter;
 
 mod custom;
 mod local;
+mod refusals;
 mod shared;
 
 mod store;

@@ -288,7 +288,9 @@ impl SharedLimiter {
             return Ok(self.memory.refund(policy, attributes, receipt)?);
         };
         let keys = shared.keys(attributes, Cost::ONE)?;
-        Ok(shared.store.refund(&keys, receipt).await?)
+        let refunded = shared.store.refund(&keys, receipt).await;
+        shared.forget_refusals(&keys);
+        Ok(refunded?)
     }
 
     /// Forgets the keys of these attributes. Says how many there were.
@@ -306,7 +308,13 @@ impl SharedLimiter {
         };
         let prefix = shared.store.prefix();
         let keys = shared.policy.stored_keys(attributes, which, prefix)?;
-        let forgotten = shared.store.delete(keys).await?;
+        let forgotten = shared.store.delete(keys).await;
+        // One level may be named without the attributes of the others.
+        match shared.policy.keys(attributes) {
+            Ok(keys) => shared.forget_refusals(&keys),
+            Err(_) => shared.forget_all_refusals(),
+        }
+        let forgotten = forgotten?;
         if let Some(local) = &shared.local {
             local.reset(policy, attributes, which)?;
         }

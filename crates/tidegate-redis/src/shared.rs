@@ -3,18 +3,21 @@
 //! nowhere else.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tidegate::algorithm::{Outcome, Used};
 use tidegate::{
     Attributes, Charge, CheckError, Cost, Decision, Keys, Kind, LevelOutcome, Limit, OnError,
     Policy, PolicyDecision, PolicyLimiter, Source,
 };
+use tokio::time::Instant;
 
 use crate::call::Prepared;
 use crate::configured::SetupError;
 use crate::custom::Custom;
 use crate::error::{ErrorKind, StoreError};
 use crate::local;
+use crate::refusals::{Known, Refusals};
 use crate::store::RedisStore;
 
 /// A policy whose counts are kept in Redis.
@@ -28,6 +31,10 @@ pub(crate) struct Shared {
     pub(crate) custom: Option<Custom>,
     /// Decides when the store cannot, under `on_error = "local"`.
     pub(crate) local: Option<PolicyLimiter>,
+    /// What need not be asked again for a moment.
+    refusals: Option<Refusals>,
+    /// Their time is counted from here.
+    start: Instant,
 }
 
 impl Shared {
@@ -53,11 +60,18 @@ impl Shared {
             true => Charge::Always,
             false => Charge::Admitted,
         };
+        // A refusal that is counted has to be told to the store.
+        let memory = match charge {
+            Charge::Always => Duration::ZERO,
+            _ => policy.refusal_memory(),
+        };
         Ok(Self {
             prepared: store.prepare(&policy, charge),
             policy,
             store,
             charge,
+            refusals: (!memory.is_zero()).then(|| Refusals::new(memory)),
+            start: Instant::now(),
             custom,
             local,
         })
@@ -103,10 +117,26 @@ impl Shared {
             }
             return custom.decide(&self.store, &self.policy, keys, cost).await;
         }
+        let refusals = self.refusals.as_ref();
+        let refusals = refusals.filter(|_| charge == Charge::Admitted);
+        let sent = match refusals {
+            Some(refusals) => {
+                let now = self.start.elapsed();
+                let known = refusals.find(keys, cost, now);
+                if !known.is_empty() {
+                    return Ok(self.remembered(&known));
+                }
+                Some((refusals, refusals.sent(now)))
+            }
+            None => None,
+        };
         let decision = self
             .store
             .decide(&self.prepared, keys, cost, charge)
             .await?;
+        if let Some((refusals, sent)) = sent {
+            refusals.learn(keys, cost, sent, &decision, self.start.elapsed());
+        }
         if let (Some(local), true) = (&self.local, decision.receipt().is_some()) {
             // What the store has admitted counts here, too: it goes on from there.
             local::charge(local, keys, cost);
@@ -128,6 +158,28 @@ impl Shared {
                 self.decision(&Keys::none(&self.policy), self.allowed(Source::ErrorPolicy))
             }
         }
+    }
+
+    /// Somebody here has given back or forgotten what these keys have used.
+    pub(crate) fn forget_refusals(&self, keys: &Keys<'_>) {
+        if let Some(refusals) = &self.refusals {
+            refusals.forget(keys);
+        }
+    }
+
+    /// The same of keys that are not known.
+    pub(crate) fn forget_all_refusals(&self) {
+        if let Some(refusals) = &self.refusals {
+            refusals.forget_all();
+        }
+    }
+
+    /// What the store said a moment ago, and would say again.
+    fn remembered(&self, known: &Known<'_>) -> PolicyDecision<'_> {
+        let levels = known.iter().map(|(_, level)| *level);
+        let (now_us, source) = (local::now_us(), Source::RefusalMemory);
+        let decision = Decision::from_store(levels, now_us, Some(0), source, false);
+        PolicyDecision::of_levels(&self.policy, known.iter().map(|(key, _)| *key), decision)
     }
 
     fn decision(&self, keys: &Keys<'_>, decision: Decision) -> PolicyDecision<'_> {

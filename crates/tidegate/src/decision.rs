@@ -13,6 +13,8 @@ use crate::cost::Cost;
 pub enum Source {
     /// The store that keeps the counts: exact.
     Store,
+    /// The store, a moment ago: its refusal still holds.
+    RefusalMemory,
     /// A limiter of this process, because the store could not.
     Local,
     /// Nobody: the store could not, and the policy says what to do then.
@@ -21,13 +23,19 @@ pub enum Source {
 
 impl Source {
     /// All of them, for those who count.
-    pub const ALL: [Self; 3] = [Self::Store, Self::Local, Self::ErrorPolicy];
+    pub const ALL: [Self; 4] = [
+        Self::Store,
+        Self::RefusalMemory,
+        Self::Local,
+        Self::ErrorPolicy,
+    ];
 
     /// Its name, as in answers and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Store => "store",
+            Self::RefusalMemory => "refusal_memory",
             Self::Local => "local",
             Self::ErrorPolicy => "error_policy",
         }
@@ -309,6 +317,12 @@ impl Decision {
 }
 
 impl LevelDecision {
+    /// The numbers, for those who write a store.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
     /// The requests per window, or the size of a token bucket.
     #[must_use]
     pub fn limit(&self) -> u32 {

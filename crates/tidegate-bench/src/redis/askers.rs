@@ -33,6 +33,8 @@ impl Tidegate {
     /// A limiter over a policy of this limit, by user.
     pub(super) fn new(server: &Server, prefix: &str, limit: Limit) -> Self {
         let policy = Policy::builder("api").key("{user}").limit(limit);
+        // Refusals are to be measured, not remembered.
+        let policy = policy.refusal_memory(std::time::Duration::ZERO);
         Self::of(server, prefix, policy)
     }
 

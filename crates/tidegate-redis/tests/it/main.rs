@@ -15,6 +15,7 @@ mod faults;
 mod pitfalls_counting;
 mod pitfalls_fleet;
 mod pitfalls_keys;
+mod refusals;
 mod sizes;
 mod startup;
 mod wire;

@@ -36,15 +36,16 @@ pub(crate) fn limiter_over(
     SharedLimiter::new([("default", store)], policies).expect("policies of one store")
 }
 
-/// A policy of one level, by `key`.
+/// A policy of one level, by `key`, that asks the store each time.
 pub(crate) fn policy(name: &str, limit: Limit) -> Policy {
     let policy = Policy::builder(name).key("{key}").limit(limit);
+    let policy = policy.refusal_memory(Duration::ZERO);
     policy.build().expect("a policy")
 }
 
-/// A policy of a level for each limit, all by `key`.
+/// A policy of a level for each limit, all by `key`, that asks the store each time.
 pub(crate) fn levels(name: &str, limits: &[Limit]) -> Policy {
-    let mut policy = Policy::builder(name);
+    let mut policy = Policy::builder(name).refusal_memory(Duration::ZERO);
     for (number, limit) in limits.iter().enumerate() {
         policy = policy.level(format!("l{number}"), "{key}", *limit);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::keys::Keys;
+use super::keys::{Keys, LevelKey};
 use super::script::ScriptAnswer;
 use super::{Policy, PolicyLevel};
 use crate::decision::{Decision, LevelDecision, Receipt, Source};
@@ -59,7 +59,17 @@ impl<'p> PolicyDecision<'p> {
     /// one in memory: one level of the decision for each key.
     #[must_use]
     pub fn from_store(policy: &'p Policy, keys: &Keys<'_>, decision: Decision) -> Self {
-        let cases = keys.iter().map(|key| (key.level, key.case)).collect();
+        Self::of_levels(policy, keys.iter(), decision)
+    }
+
+    /// The same of only some levels: one of the decision for each of these keys.
+    #[must_use]
+    pub fn of_levels<'k>(
+        policy: &'p Policy,
+        keys: impl IntoIterator<Item = LevelKey<'k>>,
+        decision: Decision,
+    ) -> Self {
+        let cases = keys.into_iter().map(|key| (key.level, key.case)).collect();
         Self::new(policy, cases, decision)
     }
 

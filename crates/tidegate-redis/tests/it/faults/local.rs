@@ -17,6 +17,7 @@ fn policy(limit: &str, share: f64) -> Policy {
     policy
         .on_error(OnError::Local)
         .local_share(share)
+        .refusal_memory(Duration::ZERO)
         .build()
         .unwrap()
 }

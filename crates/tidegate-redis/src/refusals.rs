@@ -1,0 +1,337 @@
+//! Refusals that need not be asked for again: until a key has room, the store would only
+//! repeat itself.
+//!
+//! A refusal holds from *the moment the question was sent* for as long as the store said
+//! to wait. The store decided later than that, so it would refuse for at least as long:
+//! a key is never refused here when the store, asked at the same moment, would have
+//! admitted it; unless somebody has given back or forgotten a charge elsewhere, which is
+//! why a refusal is remembered for a second at most.
+//!
+//! A state machine without a clock of its own.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate::algorithm::Outcome;
+use tidegate::{Cost, Decision, Keys, LevelKey, LevelOutcome};
+
+/// The keys remembered at once: this many in each of so many parts. More of them are
+/// asked for.
+const SHARDS: usize = 16;
+const KEYS: usize = 4_096;
+
+/// What the store has refused lately.
+#[derive(Debug)]
+pub(crate) struct Refusals {
+    longest: Duration,
+    shards: [Mutex<Shard>; SHARDS],
+    /// How many are held: mostly none, and then nothing is looked up.
+    held: AtomicUsize,
+    /// How often some were forgotten: an answer from before that says nothing.
+    forgotten: AtomicU64,
+    seeds: [RandomState; 2],
+}
+
+/// Some of the keys, and when those that were over were last looked for.
+#[derive(Debug, Default)]
+struct Shard {
+    keys: HashMap<Print, Refusal>,
+    swept: Option<Duration>,
+}
+
+/// A key by two hashes: so long that no two keys meet.
+type Print = [u64; 2];
+
+#[derive(Debug, Clone, Copy)]
+struct Refusal {
+    cost: Cost,
+    /// When the question was sent, when it was answered, and the answer.
+    sent: Duration,
+    told: Duration,
+    outcome: Outcome,
+}
+
+/// A question on its way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    at: Duration,
+    forgotten: u64,
+}
+
+/// The levels that refuse, with their numbers as they are by now.
+pub(crate) type Known<'k> = SmallVec<[(LevelKey<'k>, LevelOutcome); 2]>;
+
+impl Refusals {
+    /// Remembers refusals for so long at most.
+    pub(crate) fn new(longest: Duration) -> Self {
+        Self {
+            longest,
+            shards: Default::default(),
+            held: AtomicUsize::new(0),
+            forgotten: AtomicU64::new(0),
+            seeds: [RandomState::new(), RandomState::new()],
+        }
+    }
+
+    /// The levels of these keys that still refuse this cost.
+    pub(crate) fn find<'k>(&self, keys: &'k Keys<'_>, cost: Cost, now: Duration) -> Known<'k> {
+        let mut known = Known::new();
+        if self.held.load(Relaxed) == 0 {
+            return known;
+        }
+        for key in keys.iter() {
+            let print = self.print(&key);
+            let refusal = self.shard(print).keys.get(&print).copied();
+            let refusal = refusal.filter(|refusal| refusal.cost == cost);
+            if let Some(outcome) = refusal.and_then(|refusal| refusal.at(now, self.longest)) {
+                let mark = 0;
+                known.push((
+                    key,
+                    LevelOutcome {
+                        outcome,
+                        cost,
+                        mark,
+                    },
+                ));
+            }
+        }
+        known
+    }
+
+    /// A question is about to be sent.
+    pub(crate) fn sent(&self, now: Duration) -> Sent {
+        Sent {
+            at: now,
+            forgotten: self.forgotten.load(Relaxed),
+        }
+    }
+
+    /// What came of it, now.
+    pub(crate) fn learn(
+        &self,
+        keys: &Keys<'_>,
+        cost: Cost,
+        sent: Sent,
+        decision: &Decision,
+        now: Duration,
+    ) {
+        if decision.allowed() || sent.forgotten != self.forgotten.load(Relaxed) {
+            return;
+        }
+        for (key, level) in keys.iter().zip(decision.levels()) {
+            let outcome = level.outcome();
+            if outcome.retry_after_us == Some(0) {
+                continue;
+            }
+            let refusal = Refusal {
+                cost,
+                sent: sent.at,
+                told: now,
+                outcome,
+            };
+            let print = self.print(&key);
+            let mut shard = self.shard(print);
+            let before = shard.keys.len();
+            shard.make_room(sent.at, self.longest);
+            if shard.keys.len() < KEYS {
+                shard.keys.insert(print, refusal);
+            }
+            let after = shard.keys.len();
+            drop(shard);
+            self.held.fetch_add(after, Relaxed);
+            self.held.fetch_sub(before, Relaxed);
+        }
+    }
+
+    /// Somebody here has given back or forgotten what these keys have used.
+    pub(crate) fn forget(&self, keys: &Keys<'_>) {
+        self.forgotten.fetch_add(1, Relaxed);
+        for key in keys.iter() {
+            let print = self.print(&key);
+            if self.shard(print).keys.remove(&print).is_some() {
+                self.held.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
+    /// The same of all keys.
+    pub(crate) fn forget_all(&self) {
+        self.forgotten.fetch_add(1, Relaxed);
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            self.held.fetch_sub(shard.keys.len(), Relaxed);
+            shard.keys.clear();
+        }
+    }
+
+    fn print(&self, key: &LevelKey<'_>) -> Print {
+        let text = key.text();
+        let identity = (key.level().name(), &*text);
+        self.seeds.each_ref().map(|seed| seed.hash_one(identity))
+    }
+
+    fn shard(&self, print: Print) -> MutexGuard<'_, Shard> {
+        let index = usize::try_from(print[1] % SHARDS as u64).unwrap_or(0);
+        let shard = self.shards[index].lock();
+        shard.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    /// Drops what is over, if it is full: now and then, so that a flood of new keys does
+    /// not pay for a look at all of them each time.
+    fn make_room(&mut self, now: Duration, longest: Duration) {
+        let is_due = self.swept.is_none_or(|swept| now >= swept + longest / 8);
+        if self.keys.len() >= KEYS && is_due {
+            self.keys
+                .retain(|_, refusal| refusal.at(now, longest).is_some());
+            self.swept = Some(now);
+        }
+    }
+}
+
+impl Refusal {
+    /// Its numbers by now, if it still holds. It has held since the sending; the times it
+    /// tells count from the answer, so that whoever waits for so long has waited enough.
+    fn at(&self, now: Duration, longest: Duration) -> Option<Outcome> {
+        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let passed = now.saturating_sub(self.sent);
+        let wait_us = self.outcome.retry_after_us;
+        if passed >= longest || wait_us.is_some_and(|wait| micros(passed) >= wait) {
+            return None;
+        }
+        let since_us = micros(now.saturating_sub(self.told));
+        Some(Outcome {
+            retry_after_us: wait_us.map(|wait| wait.saturating_sub(since_us)),
+            reset_after_us: self.outcome.reset_after_us.saturating_sub(since_us),
+            ..self.outcome
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::{Charge, Limit, ManualClock, MemoryStore, Policy, PolicyLimiter};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A policy whose counts are in memory, in the place of a server far away.
+    struct Far {
+        policy: Policy,
+        limiter: PolicyLimiter,
+        clock: ManualClock,
+        refusals: Refusals,
+    }
+
+    impl Far {
+        fn new(limit: Limit, longest: Duration) -> Self {
+            let policy = Policy::builder("p").limit(limit).build().unwrap();
+            let clock = ManualClock::at_us(1_700_000_000_000_000);
+            let store = MemoryStore::builder().clock(clock.clone()).build();
+            let stores = [("default", store)];
+            let limiter = PolicyLimiter::with_stores(stores, [policy.clone()]).unwrap();
+            Self {
+                policy,
+                limiter,
+                clock,
+                refusals: Refusals::new(longest),
+            }
+        }
+
+        fn known(&self, key: &str, cost: u32, now: Duration) -> Option<Option<Duration>> {
+            let attributes = [("key", key)];
+            let keys = self.policy.keys(&attributes).unwrap();
+            let known = self.refusals.find(&keys, Cost::of(cost), now);
+            let (_, level) = known.first()?;
+            Some(level.outcome.retry_after_us.map(Duration::from_micros))
+        }
+
+        /// A question that is sent at `now` and decided so much later.
+        fn ask(&self, key: &str, cost: u32, now: Duration, delay: Duration) -> bool {
+            let attributes = [("key", key)];
+            let keys = self.policy.keys(&attributes).unwrap();
+            let sent = self.refusals.sent(now);
+            self.clock.advance(delay);
+            let cost = Cost::of(cost);
+            let decision = self.limiter.decide_keys(&keys, cost, Charge::Admitted);
+            self.refusals
+                .learn(&keys, cost, sent, &decision, now + delay);
+            decision.allowed()
+        }
+    }
+
+    #[test]
+    fn a_refusal_holds_from_the_sending_for_as_long_as_it_says() {
+        let far = Far::new(Limit::per_second(10).burst(1), Duration::from_secs(1));
+        assert!(far.ask("a", 1, 0 * MS, 0 * MS));
+        assert_eq!(far.known("a", 1, 0 * MS), None, "it was admitted");
+        // Decided 30 ms later, when 70 ms are left of the 100.
+        assert!(!far.ask("a", 1, 0 * MS, 30 * MS));
+        assert_eq!(far.known("a", 1, 30 * MS), Some(Some(70 * MS)));
+        assert_eq!(far.known("a", 1, 69 * MS), Some(Some(31 * MS)));
+        assert_eq!(far.known("a", 1, 70 * MS), None);
+        assert_eq!(far.known("b", 1, 30 * MS), None, "another key");
+        assert_eq!(far.known("a", 2, 30 * MS), None, "another cost");
+    }
+
+    #[test]
+    fn it_is_forgotten_after_a_while_and_tells_the_whole_wait_until_then() {
+        let far = Far::new(Limit::per_hour(1), Duration::from_secs(1));
+        assert!(far.ask("a", 1, 0 * MS, 0 * MS));
+        assert!(!far.ask("a", 1, 0 * MS, 0 * MS));
+        let hour = Duration::from_secs(3_600);
+        assert_eq!(far.known("a", 1, 999 * MS), Some(Some(hour - 999 * MS)));
+        assert_eq!(far.known("a", 1, 1_000 * MS), None);
+        // What never fits is refused for as long, without a time.
+        assert!(!far.ask("a", 2, 2_000 * MS, 0 * MS));
+        assert_eq!(far.known("a", 2, 2_500 * MS), Some(None));
+    }
+
+    #[test]
+    fn who_gives_back_is_asked_again_even_about_answers_on_their_way() {
+        let far = Far::new(Limit::per_hour(1), Duration::from_secs(1));
+        let attributes = [("key", "a")];
+        let keys = far.policy.keys(&attributes).unwrap();
+        assert!(far.ask("a", 1, 0 * MS, 0 * MS));
+        assert!(!far.ask("a", 1, 0 * MS, 0 * MS));
+        far.refusals.forget(&keys);
+        assert_eq!(far.known("a", 1, MS), None);
+        let sent = far.refusals.sent(2 * MS);
+        let decision = far.limiter.decide_keys(&keys, Cost::ONE, Charge::Admitted);
+        assert!(!decision.allowed());
+        far.refusals.forget_all();
+        far.refusals
+            .learn(&keys, Cost::ONE, sent, &decision, 2 * MS);
+        assert_eq!(far.known("a", 1, 3 * MS), None);
+        assert_eq!(far.refusals.held.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn keys_are_bounded_and_those_that_are_over_make_room() {
+        let far = Far::new(Limit::per_hour(1), Duration::from_secs(1));
+        let many = SHARDS * KEYS * 2;
+        let refuse = |now: Duration| {
+            for number in 0..many {
+                far.ask(&number.to_string(), 2, now, 0 * MS);
+            }
+            let held: usize = far
+                .refusals
+                .shards
+                .iter()
+                .map(|it| it.lock().unwrap().keys.len())
+                .sum();
+            assert_eq!(held, far.refusals.held.load(Relaxed));
+            held
+        };
+        assert_eq!(refuse(0 * MS), SHARDS * KEYS);
+        assert_eq!(refuse(1_000 * MS), SHARDS * KEYS);
+        let last = (many - 1).to_string();
+        assert_eq!(far.known(&last, 2, 1_500 * MS), None, "no room for it");
+        assert!(far.known("0", 2, 1_500 * MS).is_some(), "remembered anew");
+    }
+}

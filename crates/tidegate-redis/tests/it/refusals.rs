@@ -1,0 +1,194 @@
+//! Refusals that are remembered: fewer questions, the same answers.
+
+use std::time::{Duration, Instant};
+
+use tidegate::{Cost, Limit, Policy, Source, Which};
+use tidegate_redis::{RedisStore, SharedLimiter};
+
+use crate::proxy::{Proxy, Replies};
+use crate::server::Server;
+use crate::support::{YEAR, check, check_cost, limiter, limiter_over, patient, store};
+
+const KEY: [(&str, &str); 1] = [("key", "a")];
+
+/// A policy that remembers refusals for as long as one does by default.
+fn remembering(limit: Limit) -> Policy {
+    Policy::builder("p").limit(limit).build().unwrap()
+}
+
+/// How many checks the server has decided.
+fn calls(server: &Server) -> u64 {
+    let mut redis = server.connect();
+    let mut question = redis::cmd("INFO");
+    let info: String = question.arg("commandstats").query(&mut redis).unwrap();
+    let calls = |command: &str| {
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        let number = line.and_then(|line| line.split(',').next()?.parse().ok());
+        number.unwrap_or(0)
+    };
+    calls("eval") + calls("evalsha")
+}
+
+#[tokio::test]
+async fn a_refused_key_is_asked_for_once_and_others_as_ever() {
+    let server = Server::start();
+    let limiter = limiter(&server, [remembering(Limit::per(5, YEAR))]);
+    let mut admitted = 0;
+    let start = Instant::now();
+    let mut asked = 0;
+    for _ in 0..500 {
+        let decision = check(&limiter, "p", &KEY).await;
+        admitted += u32::from(decision.allowed());
+        asked += u64::from(decision.source() == Source::Store);
+        if decision.source() == Source::RefusalMemory {
+            assert_eq!((decision.allowed(), decision.remaining()), (false, 0));
+            assert_eq!(decision.denied_by(), Some("p"));
+            assert!(decision.retry_after().unwrap() > Duration::ZERO);
+        }
+    }
+    // Once for each that is admitted, and once a second for those that are not.
+    let seconds = start.elapsed().as_secs() + 1;
+    assert_eq!(admitted, 5);
+    assert!(asked <= 5 + seconds, "{asked} questions in {seconds} s");
+    // NOSCRIPT, the first time.
+    assert!(calls(&server) <= asked + 1);
+    assert!(check(&limiter, "p", &[("key", "b")]).await.allowed());
+    // Another cost is another question, and a look asks.
+    let dear = check_cost(&limiter, "p", &KEY, 2).await;
+    assert_eq!((dear.allowed(), dear.source()), (false, Source::Store));
+    let look = limiter.peek("p", &KEY, Cost::ONE).await.unwrap();
+    assert_eq!((look.allowed(), look.source()), (false, Source::Store));
+}
+
+#[tokio::test]
+async fn a_refund_or_a_reset_here_is_seen_at_once() {
+    let server = Server::start();
+    let limiter = limiter(&server, [remembering(Limit::per(1, YEAR).fixed_window())]);
+    let receipt = check(&limiter, "p", &KEY).await.receipt().unwrap();
+    assert!(!check(&limiter, "p", &KEY).await.allowed());
+    limiter.refund("p", &KEY, &receipt).await.unwrap();
+    assert!(check(&limiter, "p", &KEY).await.allowed());
+    assert!(!check(&limiter, "p", &KEY).await.allowed());
+    assert_eq!(limiter.reset("p", &KEY, Which::Only).await.unwrap(), 1);
+    assert!(check(&limiter, "p", &KEY).await.allowed());
+    assert!(!check(&limiter, "p", &KEY).await.allowed());
+    let changed = limiter.changed([remembering(Limit::per(2, YEAR).fixed_window())]);
+    assert!(check(&changed.unwrap(), "p", &KEY).await.allowed());
+}
+
+#[tokio::test]
+async fn of_two_levels_the_one_that_refused_answers() {
+    let server = Server::start();
+    let limiter = limiter(
+        &server,
+        [Policy::builder("p")
+            .level("all", "", Limit::per(100, YEAR))
+            .level("one", "{key}", Limit::per(1, YEAR))
+            .build()
+            .unwrap()],
+    );
+    assert!(check(&limiter, "p", &KEY).await.allowed());
+    let first = check(&limiter, "p", &KEY).await;
+    assert_eq!((first.source(), first.levels().len()), (Source::Store, 2));
+    let second = check(&limiter, "p", &KEY).await;
+    let names: Vec<&str> = second.levels().map(|level| level.name()).collect();
+    assert_eq!(second.source(), Source::RefusalMemory);
+    assert_eq!((second.denied_by(), names), (Some("one"), vec!["one"]));
+    let headers = second.headers();
+    assert!(
+        headers
+            .get("RateLimit")
+            .unwrap()
+            .starts_with("\"p.one\";r=0;t=")
+    );
+    assert!(headers.get("Retry-After").is_some());
+}
+
+#[tokio::test]
+async fn counted_refusals_are_told_to_the_store() {
+    let server = Server::start();
+    let policy = Policy::builder("p")
+        .limit(Limit::per(1, YEAR))
+        .count_denied(true);
+    let limiter = limiter(&server, [policy.build().unwrap()]);
+    for _ in 0..5 {
+        let decision = check(&limiter, "p", &KEY).await;
+        assert_eq!(decision.source(), Source::Store);
+    }
+}
+
+/// Elsewhere a block lasts to the end of the window, and half of the limit is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b2_under_overload_the_limit_is_used() {
+    let server = Server::start();
+    let nodes: Vec<SharedLimiter> = (0..3)
+        .map(|_| limiter_over(store(&server), [remembering(Limit::per_second(100))]))
+        .collect();
+    let nodes: &'static [SharedLimiter] = Box::leak(nodes.into_boxed_slice());
+    let start = Instant::now();
+    let mut callers = Vec::new();
+    for node in nodes.iter().cycle().take(12) {
+        callers.push(tokio::spawn(async move {
+            let (mut admitted, mut last_us, mut first_us) = (0_u32, 0, u64::MAX);
+            while start.elapsed() < Duration::from_secs(4) {
+                let decision = check(node, "p", &KEY).await;
+                if decision.allowed() {
+                    admitted += 1;
+                    last_us = decision.decided_at_us().max(last_us);
+                    first_us = decision.decided_at_us().min(first_us);
+                }
+                tokio::task::yield_now().await;
+            }
+            (admitted, first_us, last_us)
+        }));
+    }
+    let (mut admitted, mut first_us, mut last_us) = (0, u64::MAX, 0);
+    for caller in callers {
+        let (some, first, last) = caller.await.unwrap();
+        admitted += some;
+        first_us = first_us.min(first);
+        last_us = last_us.max(last);
+    }
+    let seconds = Duration::from_micros(last_us - first_us).as_secs_f64();
+    let bound = 100.0 + 100.0 * seconds;
+    assert!(f64::from(admitted) <= bound, "{admitted} of {bound}");
+    assert!(f64::from(admitted) >= 0.95 * bound, "{admitted} of {bound}");
+}
+
+/// Elsewhere the end of a block counts from when the request came, and a slow answer
+/// carries the refusal over into the next window.
+#[tokio::test]
+async fn b9_a_slow_answer_does_not_refuse_for_longer() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let far = RedisStore::new(&proxy.url(), patient()).unwrap();
+    let window = Duration::from_millis(900);
+    let policy = remembering(Limit::per(2, window).fixed_window());
+    let limiter = limiter_over(far, [policy]);
+    for _ in 0..2 {
+        assert!(check(&limiter, "p", &KEY).await.allowed());
+    }
+    let delay = Duration::from_millis(300);
+    proxy.set(Replies::Delay(delay));
+    let sent = Instant::now();
+    let refused = check(&limiter, "p", &KEY).await;
+    assert_eq!(
+        (refused.allowed(), refused.source()),
+        (false, Source::Store)
+    );
+    let wait = refused.retry_after().unwrap();
+    proxy.set(Replies::Pass);
+    let ended = loop {
+        let before = sent.elapsed();
+        let decision = check(&limiter, "p", &KEY).await;
+        if decision.source() == Source::Store {
+            break sent.elapsed();
+        }
+        assert!(!decision.allowed());
+        assert!(before < wait, "remembered for longer than the store said");
+        tokio::task::yield_now().await;
+    };
+    assert!(ended >= wait, "{ended:?} of {wait:?}");
+}
