@@ -11,6 +11,7 @@ use tidegate::{Config, Limit, Limiter};
 use tidegate_redis::{ErrorKind, SetupError, SharedLimiter, Store, StoreError};
 use tokio_rustls::TlsAcceptor;
 
+use crate::http::body::Room;
 use crate::http::query::RESERVED;
 use crate::metrics::{Meters, Metrics};
 use crate::serve::tls;
@@ -25,6 +26,8 @@ pub struct App {
     draining: AtomicBool,
     /// Tells this process from others that keep counts in memory.
     pub(crate) instance: u64,
+    /// Room for the bodies of requests.
+    pub(crate) room: Room,
     /// Makes of a key what stands in the log.
     pub(crate) redaction: RandomState,
     /// Keeps log lines about requests from flooding.
@@ -79,6 +82,7 @@ impl App {
             metrics,
             probed: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            room: Room::new(),
             redaction: RandomState::new(),
             instance: RandomState::new().build_hasher().finish(),
             lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),

@@ -1,64 +1,115 @@
-//! Reading the body of a request: so many bytes, within so much time, and no more.
+//! Reading the body of a request: so many bytes, within so much time, and no more; and of
+//! all bodies together so many at once.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 
 use super::Problem;
 
 /// The longest body.
-pub(crate) const MAX_BODY: usize = 1 << 20;
+pub(crate) const MAX_BODY: u32 = 1 << 20;
 
 /// Of a body that is too long, how much is read and thrown away. A client that is still
 /// sending when the connection ends does not see the answer.
-const MAX_READ: usize = 4 * MAX_BODY;
+const MAX_READ: u64 = 4 * MAX_BODY as u64;
 
 /// How long a client may take to send it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A body longer than this needs room.
+const SHORT: u64 = 16 << 10;
+
+/// How long a body may wait for room.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// Room for the bodies of all requests.
+pub(crate) struct Room(Semaphore);
+
+/// A body, and the room that it takes as long as it is needed.
+pub(super) struct Whole<'r> {
+    bytes: Bytes,
+    _room: Option<SemaphorePermit<'r>>,
+}
+
+impl Room {
+    /// Room for so many bytes in bodies that are not short.
+    pub(crate) fn new() -> Self {
+        Self(Semaphore::new(64 << 20))
+    }
+
+    async fn take(&self, bytes: u32) -> Result<SemaphorePermit<'_>, Problem> {
+        let permit = timeout(WAIT, self.0.acquire_many(bytes)).await;
+        let permit = permit.ok().and_then(Result::ok);
+        permit.ok_or_else(|| Problem::later("too many long bodies at once"))
+    }
+}
+
+impl Deref for Whole<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// The whole body.
-pub(super) async fn read(body: Incoming) -> Result<Bytes, Problem> {
-    let known = body.size_hint().lower();
-    if known > MAX_READ as u64 {
+pub(super) async fn read(room: &Room, body: Incoming) -> Result<Whole<'_>, Problem> {
+    if body.size_hint().lower() > MAX_READ {
         return Err(too_long());
     }
-    let read = tokio::time::timeout(PATIENCE, collect(body)).await;
+    let read = timeout(PATIENCE, collect(room, body)).await;
     read.unwrap_or_else(|_| {
         let detail = format!("the body: not there within {PATIENCE:?}");
         Err(Problem::new(StatusCode::REQUEST_TIMEOUT, detail))
     })
 }
 
-async fn collect(mut body: Incoming) -> Result<Bytes, Problem> {
+async fn collect(room: &Room, mut body: Incoming) -> Result<Whole<'_>, Problem> {
+    let expected = body
+        .size_hint()
+        .exact()
+        .and_then(|it| u32::try_from(it).ok());
+    let expected = expected.unwrap_or(MAX_BODY).min(MAX_BODY);
     // Nearly every body comes in one piece.
     let mut first: Option<Bytes> = None;
-    let (mut more, mut length) = (BytesMut::new(), 0);
+    let (mut more, mut length, mut taken) = (BytesMut::new(), 0, None);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::bad("the body: cut off"))?;
         let Ok(data) = frame.into_data() else {
             continue;
         };
-        length += data.len();
+        length += data.len() as u64;
         if length > MAX_READ {
             return Err(too_long());
         }
+        if length > SHORT && taken.is_none() {
+            taken = Some(room.take(expected).await?);
+        }
         match first {
-            _ if length > MAX_BODY => more = BytesMut::new(),
+            _ if length > u64::from(MAX_BODY) => more = BytesMut::new(),
             None => first = Some(data),
             Some(_) => more.extend_from_slice(&data),
         }
     }
-    if length > MAX_BODY {
+    if length > u64::from(MAX_BODY) {
         return Err(too_long());
     }
     let first = first.unwrap_or_default();
-    if more.is_empty() {
-        return Ok(first);
-    }
-    Ok([first, more.freeze()].concat().into())
+    let bytes = match more.is_empty() {
+        true => first,
+        false => [first, more.freeze()].concat().into(),
+    };
+    Ok(Whole {
+        bytes,
+        _room: taken,
+    })
 }
 
 fn too_long() -> Problem {

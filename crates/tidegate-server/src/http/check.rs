@@ -135,7 +135,7 @@ pub(super) async fn answer(
     running: &Running,
     request: Request<Incoming>,
 ) -> Result<Answer, Problem> {
-    let body = body::read(request.into_body()).await?;
+    let body = body::read(&app.room, request.into_body()).await?;
     let is_batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     let mut questions = parse(&body).map_err(Problem::bad)?;
     if !is_batch && let Some(question) = questions.pop() {

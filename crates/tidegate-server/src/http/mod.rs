@@ -1,7 +1,7 @@
 //! A request in, a response out: which path leads where. Everything is decided on the
 //! way down; nothing here knows of sockets.
 
-mod body;
+pub(crate) mod body;
 pub mod check;
 pub(crate) mod decision;
 mod gate;
@@ -45,10 +45,16 @@ pub(crate) async fn answer(app: &App, request: Request<Incoming>) -> Answer {
         None => Span::none(),
     };
     let answered = async {
-        route(app, &running, request).await.unwrap_or_else(|problem| {
-            tracing::debug!(status = problem.status.as_u16(), detail = %problem.detail, "a request that cannot be answered");
-            problem.into_answer()
-        })
+        route(app, &running, request)
+            .await
+            .unwrap_or_else(|problem| {
+                tracing::debug!(
+                    status = problem.status.as_u16(),
+                    detail = &*problem.detail,
+                    "a request that cannot be answered"
+                );
+                problem.into_answer()
+            })
     };
     let mut answer = answered.instrument(span).await;
     if is_head {

@@ -43,6 +43,14 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
+    /// It may be right, but not now.
+    pub(crate) fn later(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            header: Some((RETRY_AFTER, HeaderValue::from_static("1"))),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        }
+    }
+
     pub(crate) fn unauthorized() -> Self {
         let header = (WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         Self {
@@ -104,13 +112,9 @@ impl From<TryCheckError> for Problem {
     fn from(error: TryCheckError) -> Self {
         match error {
             TryCheckError::Check(error) => error.into(),
-            TryCheckError::Store(error) => Self {
-                header: Some((RETRY_AFTER, HeaderValue::from_static("1"))),
-                ..Self::new(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    format!("the store has not answered: {error}"),
-                )
-            },
+            TryCheckError::Store(error) => {
+                Self::later(format!("the store has not answered: {error}"))
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) async fn answer(
     request: Request<Incoming>,
 ) -> Result<Answer, Problem> {
     authorize(running, &request)?;
-    let body = body::read(request.into_body()).await?;
+    let body = body::read(&app.room, request.into_body()).await?;
     let body: Body =
         serde_json::from_slice(&body).map_err(|error| Problem::bad(unreadable(error)))?;
     let returned = receipt::decode(&body.receipt)

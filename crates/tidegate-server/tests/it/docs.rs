@@ -102,11 +102,16 @@ fn numbers_are_those_of_the_code() {
     const SERVE: &str = include_str!("../../src/serve/mod.rs");
     const CLI: &str = include_str!("../../src/cli.rs");
     for (source, line, said) in [
-        (BODY, "MAX_BODY: usize = 1 << 20;", "| body | 1 MiB |"),
+        (BODY, "MAX_BODY: u32 = 1 << 20;", "| body | 1 MiB |"),
         (
             BODY,
             "PATIENCE: Duration = Duration::from_secs(10);",
             "| time for a body | 10 s |",
+        ),
+        (
+            BODY,
+            "Semaphore::new(64 << 20)",
+            "| all bodies above 16 KiB | 64 MiB |",
         ),
         (
             CHECK,

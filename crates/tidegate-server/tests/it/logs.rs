@@ -60,6 +60,8 @@ fn keys_are_shown_when_asked_for_and_cannot_forge_a_line() {
         line.contains("forged") && !line.contains('\u{1b}'),
         "{line}"
     );
+    server.check("{\"\\nERROR forged\":1}");
+    server.line("cannot be answered");
     assert!(!server.log().iter().any(|line| line.starts_with("ERROR")));
 }
 

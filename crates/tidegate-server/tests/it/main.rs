@@ -1,6 +1,7 @@
 //! The binary as its users meet it: started by the tests, asked over sockets.
 
 #[path = "../../../tidegate-redis/tests/it/certificates.rs"]
+#[expect(dead_code, reason = "another crate's tests need the rest")]
 mod certificates;
 #[path = "../../../tidegate-redis/tests/it/server.rs"]
 #[expect(dead_code, reason = "another crate's tests need the rest")]

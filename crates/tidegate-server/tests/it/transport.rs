@@ -10,7 +10,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use crate::certificates::Certificates;
@@ -269,59 +271,69 @@ const TEN: &str = "[[policies]]\nname = \"default\"\nlimit = \"10/1h\"\n";
 #[tokio::test]
 async fn http2_in_the_clear() {
     let server = Tidegate::start(TEN);
-    let stream = tokio::net::TcpStream::connect(server.address()).await;
+    let stream = TcpStream::connect(server.address()).await;
     ten_over_http2(stream.expect("a server")).await;
 }
 
-#[tokio::test]
-async fn tls_with_http2_and_http1() {
-    let certificates = Certificates::make();
-    let config = format!(
-        "[server]\ntls_cert = {:?}\ntls_key = {:?}\n{TEN}",
-        certificates.path("server.crt"),
-        certificates.path("server.key")
-    );
-    let server = Tidegate::start(&config);
-    assert!(server.url().starts_with("https://"));
+/// Opens a connection that trusts this authority.
+async fn connect_securely(
+    server: &Tidegate,
+    authority: &[u8],
+    protocol: &[u8],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
-    let authority = CertificateDer::from_pem_slice(&certificates.read("authority.crt"));
-    roots
-        .add(authority.expect("a certificate"))
-        .expect("a certificate");
-    let connect = async |protocol: &[u8]| {
-        let provider = Arc::new(crypto::ring::default_provider());
-        let config =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = config
-            .expect("versions")
-            .with_root_certificates(roots.clone());
-        let mut config = config.with_no_client_auth();
-        config.alpn_protocols = vec![protocol.to_vec()];
-        let stream = tokio::net::TcpStream::connect(server.address())
-            .await
-            .expect("a server");
-        let name = ServerName::try_from("localhost").expect("a name");
-        let stream = TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await;
-        let stream = stream.expect("a handshake");
-        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol));
-        stream
-    };
-    ten_over_http2(connect(b"h2").await).await;
-    let stream = TokioIo::new(connect(b"http/1.1").await);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream)
-        .await
-        .expect("HTTP/1.1");
+    let authority = CertificateDer::from_pem_slice(authority).expect("a certificate");
+    roots.add(authority).expect("a certificate");
+    let provider = Arc::new(crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider);
+    let config = config.with_safe_default_protocol_versions();
+    let config = config.expect("versions").with_root_certificates(roots);
+    let mut config = config.with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let stream = TcpStream::connect(server.address()).await?;
+    let name = ServerName::try_from("localhost").expect("a name");
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream);
+    let stream = stream.await?;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol));
+    Ok(stream)
+}
+
+#[tokio::test]
+async fn tls_with_http2_and_http1_and_certificates_that_change() {
+    let certificates = Certificates::make();
+    let start = Start::new(&format!(
+        "[server]\ntls_cert = \"server.crt\"\ntls_key = \"server.key\"\n{TEN}"
+    ));
+    for file in ["server.crt", "server.key"] {
+        start.folder().write(file, certificates.read(file));
+    }
+    let server = start.start();
+    assert!(server.url().starts_with("https://"));
+    let authority = certificates.read("authority.crt");
+    let connect = async |protocol| connect_securely(&server, &authority, protocol).await;
+    ten_over_http2(connect(b"h2").await.expect("a handshake")).await;
+    let stream = connect(b"http/1.1").await.expect("a handshake");
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.expect("HTTP/1.1");
     tokio::spawn(connection);
     let request = Request::get("/v1/gate/default?key=other").header("host", "localhost");
     let request = request.body(Full::<Bytes>::default()).expect("a request");
     let answer = sender.send_request(request).await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::OK);
     // Who does not speak TLS gets nowhere, and does no harm.
-    let mut connection = Connection::tcp(server.address());
-    connection.send(b"GET /healthz HTTP/1.1\r\n\r\n");
-    connection.finish();
-    assert!(!connection.has_ended(), "an alert");
-    drop(connect(b"http/1.1").await);
+    let mut plain = Connection::tcp(server.address());
+    plain.send(b"GET /healthz HTTP/1.1\r\n\r\n");
+    plain.finish();
+    assert!(!plain.has_ended(), "an alert");
+    // New files are for new connections.
+    let others = Certificates::make();
+    for file in ["server.crt", "server.key"] {
+        server.folder().write(file, others.read(file));
+    }
+    server.line("the config is in force");
+    let authority = others.read("authority.crt");
+    let connected = connect_securely(&server, &authority, b"h2").await;
+    drop(connected.expect("the new certificate"));
+    assert!(connect(b"h2").await.is_err(), "the old authority");
+    sender.ready().await.expect("the old connection goes on");
 }

@@ -139,3 +139,32 @@ fn a_connection_without_a_request_is_closed_after_a_while() {
     });
     assert_eq!(open, 1.0);
 }
+
+#[test]
+fn long_bodies_at_once_have_a_bound_and_short_ones_pass_by() {
+    let server = Tidegate::start("");
+    let long = check_of(BODY);
+    let whole = request("POST", "/v1/check", &[], long.as_bytes());
+    // There is room for 64 of them, and none of these ends.
+    let mut slow: Vec<_> = (0..72).map(|_| server.connect()).collect();
+    for connection in &mut slow {
+        connection.send(&whole[..32 << 10]);
+    }
+    let answer = server.check(&check_of(16 << 10));
+    assert_eq!(answer.status, 200);
+    crate::process::until("those without room are sent away", || {
+        let open = crate::observed::metrics(&server)["tidegate_connections"];
+        (open <= 65.0).then_some(())
+    });
+    // Who is still sending when the connection ends may not hear why.
+    let answer = slow.last_mut().and_then(|last| last.receive("POST"));
+    if let Some(answer) = answer {
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.detail(), "too many long bodies at once");
+        assert_eq!(answer.header("retry-after"), Some("1"));
+    }
+    drop(slow);
+    crate::process::until("there is room again", || {
+        (server.check(&long).status == 200).then_some(())
+    });
+}
