@@ -438,5 +438,15 @@ fn what_it_says_about_questions_is_what_the_server_takes() {
         assert!(whole.pointer(pointer).is_some(), "{pointer}");
     }
     assert_eq!(whole["openapi"], "3.1.0");
+    // Whoever can answer is named.
+    let sources = &whole["components"]["schemas"]["Decision"]["properties"]["source"]["enum"];
+    let sources = sources.as_array().expect("a list").iter();
+    let mut sources: Vec<String> = sources
+        .map(|source| format!("tidegate_source_total{{policy=\"p\",source={source}}}"))
+        .collect();
+    sources.sort_unstable();
+    let metrics = crate::observed::metrics(&server).into_keys();
+    let counted = metrics.filter(|name| name.starts_with("tidegate_source_total{policy=\"p\""));
+    assert_eq!(sources, counted.collect::<Vec<_>>());
     assert_eq!(whole["info"]["version"], env!("CARGO_PKG_VERSION"));
 }

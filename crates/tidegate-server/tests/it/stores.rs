@@ -99,7 +99,9 @@ fn two_servers_on_one_redis_share_one_limit_and_survive_its_end() {
     assert_eq!(key["levels"][0]["remaining"], 10);
     let forgotten = servers[1].ask_with("DELETE", "/v1/keys/p?ip=%ff%00", &headers, "");
     assert_eq!(forgotten.json(), json!({"forgotten": 1}));
-    assert_eq!(servers[0].get("/v1/gate/p?ip=%ff%00").status, 200);
+    until("the other has forgotten its refusal, too", || {
+        (servers[0].get("/v1/gate/p?ip=%ff%00").status == 200).then_some(())
+    });
     let up = |server: &Tidegate| metrics(server)["tidegate_store_up{store=\"default\"}"];
     assert_eq!(up(&servers[0]), 1.0);
     redis.kill();
