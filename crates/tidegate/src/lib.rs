@@ -25,6 +25,7 @@
 //! | to wait instead of being refused | [`Limiter::until_ready`] |
 //! | to test without waiting | [`ManualClock`] |
 //! | what exactly an algorithm promises | [`algorithm`] |
+//! | to know whether it kept its promise | [`checker`] |
 //!
 //! # What to choose
 //!
@@ -57,6 +58,7 @@ mod limit;
 mod rate;
 
 pub mod algorithm;
+pub mod checker;
 
 mod decision;
 mod headers;

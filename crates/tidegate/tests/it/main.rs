@@ -13,6 +13,7 @@ mod pitfalls_store;
 mod policies;
 mod properties;
 
+mod checker;
 mod config;
 mod docs;
 mod headers;

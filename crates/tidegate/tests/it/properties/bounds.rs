@@ -70,7 +70,7 @@ fn admitted_cost_stays_within_the_bound(case: &Case) -> Result<(), TestCaseError
 }
 
 /// Every interval from one event to another, with the cost admitted in it.
-fn intervals(events: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64, u64)> {
+pub(super) fn intervals(events: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64, u64)> {
     (0..events.len()).flat_map(move |first| {
         let mut sum = 0;
         events[first..].iter().map(move |&(to, cost)| {
@@ -81,7 +81,7 @@ fn intervals(events: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64, u64)> {
 }
 
 /// The costs of the windows that are aligned to the epoch.
-fn aligned(events: &[(u64, u64)], window_us: u64) -> Vec<u64> {
+pub(super) fn aligned(events: &[(u64, u64)], window_us: u64) -> Vec<u64> {
     let mut windows = HashMap::<u64, u64>::new();
     for &(at, cost) in events {
         *windows.entry(at / window_us).or_default() += cost;
@@ -90,7 +90,7 @@ fn aligned(events: &[(u64, u64)], window_us: u64) -> Vec<u64> {
 }
 
 /// The costs of windows each of which begins with the first event after the last.
-fn from_the_first(events: &[(u64, u64)], window_us: u64) -> Vec<u64> {
+pub(super) fn from_the_first(events: &[(u64, u64)], window_us: u64) -> Vec<u64> {
     let mut windows: Vec<(u64, u64)> = Vec::new();
     for &(at, cost) in events {
         match windows.last_mut() {

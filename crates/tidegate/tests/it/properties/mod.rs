@@ -6,6 +6,7 @@ mod trace;
 
 mod bounds;
 mod changes;
+mod checker;
 mod clocks;
 mod exact;
 mod levels;

@@ -1,0 +1,74 @@
+//! What nodes admit that decide on their own and tell each other later.
+//!
+//! A node knows its own count and what the others had told by a while ago, `D`. When it
+//! admits a request, all it can have missed is what each other node admitted within
+//! `D`: no more than that node was offered, and no more than a node alone lets pass.
+//! That comes on top of the limit, once: what is over the limit stays counted, so it is
+//! not there to be given out again.
+
+use std::time::Duration;
+
+/// The nodes behind a record in the mode `background`.
+///
+/// | algorithm | promise |
+/// | --- | --- |
+/// | token bucket | `B + N*t/W`, and for each other node `min(B + N*D/W, a(D))`, in any `t` |
+/// | fixed window | `N`, and for each other node `min(N, a(D))`, a window |
+/// | sliding window | the same for windows of the grid, and twice that in any `W` |
+/// | sliding log | the same in any `W` |
+///
+/// Here `a(D)` is the most that the node was offered for a key in any stretch of length
+/// `D`. Which node is the one that the others are others to is not known from a record:
+/// it is taken to be the one with the smallest `a(D)`, so that the bound holds for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Background {
+    stale_us: u64,
+    /// In ascending order.
+    offered: Vec<u64>,
+}
+
+impl Background {
+    /// Nodes that tell each other every `sync_interval`, which takes `round_trip`:
+    /// `D` is twice the two together. `offered` is the `a(D)` of every node.
+    #[must_use]
+    pub fn new(
+        sync_interval: Duration,
+        round_trip: Duration,
+        offered: impl IntoIterator<Item = u64>,
+    ) -> Self {
+        let mut offered: Vec<u64> = offered.into_iter().collect();
+        offered.sort_unstable();
+        let stale_us = 2 * (sync_interval.as_micros() + round_trip.as_micros());
+        Self {
+            stale_us: u64::try_from(stale_us).unwrap_or(u64::MAX),
+            offered,
+        }
+    }
+
+    /// They could not tell each other anything for so long, which adds to `D`.
+    #[must_use]
+    pub fn outage(mut self, outage: Duration) -> Self {
+        let outage_us = u64::try_from(outage.as_micros()).unwrap_or(u64::MAX);
+        self.stale_us = self.stale_us.saturating_add(outage_us);
+        self
+    }
+
+    /// `D`: how old what a node knows of the others may be.
+    #[must_use]
+    pub fn staleness(&self) -> Duration {
+        Duration::from_micros(self.stale_us)
+    }
+
+    pub(super) fn staleness_us(&self) -> u64 {
+        self.stale_us
+    }
+
+    /// What a node may not have heard of, when each other one lets at most `most` pass;
+    /// in parts, of which a request has so many.
+    pub(super) fn unheard(&self, most: u128, request: u128) -> u128 {
+        let others = self.offered.iter().skip(1);
+        others
+            .map(|offered| (u128::from(*offered).saturating_mul(request)).min(most))
+            .fold(0, u128::saturating_add)
+    }
+}

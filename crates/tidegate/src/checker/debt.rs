@@ -1,0 +1,49 @@
+//! Bounds that grow with time: at most `capacity + refill * t` in any stretch.
+//!
+//! A stretch has too much in it when its costs, less what its length allows, exceed the
+//! capacity. The largest such excess of all stretches that end with a request follows
+//! from the one before: time takes off what it allows, but nothing below zero (the
+//! stretch may as well begin later), and the cost is added. So one pass sees all pairs
+//! of instants.
+
+use super::Event;
+use super::rule::Rate;
+use super::verdict::{Found, Span};
+
+pub(super) fn scan(events: &[Event], rate: Rate) -> Found {
+    let Some(first) = events.first() else {
+        return Ok(None);
+    };
+    let mut tightest: Option<Span> = None;
+    let mut largest = 0;
+    // Of the stretch that ends now and has the largest excess.
+    let (mut excess, mut from_us, mut admitted) = (0_u128, first.at_us, 0_u64);
+    let mut last_us = first.at_us;
+    for event in events {
+        let allowed = u128::from(event.at_us - last_us) * rate.refill;
+        last_us = event.at_us;
+        if allowed >= excess {
+            (excess, from_us, admitted) = (0, event.at_us, 0);
+        } else {
+            excess -= allowed;
+        }
+        excess += u128::from(event.cost) * rate.request;
+        admitted = admitted.saturating_add(event.cost);
+        if excess > largest {
+            largest = excess;
+            let length_us = u128::from(event.at_us - from_us);
+            let bound = (rate.capacity + length_us * rate.refill) / rate.request;
+            let span = Span {
+                from_us,
+                to_us: event.at_us,
+                admitted,
+                bound: u64::try_from(bound).unwrap_or(u64::MAX),
+            };
+            if excess > rate.capacity {
+                return Err(span);
+            }
+            tightest = Some(span);
+        }
+    }
+    Ok(tightest)
+}
