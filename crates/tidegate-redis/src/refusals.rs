@@ -268,10 +268,10 @@ mod tests {
     #[test]
     fn a_refusal_holds_from_the_sending_for_as_long_as_it_says() {
         let far = Far::new(Limit::per_second(10).burst(1), Duration::from_secs(1));
-        assert!(far.ask("a", 1, 0 * MS, 0 * MS));
-        assert_eq!(far.known("a", 1, 0 * MS), None, "it was admitted");
+        assert!(far.ask("a", 1, Duration::ZERO, Duration::ZERO));
+        assert_eq!(far.known("a", 1, Duration::ZERO), None, "it was admitted");
         // Decided 30 ms later, when 70 ms are left of the 100.
-        assert!(!far.ask("a", 1, 0 * MS, 30 * MS));
+        assert!(!far.ask("a", 1, Duration::ZERO, 30 * MS));
         assert_eq!(far.known("a", 1, 30 * MS), Some(Some(70 * MS)));
         assert_eq!(far.known("a", 1, 69 * MS), Some(Some(31 * MS)));
         assert_eq!(far.known("a", 1, 70 * MS), None);
@@ -282,13 +282,13 @@ mod tests {
     #[test]
     fn it_is_forgotten_after_a_while_and_tells_the_whole_wait_until_then() {
         let far = Far::new(Limit::per_hour(1), Duration::from_secs(1));
-        assert!(far.ask("a", 1, 0 * MS, 0 * MS));
-        assert!(!far.ask("a", 1, 0 * MS, 0 * MS));
+        assert!(far.ask("a", 1, Duration::ZERO, Duration::ZERO));
+        assert!(!far.ask("a", 1, Duration::ZERO, Duration::ZERO));
         let hour = Duration::from_secs(3_600);
         assert_eq!(far.known("a", 1, 999 * MS), Some(Some(hour - 999 * MS)));
         assert_eq!(far.known("a", 1, 1_000 * MS), None);
         // What never fits is refused for as long, without a time.
-        assert!(!far.ask("a", 2, 2_000 * MS, 0 * MS));
+        assert!(!far.ask("a", 2, 2_000 * MS, Duration::ZERO));
         assert_eq!(far.known("a", 2, 2_500 * MS), Some(None));
     }
 
@@ -297,8 +297,8 @@ mod tests {
         let far = Far::new(Limit::per_hour(1), Duration::from_secs(1));
         let attributes = [("key", "a")];
         let keys = far.policy.keys(&attributes).unwrap();
-        assert!(far.ask("a", 1, 0 * MS, 0 * MS));
-        assert!(!far.ask("a", 1, 0 * MS, 0 * MS));
+        assert!(far.ask("a", 1, Duration::ZERO, Duration::ZERO));
+        assert!(!far.ask("a", 1, Duration::ZERO, Duration::ZERO));
         far.refusals.forget(&keys);
         assert_eq!(far.known("a", 1, MS), None);
         let sent = far.refusals.sent(2 * MS);
@@ -317,7 +317,7 @@ mod tests {
         let many = SHARDS * KEYS * 2;
         let refuse = |now: Duration| {
             for number in 0..many {
-                far.ask(&number.to_string(), 2, now, 0 * MS);
+                far.ask(&number.to_string(), 2, now, Duration::ZERO);
             }
             let held: usize = far
                 .refusals
@@ -328,7 +328,7 @@ mod tests {
             assert_eq!(held, far.refusals.held.load(Relaxed));
             held
         };
-        assert_eq!(refuse(0 * MS), SHARDS * KEYS);
+        assert_eq!(refuse(Duration::ZERO), SHARDS * KEYS);
         assert_eq!(refuse(1_000 * MS), SHARDS * KEYS);
         let last = (many - 1).to_string();
         assert_eq!(far.known(&last, 2, 1_500 * MS), None, "no room for it");

@@ -78,23 +78,20 @@ impl Settings {
 
     /// Reads the config.
     pub fn load(&self) -> Result<Loaded, LoadError> {
-        let (mut config, own) = match &self.file {
-            Some(file) => {
-                let name = file.display().to_string();
-                let bytes = std::fs::read(file).map_err(|error| LoadError::File {
-                    file: name.clone(),
-                    error,
-                })?;
-                let text = std::str::from_utf8(&bytes);
-                let text = text.map_err(|_| LoadError::Encoding(name.clone()))?;
-                (Config::parse(text, &name)?, Some(bytes))
-            }
-            None => (Config::default(), None),
+        let file = self.file.as_deref().unwrap_or(Path::new(""));
+        let name = file.display().to_string();
+        let own = self.file.as_ref().map(std::fs::read).transpose();
+        let own = own.map_err(|error| LoadError::File {
+            file: name.clone(),
+            error,
+        })?;
+        // An empty file says what no file does.
+        let text = std::str::from_utf8(own.as_deref().unwrap_or_default());
+        let text = text.map_err(|_| LoadError::Encoding(name.clone()))?;
+        let mut config = match &self.store {
+            Some(url) => Config::parse_with_store(text, &name, url)?,
+            None => Config::parse(text, &name)?,
         };
-        if let Some(url) = &self.store {
-            let default = config.stores.entry("default".into()).or_default();
-            default.url = url.clone();
-        }
         if !self.http.is_empty() {
             config.server.http.clone_from(&self.http);
         }

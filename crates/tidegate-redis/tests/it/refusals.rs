@@ -13,14 +13,16 @@ const KEY: [(&str, &str); 1] = [("key", "a")];
 
 /// A policy that remembers refusals for as long as one does by default.
 fn remembering(limit: Limit) -> Policy {
-    Policy::builder("p").limit(limit).build().unwrap()
+    let policy = Policy::builder("p").limit(limit);
+    policy.build().expect("a policy")
 }
 
 /// How many checks the server has decided.
 fn calls(server: &Server) -> u64 {
     let mut redis = server.connect();
     let mut question = redis::cmd("INFO");
-    let info: String = question.arg("commandstats").query(&mut redis).unwrap();
+    let info = question.arg("commandstats").query(&mut redis);
+    let info: String = info.expect("statistics");
     let calls = |command: &str| {
         let line = info
             .lines()

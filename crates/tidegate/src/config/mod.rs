@@ -161,6 +161,15 @@ impl Default for Store {
 impl Config {
     /// Reads the text of a file; its name is for the messages.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigErrors> {
+        Self::read(text, file, None)
+    }
+
+    /// The same, with another place for the store `default` than the file says.
+    pub fn parse_with_store(text: &str, file: &str, url: &StoreUrl) -> Result<Self, ConfigErrors> {
+        Self::read(text, file, Some(url))
+    }
+
+    fn read(text: &str, file: &str, url: Option<&StoreUrl>) -> Result<Self, ConfigErrors> {
         // Some editors begin a file with a byte-order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let errors = Errors::new(text);
@@ -171,7 +180,7 @@ impl Config {
             return Err(errors.into_errors(file));
         }
         let root = Fields::root(document.get_ref(), &errors);
-        let config = sections::config(&root);
+        let config = sections::config(&root, url);
         root.finish();
         if errors.is_empty() {
             Ok(config)

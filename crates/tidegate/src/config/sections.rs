@@ -10,11 +10,15 @@ use super::{Address, Config, Secret, Server, Store};
 use crate::memory::WhenFull;
 use crate::policy::name::{self, is_name, shown};
 
-/// Reads everything; what is wrong is in the errors.
-pub(super) fn config(root: &Fields<'_>) -> Config {
+/// Reads everything; what is wrong is in the errors. `url` is where the store `default`
+/// is in place of what the file says.
+pub(super) fn config(root: &Fields<'_>, url: Option<&StoreUrl>) -> Config {
     let standard = Config::default();
     let server = root.table("server").map(|fields| server(&fields));
-    let stores = stores(root);
+    let mut stores = stores(root);
+    if let (Some(url), Some(store)) = (url, stores.get_mut("default")) {
+        store.url = url.clone();
+    }
     let policies = policies::policies(root, &stores);
     Config {
         server: server.unwrap_or_default(),
