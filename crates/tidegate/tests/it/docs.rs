@@ -403,6 +403,7 @@ fn links_lead_somewhere() {
             "docs/operations.md",
             include_str!("../../../../docs/operations.md"),
         ),
+        ("docs/scale.md", include_str!("../../../../docs/scale.md")),
     ];
     for (name, page) in pages {
         let folder = root.join(name);
