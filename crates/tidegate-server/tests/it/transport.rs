@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, StatusCode, Version};
 use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -208,62 +209,79 @@ fn a_unix_socket_speaks_the_same_and_goes_with_the_server() {
     assert!(!path.exists(), "the socket is left behind");
 }
 
-/// Sends ten requests over a connection at once.
-async fn ten_over_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-    let handshake =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+/// Asks over HTTP/2: the status, and the body.
+async fn ask_http2(
+    mut sender: SendRequest<Full<Bytes>>,
+    method: &str,
+    path: &str,
+    body: &'static str,
+) -> hyper::Result<(u16, Bytes)> {
+    let url = format!("http://localhost{path}");
+    let request = Request::builder().method(method).uri(url);
+    let request = request.body(Full::new(Bytes::from(body)));
+    let answer = sender.send_request(request.expect("a request")).await?;
+    assert_eq!(answer.version(), Version::HTTP_2);
+    let status = answer.status().as_u16();
+    Ok((status, answer.into_body().collect().await?.to_bytes()))
+}
+
+async fn connect_http2(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> SendRequest<Full<Bytes>> {
+    let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
     let (sender, connection) = handshake.await.expect("HTTP/2");
     tokio::spawn(connection);
+    sender
+}
+
+/// Sends ten requests over a connection at once.
+async fn ten_over_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    let sender = connect_http2(stream).await;
     let asked = (0..10).map(|_| {
-        let mut sender = sender.clone();
-        let request =
-            Request::post("http://localhost/v1/check").body(Full::new(Bytes::from(QUESTION)));
-        tokio::spawn(async move {
-            let answer = sender
-                .send_request(request.expect("a request"))
-                .await
-                .expect("an answer");
-            assert_eq!(answer.status(), StatusCode::OK);
-            assert_eq!(answer.version(), Version::HTTP_2);
-            let body = answer
-                .into_body()
-                .collect()
-                .await
-                .expect("a body")
-                .to_bytes();
-            let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
-            body["remaining"].as_u64().expect("a number")
-        })
+        let sender = sender.clone();
+        tokio::spawn(ask_http2(sender, "POST", "/v1/check", QUESTION))
     });
     let mut remaining = Vec::new();
     for answer in asked.collect::<Vec<_>>() {
-        remaining.push(answer.await.expect("no panic"));
+        let (status, body) = answer.await.expect("no panic").expect("an answer");
+        assert_eq!(status, 200);
+        let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        remaining.push(body["remaining"].as_u64().expect("a number"));
     }
     remaining.sort_unstable();
     assert_eq!(remaining, Vec::from_iter(0..10));
-    let mut sender = sender;
     for (method, path, status) in [
         ("HEAD", "/v1/gate/default?key=k", 429),
         ("GET", "/nowhere", 404),
     ] {
-        let url = format!("http://localhost{path}");
-        let request = Request::builder()
-            .method(method)
-            .uri(url)
-            .body(Full::default());
-        let answer = sender
-            .send_request(request.expect("a request"))
-            .await
-            .expect("an answer");
-        assert_eq!(answer.status(), status, "{path}");
-        let body = answer
-            .into_body()
-            .collect()
-            .await
-            .expect("a body")
-            .to_bytes();
-        assert_eq!(body.is_empty(), method == "HEAD");
+        let answer = ask_http2(sender.clone(), method, path, "").await;
+        let answer = answer.expect("an answer");
+        assert_eq!(answer.0, status, "{path}");
+        assert_eq!(answer.1.is_empty(), method == "HEAD");
     }
+}
+
+#[tokio::test]
+async fn http2_is_told_to_go_away_and_answered_until_then() {
+    let mut server = Start::new("").argument("--drain").argument("1").start();
+    let stream = TcpStream::connect(server.address()).await;
+    let mut sender = connect_http2(stream.expect("a server")).await;
+    server.signal("TERM");
+    server.line("shutting down");
+    let mut answered = 0;
+    // A client that is told so opens no more requests on this connection.
+    while sender.ready().await.is_ok() && !sender.is_closed() {
+        match ask_http2(sender.clone(), "POST", "/v1/check", QUESTION).await {
+            Ok((status, _)) => assert_eq!(status, 200),
+            // It was told just then, and has not sent it.
+            Err(error) if error.is_canceled() => break,
+            Err(error) => panic!("{error}"),
+        }
+        answered += 1;
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert!(answered > 1, "{answered}");
+    assert!(server.end().0.success());
 }
 
 const TEN: &str = "[[policies]]\nname = \"default\"\nlimit = \"10/1h\"\n";
