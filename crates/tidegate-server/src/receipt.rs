@@ -9,6 +9,9 @@ use tidegate::{Attributes, Policy, Receipt};
 /// The layout, in the first byte.
 const VERSION: u8 = 1;
 
+/// Room for nearly every receipt before it is text.
+const LENGTH: usize = 192;
+
 /// A receipt that has come back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Returned {
@@ -19,16 +22,18 @@ pub(crate) struct Returned {
     pub(crate) receipt: Receipt,
 }
 
-/// A receipt as text. `instance` says which process counted it, zero for a store that
-/// many share.
+/// Writes a receipt as text. `instance` says which process counted it, zero for a store
+/// that many share.
 pub(crate) fn encode(
+    text: &mut Vec<u8>,
     instance: u64,
     policy: &Policy,
     attributes: &(impl Attributes + ?Sized),
     receipt: &Receipt,
-) -> String {
-    let mut bytes = vec![VERSION];
-    bytes.extend(instance.to_le_bytes());
+) {
+    let mut bytes = Vec::with_capacity(LENGTH);
+    bytes.push(VERSION);
+    bytes.extend_from_slice(&instance.to_le_bytes());
     push(&mut bytes, policy.name().as_bytes());
     let mut names: SmallVec<[&str; 4]> = SmallVec::new();
     for name in policy
@@ -44,8 +49,11 @@ pub(crate) fn encode(
     }
     // An empty name ends them.
     push(&mut bytes, b"");
-    bytes.extend(receipt.to_bytes());
-    URL_SAFE_NO_PAD.encode(bytes)
+    bytes.extend_from_slice(&receipt.to_bytes());
+    let start = text.len();
+    text.resize(start + bytes.len().div_ceil(3) * 4, 0);
+    let written = URL_SAFE_NO_PAD.encode_slice(&bytes, &mut text[start..]);
+    text.truncate(start + written.expect("four characters for three bytes are enough"));
 }
 
 /// What [`encode`] has made; `None` for anything else.
@@ -74,8 +82,8 @@ pub(crate) fn decode(text: &str) -> Option<Returned> {
 fn push(bytes: &mut Vec<u8>, part: &[u8]) {
     // The body of a request is far shorter than what this can say.
     let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
-    bytes.extend(length.to_le_bytes());
-    bytes.extend(part);
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(part);
 }
 
 fn pull<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
@@ -106,7 +114,9 @@ mod tests {
         ];
         let decision = limiter.check("api", &attributes, Cost::ONE).unwrap();
         let receipt = decision.receipt().unwrap();
-        let text = encode(7, decision.policy(), &attributes, &receipt);
+        let mut text = Vec::new();
+        encode(&mut text, 7, decision.policy(), &attributes, &receipt);
+        let text = String::from_utf8(text).unwrap();
         let expected = Returned {
             instance: 7,
             policy: "api".into(),

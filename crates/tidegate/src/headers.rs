@@ -141,26 +141,29 @@ impl<'p> Headers<'p> {
         let refused = !decision.allowed();
         for level in decision.levels() {
             let name = item_name(decision, &level);
-            let limit = match quota(level.limit()) {
-                Some((quota, window)) => format!("\"{name}\";q={quota};w={window}"),
-                None => format!("\"{name}\";q=0"),
-            };
-            self.list("RateLimit-Policy", &limit);
+            let quota = quota(level.limit());
+            let mut limit = quoted(&name);
+            push(&mut limit, ";q=", quota.map_or(0, |(quota, _)| quota));
+            if let Some((_, window)) = quota {
+                push(&mut limit, ";w=", window);
+            }
+            self.list("RateLimit-Policy", limit);
             let numbers = level.numbers();
-            let mut item = format!("\"{name}\";r={}", numbers.remaining());
+            let mut item = quoted(&name);
+            push(&mut item, ";r=", numbers.remaining().into());
             let wait = numbers.retry_after().filter(|_| refused && level.refuses());
             let wait = wait.unwrap_or_else(|| numbers.reset_after());
-            if quota(level.limit()).is_some() {
-                write!(item, ";t={}", seconds(wait).max(1)).expect("a string takes everything");
+            if quota.is_some() {
+                push(&mut item, ";t=", seconds(wait).max(1));
             }
-            self.list("RateLimit", &item);
+            self.list("RateLimit", item);
         }
     }
 
     fn add_draft_06_policy(&mut self, decision: &PolicyDecision<'p>) {
         for level in decision.levels() {
             if let Some((quota, window)) = quota(level.limit()) {
-                self.list("RateLimit-Policy", &format!("{quota};w={window}"));
+                self.list("RateLimit-Policy", format!("{quota};w={window}"));
             }
         }
     }
@@ -170,14 +173,14 @@ impl<'p> Headers<'p> {
     }
 
     /// Appends an item to a list, or begins it.
-    fn list(&mut self, name: &'static str, item: &str) {
+    fn list(&mut self, name: &'static str, item: String) {
         match self.0.iter_mut().find(|(other, _)| *other == name) {
             Some((_, list)) => {
                 let list = list.to_mut();
                 list.push_str(", ");
-                list.push_str(item);
+                list.push_str(&item);
             }
-            None => self.add(name, item.into()),
+            None => self.add(name, item),
         }
     }
 }
@@ -231,6 +234,28 @@ fn item_name<'d>(decision: &PolicyDecision<'d>, level: &LevelReport<'_>) -> Cow<
     }
 }
 
+/// The beginning of an item, with room for the rest of it.
+fn quoted(name: &str) -> String {
+    let mut item = String::with_capacity(name.len() + 40);
+    item.push('"');
+    item.push_str(name);
+    item.push('"');
+    item
+}
+
+/// Appends a parameter. Every answer has several of them, and `write!` takes longer.
+fn push(item: &mut String, name: &str, mut value: u64) {
+    let mut digits = [b'0'; 20];
+    let mut start = digits.len();
+    while start == digits.len() || value > 0 {
+        start -= 1;
+        digits[start] += (value % 10) as u8;
+        value /= 10;
+    }
+    item.push_str(name);
+    item.extend(digits[start..].iter().map(|digit| char::from(*digit)));
+}
+
 /// Whole seconds, rounded up.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
@@ -238,21 +263,24 @@ fn seconds(duration: Duration) -> u64 {
 
 /// Requests per window, scaled to the least whole number of seconds; `None` for a
 /// block. `3/500ms` is 6 per 1.
-fn quota(limit: &Limit) -> Option<(u128, u128)> {
+fn quota(limit: &Limit) -> Option<(u64, u64)> {
     let rate = limit.spec()?.rate;
     let (requests, window_us) = (u128::from(rate.requests()), u128::from(rate.window_us()));
-    let times = MICROS / greatest_common_divisor(window_us, MICROS);
+    let common = greatest_common_divisor(rate.window_us(), 1_000_000);
+    let times = MICROS / u128::from(common);
     let (quota, window) = (requests * times, window_us * times / MICROS);
+    let whole = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
     if quota.max(window) <= MAX_INTEGER {
-        return Some((quota, window));
+        return Some((whole(quota), whole(window)));
     }
     // No structured field could say it exactly: less than it is, in the shortest
     // window that has whole seconds.
     let window = window_us.div_ceil(MICROS);
-    Some((requests * window * MICROS / window_us, window))
+    let quota = requests * window * MICROS / window_us;
+    Some((whole(quota), whole(window)))
 }
 
-fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b > 0 {
         (a, b) = (b, a % b);
     }

@@ -16,7 +16,7 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpListener;
 
 /// What `tidegate serve` answers to an admitted check, as of some moment.
-const BODY: &[u8] = br#"{"allowed":true,"policy":"api","denied_by":null,"limit":1000000,"remaining":999998,"rate":0.0016666666666666668,"retry_after_ms":0,"reset_after_ms":1199812,"source":"store","shadow":false,"would_deny":false,"decided_at_us":1795000000000000,"receipt":"AQAAAAAAAAAAAwAAAGFwaQMAAABrZXkMAAAAMDAwMDAwMDk5OTk5AAAAAAEAAAAAAAAAAEAAAAAAAAAA","levels":[{"name":"api","limit":1000000,"remaining":999998,"rate":0.0016666666666666668,"retry_after_ms":0,"reset_after_ms":1199812}]}"#;
+const BODY: &[u8] = br#"{"allowed":true,"policy":"api","denied_by":null,"limit":1000000,"remaining":999998,"rate":1.9998333,"retry_after_ms":0,"reset_after_ms":1199900,"source":"store","shadow":false,"would_deny":false,"decided_at_us":1794800199703590,"receipt":"ASBKwLA_hUcKAwAAAGFwaQMAAABrZXkMAAAAMDAwMDAwMDAwMDAyAAAAACacWHxcYAYAAAAAAAEAAAABAAAAJpxYfFxgBgA","levels":[{"name":"api","limit":1000000,"remaining":999998,"rate":1.9998333,"retry_after_ms":0,"reset_after_ms":1199900}]}"#;
 
 fn main() {
     let port = std::env::args().nth(1).and_then(|port| port.parse().ok());

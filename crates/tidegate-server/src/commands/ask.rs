@@ -12,7 +12,7 @@ use tidegate_redis::{SharedLimiter, TryCheckError};
 use super::say;
 use crate::cli::{Check, Question, Reset};
 use crate::client::Client;
-use crate::http::decision::DecisionBody;
+use crate::http::decision;
 use crate::http::query::RESERVED;
 use crate::settings::Settings;
 
@@ -45,7 +45,9 @@ pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
                 false => limiter.try_check(policy, attributes, check.cost).await,
             };
             let decision = decision.map_err(unanswered)?;
-            serde_json::to_value(DecisionBody::new(&decision, attributes, 0))?
+            let mut json = Vec::new();
+            decision::write(&mut json, &decision, attributes, 0);
+            serde_json::from_slice(&json)?
         }
     };
     match check.json {

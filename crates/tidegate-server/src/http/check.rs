@@ -10,15 +10,13 @@ use futures_util::future::join_all;
 use http::Request;
 use hyper::body::Incoming;
 use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use tidegate::{Cost, PolicyDecision};
 
-use super::decision::{DecisionBody, instance};
-use super::problem::{Problem, ProblemBody};
 use super::query::{MAX_ATTRIBUTES, Pairs, short};
-use super::{Answer, ask, body, has_numbers, json, put_headers};
+use super::{Answer, JSON, Problem, ask, body, decision, has_numbers, put_headers, text};
 use crate::app::{App, Running};
 
 /// The most questions in one request.
@@ -49,18 +47,6 @@ struct Body<'a> {
     cost: Price,
     #[serde(default)]
     peek: bool,
-}
-
-/// An answer of a batch: a decision, or what is wrong with the question.
-#[derive(Serialize)]
-#[serde(untagged)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all of them are the large one"
-)]
-enum Element<'d> {
-    Decision(DecisionBody<'d>),
-    Error { error: ProblemBody<'d> },
 }
 
 /// Reads the questions in a body: one, or a list of them.
@@ -141,7 +127,9 @@ pub(super) async fn answer(
     if !is_batch && let Some(question) = questions.pop() {
         let question = question.map_err(Problem::bad)?;
         let decision = decide(app, running, &question).await?;
-        let mut answer = json(&described(app, running, &question, &decision));
+        let mut body = Vec::with_capacity(decision::LENGTH);
+        write(&mut body, app, running, &question, &decision);
+        let mut answer = text(JSON, body);
         put_headers(&mut answer, &decision);
         return Ok(answer);
     }
@@ -151,26 +139,35 @@ pub(super) async fn answer(
         Err(problem) => Err(Problem::bad(problem.clone())),
     });
     let decisions = join_all(decisions).await;
-    let elements = questions.iter().zip(&decisions).map(|pair| match pair {
-        (Ok(question), Ok(decision)) => {
-            Element::Decision(described(app, running, question, decision))
+    let mut body = Vec::with_capacity(decision::LENGTH * decisions.len());
+    body.push(b'[');
+    for (question, decision) in questions.iter().zip(&decisions) {
+        if body.len() > 1 {
+            body.push(b',');
         }
-        (_, Err(problem)) => Element::Error {
-            error: problem.body(),
-        },
-        (Err(_), Ok(_)) => unreachable!("a wrong question has no decision"),
-    });
-    Ok(json(&elements.collect::<Vec<Element<'_>>>()))
+        match (question, decision) {
+            (Ok(question), Ok(decision)) => write(&mut body, app, running, question, decision),
+            (_, Err(problem)) => {
+                body.extend(b"{\"error\":");
+                decision::put_any(&mut body, &problem.body());
+                body.push(b'}');
+            }
+            (Err(_), Ok(_)) => unreachable!("a wrong question has no decision"),
+        }
+    }
+    body.push(b']');
+    Ok(text(JSON, body))
 }
 
-fn described<'d>(
+fn write(
+    json: &mut Vec<u8>,
     app: &App,
     running: &Running,
     question: &Question<'_>,
-    decision: &'d PolicyDecision<'_>,
-) -> DecisionBody<'d> {
-    let instance = instance(app, running, decision.policy());
-    DecisionBody::new(decision, &*question.attributes, instance)
+    decision: &PolicyDecision<'_>,
+) {
+    let instance = decision::instance(app, running, decision.policy());
+    decision::write(json, decision, &*question.attributes, instance);
 }
 
 async fn decide<'r>(

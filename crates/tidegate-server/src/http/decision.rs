@@ -4,87 +4,136 @@ use std::hash::BuildHasher;
 use std::time::Duration;
 
 use serde::Serialize;
-use smallvec::SmallVec;
 use tidegate::{Attributes, Policy, PolicyDecision, StoreUrl};
 
 use crate::app::{App, Running};
 use crate::receipt;
 
-/// A decision as the answer to a check.
-#[derive(Debug, Serialize)]
-pub(crate) struct DecisionBody<'d> {
-    allowed: bool,
-    policy: &'d str,
-    denied_by: Option<&'d str>,
-    /// Null where nothing is counted, as are the others.
-    limit: Option<u32>,
-    remaining: Option<u32>,
-    rate: f64,
-    retry_after_ms: Option<u64>,
-    reset_after_ms: u64,
-    source: &'static str,
-    shadow: bool,
-    would_deny: bool,
-    decided_at_us: u64,
-    receipt: Option<String>,
-    levels: SmallVec<[LevelBody<'d>; 2]>,
-    /// What a script has answered after its verdict and headers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    answer: Option<&'d [String]>,
-}
+/// Room for nearly every decision in JSON.
+pub(super) const LENGTH: usize = 768;
 
-/// The numbers of a level.
-#[derive(Debug, Serialize)]
-pub(super) struct LevelBody<'d> {
-    name: &'d str,
-    limit: u32,
-    remaining: u32,
-    rate: f64,
-    retry_after_ms: Option<u64>,
-    reset_after_ms: u64,
-}
-
-impl<'d> DecisionBody<'d> {
-    /// `instance` says who can give back what was charged.
-    pub(crate) fn new(
-        decision: &'d PolicyDecision<'_>,
-        attributes: &(impl Attributes + ?Sized),
-        instance: u64,
-    ) -> Self {
-        let policy = decision.policy();
-        let counted = decision.reported().is_some();
-        let receipt = decision.receipt();
-        let receipt =
-            receipt.map(|receipt| receipt::encode(instance, policy, attributes, &receipt));
-        let levels = decision.levels().map(|level| {
-            let numbers = level.numbers();
-            LevelBody {
-                name: level.name(),
-                limit: numbers.limit(),
-                remaining: numbers.remaining(),
-                rate: numbers.rate(),
-                retry_after_ms: numbers.retry_after().map(milliseconds),
-                reset_after_ms: milliseconds(numbers.reset_after()),
-            }
-        });
-        Self {
-            allowed: decision.allowed(),
-            policy: policy.name(),
-            denied_by: decision.denied_by(),
-            limit: counted.then(|| decision.limit()),
-            remaining: counted.then(|| decision.remaining()),
-            rate: decision.rate(),
-            retry_after_ms: decision.retry_after().map(milliseconds),
-            reset_after_ms: milliseconds(decision.reset_after()),
-            source: decision.source().as_str(),
-            shadow: policy.shadow(),
-            would_deny: decision.would_deny(),
-            decided_at_us: decision.decided_at_us(),
-            receipt,
-            levels: levels.collect(),
-            answer: decision.answer().map(|answer| answer.rest.as_slice()),
+/// Writes a decision as the answer to a check. `instance` says who can give back what
+/// was charged.
+///
+/// Field by field rather than by serde, which would look for something to escape in every
+/// name: neither our own names need that, nor those of policies and levels.
+pub(crate) fn write(
+    json: &mut Vec<u8>,
+    decision: &PolicyDecision<'_>,
+    attributes: &(impl Attributes + ?Sized),
+    instance: u64,
+) {
+    let policy = decision.policy();
+    let counted = decision.reported().is_some();
+    put(json, "{\"allowed\":", decision.allowed());
+    put(json, ",\"policy\":", policy.name());
+    put(json, ",\"denied_by\":", decision.denied_by());
+    // Null where nothing is counted.
+    put(json, ",\"limit\":", counted.then(|| decision.limit()));
+    put(
+        json,
+        ",\"remaining\":",
+        counted.then(|| decision.remaining()),
+    );
+    put(json, ",\"rate\":", decision.rate());
+    let retry_after = decision.retry_after().map(milliseconds);
+    put(json, ",\"retry_after_ms\":", retry_after);
+    let reset_after = milliseconds(decision.reset_after());
+    put(json, ",\"reset_after_ms\":", reset_after);
+    put(json, ",\"source\":", decision.source().as_str());
+    put(json, ",\"shadow\":", policy.shadow());
+    put(json, ",\"would_deny\":", decision.would_deny());
+    put(json, ",\"decided_at_us\":", decision.decided_at_us());
+    match decision.receipt() {
+        None => json.extend(b",\"receipt\":null"),
+        Some(receipt) => {
+            json.extend(b",\"receipt\":\"");
+            receipt::encode(json, instance, policy, attributes, &receipt);
+            json.push(b'"');
         }
     }
+    json.extend(b",\"levels\":[");
+    for (index, level) in decision.levels().enumerate() {
+        let numbers = level.numbers();
+        let begin = if index == 0 {
+            "{\"name\":"
+        } else {
+            ",{\"name\":"
+        };
+        put(json, begin, level.name());
+        put(json, ",\"limit\":", numbers.limit());
+        put(json, ",\"remaining\":", numbers.remaining());
+        put(json, ",\"rate\":", numbers.rate());
+        let retry_after = numbers.retry_after().map(milliseconds);
+        put(json, ",\"retry_after_ms\":", retry_after);
+        let reset_after = milliseconds(numbers.reset_after());
+        put(json, ",\"reset_after_ms\":", reset_after);
+        json.push(b'}');
+    }
+    json.push(b']');
+    // What a script has answered after its verdict and headers: any text.
+    if let Some(answer) = decision.answer() {
+        json.extend(b",\"answer\":");
+        put_any(json, &answer.rest);
+    }
+    json.push(b'}');
+}
+
+/// Writes what comes before a value, and the value.
+fn put(json: &mut Vec<u8>, before: &str, value: impl Value) {
+    json.extend(before.as_bytes());
+    value.put(json);
+}
+
+/// What can stand in a decision.
+trait Value {
+    fn put(self, json: &mut Vec<u8>);
+}
+
+impl Value for bool {
+    fn put(self, json: &mut Vec<u8>) {
+        json.extend(if self { &b"true"[..] } else { b"false" });
+    }
+}
+
+impl Value for u64 {
+    fn put(self, json: &mut Vec<u8>) {
+        json.extend(itoa::Buffer::new().format(self).as_bytes());
+    }
+}
+
+impl Value for u32 {
+    fn put(self, json: &mut Vec<u8>) {
+        u64::from(self).put(json);
+    }
+}
+
+impl Value for f64 {
+    fn put(self, json: &mut Vec<u8>) {
+        put_any(json, &self);
+    }
+}
+
+/// A name, which needs no escapes.
+impl Value for &str {
+    fn put(self, json: &mut Vec<u8>) {
+        json.push(b'"');
+        json.extend(self.as_bytes());
+        json.push(b'"');
+    }
+}
+
+impl<V: Value> Value for Option<V> {
+    fn put(self, json: &mut Vec<u8>) {
+        match self {
+            Some(value) => value.put(json),
+            None => json.extend(b"null"),
+        }
+    }
+}
+
+pub(super) fn put_any(json: &mut Vec<u8>, value: &impl Serialize) {
+    serde_json::to_writer(json, value).expect("a vector takes everything");
 }
 
 /// Who can give back what this policy charges: zero for whoever reaches its store.
@@ -98,8 +147,11 @@ pub(super) fn instance(app: &App, running: &Running, policy: &Policy) -> u64 {
 
 /// Rounded up.
 pub(super) fn milliseconds(duration: Duration) -> u64 {
-    let milliseconds = duration.as_micros().div_ceil(1_000);
-    u64::try_from(milliseconds).unwrap_or(u64::MAX)
+    let rest = u64::from(duration.subsec_micros().div_ceil(1_000));
+    duration
+        .as_secs()
+        .saturating_mul(1_000)
+        .saturating_add(rest)
 }
 
 /// A line a decision at the level of debug; one now and then for what a policy that only

@@ -32,6 +32,12 @@ pub(crate) type Answer = Response<Full<Bytes>>;
 /// The names of the paths, for `/openapi.json` and those who look for one.
 const OPENAPI: &str = include_str!("openapi.json");
 
+const JSON: &str = "application/json";
+
+// Nearly every answer has these two: they are not read anew each time.
+static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Answers a request.
@@ -109,7 +115,7 @@ async fn route(
         "/v1/check" => check::answer(app, running, request).await,
         "/v1/refund" => refund::answer(app, running, request).await,
         "/v1/policies" => Ok(json(&policies::listed(running))),
-        "/openapi.json" => Ok(text("application/json", OPENAPI)),
+        "/openapi.json" => Ok(text(JSON, OPENAPI)),
         "/metrics" => Ok(text(
             "text/plain; version=0.0.4",
             app.metrics.text(&running.limiter),
@@ -188,7 +194,7 @@ fn text(kind: &'static str, body: impl Into<Bytes>) -> Answer {
 
 fn json(value: &impl serde::Serialize) -> Answer {
     let body = serde_json::to_vec(value).expect("what is made here can be written");
-    text("application/json", body)
+    text(JSON, body)
 }
 
 /// Headers that say how an answer travels: a policy or its script may name them, but
@@ -208,9 +214,14 @@ const OURS: [HeaderName; 9] = [
 /// Puts a decision's headers into a response.
 fn put_headers(answer: &mut Answer, decision: &PolicyDecision<'_>) {
     for (name, value) in decision.headers().iter() {
-        // A script may name what is no header.
-        let name = HeaderName::from_bytes(name.as_bytes());
-        let name = name.ok().filter(|name| !OURS.contains(name));
+        let name = match name {
+            "RateLimit" => Some(RATE_LIMIT.clone()),
+            "RateLimit-Policy" => Some(RATE_LIMIT_POLICY.clone()),
+            // A script may name what is no header.
+            _ => HeaderName::from_bytes(name.as_bytes())
+                .ok()
+                .filter(|name| !OURS.contains(name)),
+        };
         if let (Some(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
             answer.headers_mut().insert(name, value);
         }
