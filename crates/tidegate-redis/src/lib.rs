@@ -52,6 +52,8 @@ mod conformance;
 #[path = "../tests/it/server.rs"]
 #[expect(dead_code, reason = "the integration tests use all of it")]
 mod server;
+#[cfg(test)]
+mod simulator;
 
 pub use configured::SetupError;
 pub use error::{ErrorKind, StoreError};
