@@ -307,6 +307,9 @@ impl Decision {
     }
 
     pub(crate) fn reported_index(&self) -> Option<usize> {
+        if let [_] = self.levels() {
+            return Some(0);
+        }
         let levels = self.levels().iter().enumerate();
         self.denied_by().or_else(|| {
             levels

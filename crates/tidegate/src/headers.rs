@@ -105,10 +105,13 @@ impl<'p> Headers<'p> {
         let numbered =
             counted.filter_map(|decision| Some((decision.policy().headers().names()?, decision)));
         let reported = numbered.min_by_key(|(_, it)| (it.allowed(), it.remaining()));
-        if let Some(([limit, reset, remaining], decision)) = reported {
-            headers.add(limit, decision.limit().to_string());
-            headers.add(remaining, decision.remaining().to_string());
-            headers.add(reset, seconds(decision.reset_after()).to_string());
+        if let Some(([limit, reset, remaining], decision)) = reported
+            && let Some(level) = decision.reported()
+        {
+            let numbers = level.numbers();
+            headers.add(limit, numbers.limit().to_string());
+            headers.add(remaining, numbers.remaining().to_string());
+            headers.add(reset, seconds(numbers.reset_after()).to_string());
         }
         for (name, value) in decisions()
             .filter_map(|decision| decision.answer())
@@ -184,6 +187,35 @@ impl<'p> Headers<'p> {
         }
     }
 }
+
+/// Names and values, in the order to send them, for those who can use the memory of a
+/// value.
+impl<'p> IntoIterator for Headers<'p> {
+    type Item = (Cow<'p, str>, Cow<'static, str>);
+    type IntoIter = HeadersIntoIter<'p>;
+
+    fn into_iter(self) -> HeadersIntoIter<'p> {
+        HeadersIntoIter(self.0.into_iter())
+    }
+}
+
+/// The fields of [`Headers`], one by one.
+#[derive(Debug)]
+pub struct HeadersIntoIter<'p>(smallvec::IntoIter<[(Cow<'p, str>, Cow<'static, str>); 4]>);
+
+impl<'p> Iterator for HeadersIntoIter<'p> {
+    type Item = (Cow<'p, str>, Cow<'static, str>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for HeadersIntoIter<'_> {}
 
 impl Dialect {
     /// The names of the fields for limit, reset and remaining, where there are such.

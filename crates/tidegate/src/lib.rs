@@ -73,7 +73,7 @@ pub use config::{Address, Config, ConfigError, ConfigErrors, Secret, Server, Sto
 pub use cost::Cost;
 pub use decision::{Decision, LevelDecision, LevelOutcome, Receipt, Source};
 pub use error::{LimitError, ParseError};
-pub use headers::{Dialect, Headers};
+pub use headers::{Dialect, Headers, HeadersIntoIter};
 pub use limit::{Algorithm, Align, Kind, Limit, LimitSpec};
 pub use limiter::{Limiter, LimiterBuilder, WaitError};
 pub use memory::{

@@ -59,7 +59,12 @@ fn item(name: &str, parameters: &[(&str, i64)]) -> Item {
 /// Names and values, as they would be sent.
 fn sent(headers: &Headers<'_>) -> Vec<(String, String)> {
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-    headers.iter().map(owned).collect()
+    let sent: Vec<_> = headers.iter().map(owned).collect();
+    let taken = headers.clone().into_iter();
+    assert_eq!(taken.len(), sent.len());
+    let taken = taken.map(|(name, value)| (name.into_owned(), value.into_owned()));
+    assert_eq!(taken.collect::<Vec<_>>(), sent);
+    sent
 }
 
 /// A policy `login` with one limit for each `key`.
