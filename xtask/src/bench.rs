@@ -1,4 +1,4 @@
-//! `cargo xtask bench core`, `redis` and `server`: the tables of docs/benchmarks.md.
+//! `cargo xtask bench core`, `redis`, `server` and `tower`: the tables of docs/benchmarks.md.
 //!
 //! Times come from the program `tidegate-bench`, instruction counts from the same
 //! program under callgrind, which does not care what else the machine does.
@@ -27,13 +27,46 @@ const LIMITERS: [(&str, &str); 5] = [
 const CORE: &str = "## Figures";
 const REDIS: &str = "### Redis figures";
 const SERVER: &str = "### Server figures";
+const TOWER: &str = "### Tower figures";
+
+/// Requests of the shorter of the two counted runs through tower.
+const REQUESTS: u64 = 10_000;
+
+const LAYERS: [(&str, &str); 6] = [
+    ("bare", "bare"),
+    ("tidegate", "tidegate-tower, no headers"),
+    ("tidegate-numbers", "tidegate-tower, `x-ratelimit` headers"),
+    ("tidegate-ietf", "tidegate-tower, `ietf` headers"),
+    ("governor", "tower_governor 0.8, no headers"),
+    ("governor-headers", "tower_governor 0.8, headers"),
+];
 
 /// Measures, prints, and with `save` also keeps.
 pub(crate) fn core(save: bool) -> Result<()> {
     let bench = build()?;
     let mut figures = output(program(&bench).arg("core"))?;
-    figures.push_str(&instructions(&bench)?);
+    let counted = |limiter: &str, checks| count(&bench, "instructions", limiter, checks);
+    figures.push_str(&instructions(
+        ["limiter", "check"],
+        &LIMITERS,
+        CHECKS,
+        counted,
+    )?);
     finish(CORE, &figures, save)
+}
+
+/// What a layer adds to a request.
+pub(crate) fn tower(save: bool) -> Result<()> {
+    let bench = build()?;
+    let mut figures = output(program(&bench).arg("tower"))?;
+    let counted = |layer: &str, requests| count(&bench, "requests", layer, requests);
+    figures.push_str(&instructions(
+        ["layer", "request"],
+        &LAYERS,
+        REQUESTS,
+        counted,
+    )?);
+    finish(TOWER, &figures, save)
 }
 
 /// Checks through a Redis server of its own, which is installed if it has to be.
@@ -80,26 +113,33 @@ fn binary() -> Result<PathBuf> {
     Ok(target.join("release/tidegate-bench"))
 }
 
-fn instructions(bench: &Path) -> Result<String> {
+/// A table of what each of those named takes for one of so many.
+fn instructions(
+    [named, each]: [&str; 2],
+    names: &[(&str, &str)],
+    shorter: u64,
+    count: impl Fn(&str, u64) -> Result<u64>,
+) -> Result<String> {
     if find("valgrind").is_none() {
         return Ok("Instructions were not counted: valgrind is not installed.\n".into());
     }
     let width = 38;
-    let mut table = format!("| {:<width$} | instructions a check |\n", "limiter");
-    writeln!(table, "| {} | -------------------: |", "-".repeat(width))?;
-    for (argument, name) in LIMITERS {
+    let heading = format!("instructions a {each}");
+    let mut table = format!("| {named:<width$} | {heading} |\n");
+    let rule = "-".repeat(heading.len() - 1);
+    writeln!(table, "| {} | {rule}: |", "-".repeat(width))?;
+    for (argument, name) in names {
         eprintln!("counting instructions: {name}");
-        let short = count(bench, argument, CHECKS)?;
-        let long = count(bench, argument, 2 * CHECKS)?;
         // Starting and filling the limiter is in both.
-        let each = long.saturating_sub(short) / CHECKS;
-        writeln!(table, "| {name:<width$} | {each:>20} |")?;
+        let more = count(argument, 2 * shorter)?.saturating_sub(count(argument, shorter)?);
+        let column = heading.len();
+        writeln!(table, "| {name:<width$} | {:>column$} |", more / shorter)?;
     }
     Ok(table)
 }
 
-/// The instructions of a whole run.
-fn count(bench: &Path, limiter: &str, checks: u64) -> Result<u64> {
+/// The instructions of a whole run of so many checks or requests.
+fn count(bench: &Path, what: &str, name: &str, number: u64) -> Result<u64> {
     let file = std::env::temp_dir().join(format!("tidegate-callgrind-{}", std::process::id()));
     let mut out = std::ffi::OsString::from("--callgrind-out-file=");
     out.push(&file);
@@ -107,7 +147,7 @@ fn count(bench: &Path, limiter: &str, checks: u64) -> Result<u64> {
         .args(["--quiet", "--tool=callgrind"])
         .arg(out)
         .arg(bench)
-        .args(["instructions", &checks.to_string(), limiter]))?;
+        .args([what, &number.to_string(), name]))?;
     let profile = std::fs::read_to_string(&file).context("callgrind's profile")?;
     std::fs::remove_file(&file).context("callgrind's profile")?;
     total(&profile).context("callgrind's profile has no total")
@@ -162,10 +202,10 @@ mod tests {
     #[test]
     fn the_page_has_a_place_for_each() {
         let page = include_str!("../../docs/benchmarks.md");
-        for heading in [CORE, REDIS, SERVER] {
+        for heading in [CORE, REDIS, SERVER, TOWER] {
             let replaced = replace_figures(page, heading, "new").unwrap();
             assert!(replaced.contains(&format!("\n{heading}\n\nnew\n")));
-            for other in [CORE, REDIS, SERVER] {
+            for other in [CORE, REDIS, SERVER, TOWER] {
                 assert!(replaced.contains(other), "{heading} replaces {other}");
             }
         }

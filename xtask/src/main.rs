@@ -35,6 +35,9 @@ const HELP: &str = "usage: cargo xtask COMMAND
   bench server --save  the same, and put the tables into docs/benchmarks.md
   bench server --quick the same in seconds, to see that it works; the figures mean
                        nothing
+  bench tower          compare what the layer for tower adds to a request with
+                       tower_governor, and print their tables of docs/benchmarks.md
+  bench tower --save   the same, and put the tables into docs/benchmarks.md
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
   pictures             draw the pictures of docs/algorithms.md into docs/pictures
@@ -52,6 +55,8 @@ fn main() -> ExitCode {
         ["bench", "server"] => bench::server(false, false),
         ["bench", "server", "--save"] => bench::server(true, false),
         ["bench", "server", "--quick"] => bench::server(false, true),
+        ["bench", "tower"] => bench::tower(false),
+        ["bench", "tower", "--save"] => bench::tower(true),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),

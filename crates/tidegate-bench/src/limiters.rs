@@ -16,7 +16,7 @@ pub(crate) enum Load {
 
 impl Load {
     /// In how much time one request's worth flows back.
-    const fn period(self) -> Duration {
+    pub(crate) const fn period(self) -> Duration {
         match self {
             Self::Admitted => Duration::from_secs(30),
             Self::Refused => Duration::from_secs(3_600),
@@ -24,7 +24,7 @@ impl Load {
     }
 
     /// How many may pass at once.
-    const fn burst(self) -> u32 {
+    pub(crate) const fn burst(self) -> u32 {
         match self {
             Self::Admitted => 100_000_000,
             Self::Refused => 1,

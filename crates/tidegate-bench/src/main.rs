@@ -3,9 +3,11 @@
 //!
 //! `tidegate-bench core` prints the tables of `docs/benchmarks.md` about the limiter in
 //! memory, `tidegate-bench redis` those about checks through Redis, `tidegate-bench
-//! server` those about the server.
+//! server` those about the server, `tidegate-bench tower` those about the layer for
+//! tower.
 //! `tidegate-bench instructions N [LIMITER]` makes N checks of known keys and
-//! prints nothing: it is there to be counted by callgrind. `cargo xtask bench
+//! prints nothing, and so does `tidegate-bench requests N LANE` with requests through
+//! tower: they are there to be counted by callgrind. `cargo xtask bench
 //! core` does both. `tidegate-bench pictures DIR` draws the pictures of
 //! `docs/algorithms.md`, for `cargo xtask pictures`.
 
@@ -25,6 +27,7 @@ mod redis;
 mod report;
 mod rounds;
 mod server;
+mod tower;
 mod waits;
 
 use std::process::ExitCode;
@@ -38,7 +41,9 @@ const HELP: &str = "usage: tidegate-bench core
        tidegate-bench redis [CALLERS]
        tidegate-bench server THROTTLECRAB [--quick]
        tidegate-bench policies
+       tidegate-bench tower
        tidegate-bench instructions N [tidegate|governor|aerorate|policy|two-levels]
+       tidegate-bench requests N LANE
        tidegate-bench pictures DIR";
 
 fn main() -> ExitCode {
@@ -54,6 +59,11 @@ fn main() -> ExitCode {
         ["server", throttlecrab] => server(throttlecrab, false),
         ["server", throttlecrab, "--quick"] => server(throttlecrab, true),
         ["policies"] => policies(),
+        ["tower"] => {
+            tower::run();
+            Some(())
+        }
+        ["requests", requests, lane] => tower::requests(requests, lane),
         ["instructions", checks] => instructions(checks, "tidegate"),
         ["instructions", checks, limiter] => instructions(checks, limiter),
         ["pictures", folder] => return pictures(folder),

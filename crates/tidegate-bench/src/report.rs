@@ -103,7 +103,7 @@ pub(crate) fn through(rows: &[Through]) -> String {
 }
 
 /// Judged as printed, so that the table agrees with itself.
-fn verdict(ratio: f64, goal: f64) -> &'static str {
+pub(crate) fn verdict(ratio: f64, goal: f64) -> &'static str {
     let met = (ratio * 100.0).round() <= (goal * 100.0).round();
     if met { "met" } else { "missed" }
 }

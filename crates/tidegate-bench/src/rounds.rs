@@ -33,6 +33,12 @@ impl Series {
         median(self.0.clone())
     }
 
+    /// What it has more than another series, round by round.
+    pub(crate) fn less(&self, other: &Self) -> Self {
+        let pairs = self.0.iter().zip(&other.0);
+        Self(pairs.map(|(own, other)| own - other).collect())
+    }
+
     /// The median of the ratios to another series, round by round.
     pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
         let pairs = self.0.iter().zip(&other.0);

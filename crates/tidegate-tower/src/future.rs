@@ -34,10 +34,11 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<S, B, F, R> {
-        Refused { response: Option<Response<Bytes>> },
+        Refused { response: Option<Box<Response<Bytes>>> },
         /// With a service that has said it is ready, or has still to be asked.
         Asking { asking: Asking, call: Option<(S, B)>, is_ready: bool },
-        Readying { call: Option<(S, Request<B>)>, pass: Pass },
+        /// In a box: it is rare, and should not make the others larger.
+        Readying { call: Option<Box<(S, Request<B>)>>, pass: Pass },
         Running { #[pin] future: F, pass: Pass },
         Refunding { refund: Refund, response: Option<R> },
     }
@@ -47,7 +48,7 @@ impl<S, B> ResponseFuture<S, B>
 where
     S: Service<Request<B>>,
 {
-    pub(crate) fn refused(response: Response<Bytes>) -> Self {
+    pub(crate) fn refused(response: Box<Response<Bytes>>) -> Self {
         let response = Some(response);
         Self {
             state: State::Refused { response },
@@ -103,15 +104,14 @@ where
                             State::Running { future, pass }
                         }
                         Verdict::Pass(pass) => {
-                            let call = Some((service, request));
+                            let call = Some(Box::new((service, request)));
                             State::Readying { call, pass }
                         }
                     }
                 }
                 StateProjection::Readying { call, pass } => {
-                    let (service, _) = call.as_mut().expect(TWICE);
-                    ready!(service.poll_ready(cx))?;
-                    let (mut service, request) = call.take().expect(TWICE);
+                    ready!(call.as_mut().expect(TWICE).0.poll_ready(cx))?;
+                    let (mut service, request) = *call.take().expect(TWICE);
                     let future = service.call(request);
                     let pass = std::mem::take(pass);
                     State::Running { future, pass }

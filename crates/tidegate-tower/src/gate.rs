@@ -3,20 +3,22 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::iter;
 use std::net::IpAddr;
+use std::slice;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Response, request};
 use smallvec::SmallVec;
-use tidegate::{Attributes, Cost, Decisions, PolicyLimiter};
+use tidegate::{Attributes, Cost, Decisions, Headers, PolicyDecision, PolicyLimiter};
 
 use crate::address::{Addresses, Networks};
 use crate::fields::{Fields, Names};
 use crate::grpc;
 use crate::head::{RequestHead, ResponseHead};
 use crate::key::{Key, Missing};
-use crate::limiter::{self, AnyLimiter};
+use crate::limiter::AnyLimiter;
 use crate::refund::Charged;
 use crate::refusal::{Reason, Refusal};
 use crate::token::{bearer, hashed};
@@ -63,7 +65,7 @@ pub(crate) struct Exempt {
 /// What becomes of a request.
 pub(crate) enum Verdict {
     Pass(Pass),
-    Refuse(Response<Bytes>),
+    Refuse(Box<Response<Bytes>>),
 }
 
 /// What is left to do for a request that may go on.
@@ -77,8 +79,9 @@ pub(crate) struct Pass {
 
 /// What to ask about a request.
 struct Question<'r> {
-    policies: SmallVec<[&'r str; 4]>,
     values: Values<'r>,
+    /// Whether a value is missing that policies need which are not asked then.
+    skips: bool,
     cost: Cost,
 }
 
@@ -106,12 +109,17 @@ impl Gate {
             Ok(question) => question,
             Err(unasked) => return self.without_asking(head, unasked),
         };
-        let Question {
-            policies,
-            values,
-            cost,
-        } = &question;
-        let decisions = limiter::check(limiter, policies, values, *cost);
+        let (values, cost) = (&question.values, question.cost);
+        // The everyday case, without a list of one.
+        if let [policy] = &*self.policies {
+            let decision = limiter.check(&policy.name, values, cost);
+            let decision = decision.as_ref().expect(FITS);
+            return match decision.allowed() {
+                true => self.pass(|| decision.headers(), slice::from_ref(decision), values),
+                false => self.refuse_limited(head, &iter::once(decision.clone()).collect()),
+            };
+        }
+        let decisions = limiter.check_all(&self.asked(&question), values, cost);
         self.verdict(head, &decisions.expect(FITS), values)
     }
 
@@ -122,28 +130,27 @@ impl Gate {
     }
 
     async fn decide_later(self: &Arc<Self>, head: &RequestHead<'_>) -> Verdict {
-        let Question {
-            policies,
-            values,
-            cost,
-        } = match self.question(head) {
+        let question = match self.question(head) {
             Ok(question) => question,
             Err(unasked) => return self.without_asking(head, unasked),
         };
+        let policies = self.asked(&question);
+        let (values, cost) = (&question.values, question.cost);
         let mut waiting = self.wait.as_ref().map(Wait::start);
         loop {
-            let decisions = self.limiter.check(&policies, &values, cost).await;
+            let decisions = self.limiter.check(&policies, values, cost).await;
             let decisions = decisions.expect(FITS);
             if let (Some(refusal), Some(waiting)) = (decisions.refusal(), &mut waiting)
                 && waiting.sleep(refusal.retry_after()).await
             {
                 continue;
             }
-            return self.verdict(head, &decisions, &values);
+            return self.verdict(head, &decisions, values);
         }
     }
 
     /// What to ask about a request, if anything.
+    #[inline]
     fn question<'r>(&'r self, head: &RequestHead<'r>) -> Result<Question<'r>, Unasked<'r>> {
         if self.skip.iter().any(|rule| rule(head)) {
             return Err(Unasked::Free);
@@ -156,34 +163,35 @@ impl Gate {
             return Err(Unasked::Free);
         }
         let mut values = Values(SmallVec::new());
-        let mut skipped = false;
+        let mut skips = false;
         for (name, key) in &self.keys {
             let value = match (key.value(head, client, &self.addresses), key.missing()) {
                 (Some(value), _) => value,
                 (None, Missing::Shared(value)) => Value::Borrowed(value),
                 (None, Missing::Refuse) => return Err(Unasked::Missing(name)),
                 (None, Missing::Skip) => {
-                    skipped = true;
+                    skips = true;
                     continue;
                 }
             };
             values.0.push((name, value));
         }
-        let has_all = |policy: &&Asked| {
-            let mut attributes = policy.attributes.iter();
-            !skipped || attributes.all(|name| values.value(name).is_some())
-        };
-        let policies = self.policies.iter().filter(has_all);
-        let policies: SmallVec<_> = policies.map(|policy| &*policy.name).collect();
-        if policies.is_empty() {
+        if skips && !self.policies.iter().any(|policy| policy.has_all(&values)) {
             return Err(Unasked::Free);
         }
         let cost = self.cost.as_ref().map_or(Cost::ONE, |cost| cost(head));
         Ok(Question {
-            policies,
             values,
+            skips,
             cost,
         })
+    }
+
+    /// The policies to ask, of which there is at least one.
+    fn asked<'r>(&'r self, question: &Question<'_>) -> SmallVec<[&'r str; 4]> {
+        let has_all = |policy: &&Asked| !question.skips || policy.has_all(&question.values);
+        let policies = self.policies.iter().filter(has_all);
+        policies.map(|policy| &*policy.name).collect()
     }
 
     fn without_asking(&self, head: &RequestHead<'_>, unasked: Unasked<'_>) -> Verdict {
@@ -199,16 +207,30 @@ impl Gate {
         decisions: &Decisions<'_>,
         values: &Values<'_>,
     ) -> Verdict {
-        if !decisions.allowed() {
-            return self.refuse(head, Reason::Limited(decisions));
+        match decisions.allowed() {
+            true => self.pass(|| decisions.headers(), decisions.as_slice(), values),
+            false => self.refuse_limited(head, decisions),
         }
-        Verdict::Pass(Pass {
-            fields: self.names.fields(decisions),
-            charged: self
-                .refund
-                .is_some()
-                .then(|| Box::new(Charged::new(self, decisions, values))),
-        })
+    }
+
+    fn pass<'p>(
+        self: &Arc<Self>,
+        headers: impl FnOnce() -> Headers<'p>,
+        decisions: &[PolicyDecision<'p>],
+        values: &Values<'_>,
+    ) -> Verdict {
+        let fields = match self.names.is_silent() {
+            true => Fields::new(),
+            false => self.names.fields(headers()),
+        };
+        let charged = self.refund.is_some();
+        let charged = charged.then(|| Box::new(Charged::new(self, decisions, values)));
+        Verdict::Pass(Pass { fields, charged })
+    }
+
+    #[cold]
+    fn refuse_limited(&self, head: &RequestHead<'_>, decisions: &Decisions<'_>) -> Verdict {
+        self.refuse(head, Reason::Limited(decisions))
     }
 
     fn refuse(&self, head: &RequestHead<'_>, reason: Reason<'_, '_>) -> Verdict {
@@ -220,15 +242,22 @@ impl Gate {
         // A client of gRPC understands nothing else.
         let responder = self.responder.as_ref();
         let responder = responder.filter(|_| grpc::content_type(head).is_none());
-        Verdict::Refuse(match responder {
+        Verdict::Refuse(Box::new(match responder {
             Some(responder) => responder(&refusal),
             None => refusal.response(),
-        })
+        }))
     }
 }
 
 /// Why a check has an answer.
 const FITS: &str = "policies and keys were found to fit when the layer was built";
+
+impl Asked {
+    fn has_all(&self, values: &Values<'_>) -> bool {
+        let mut attributes = self.attributes.iter();
+        attributes.all(|name| values.value(name).is_some())
+    }
+}
 
 impl Exempt {
     fn has(&self, client: Option<IpAddr>, head: &RequestHead<'_>) -> bool {

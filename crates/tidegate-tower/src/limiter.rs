@@ -46,22 +46,6 @@ impl From<Arc<SharedLimiter>> for AnyLimiter {
     }
 }
 
-/// Asks a limiter in memory. One policy has a shorter way than a list of one.
-pub(crate) fn check<'l>(
-    limiter: &'l PolicyLimiter,
-    policies: &[&str],
-    attributes: &impl Attributes,
-    cost: Cost,
-) -> Result<Decisions<'l>, CheckError> {
-    match policies {
-        [policy] => {
-            let decision = limiter.check(policy, attributes, cost)?;
-            Ok(std::iter::once(decision).collect())
-        }
-        policies => limiter.check_all(policies, attributes, cost),
-    }
-}
-
 impl AnyLimiter {
     /// The policy of a name.
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
@@ -88,7 +72,7 @@ impl AnyLimiter {
         cost: Cost,
     ) -> Result<Decisions<'_>, CheckError> {
         match self {
-            Self::Memory(limiter) => check(limiter, policies, attributes, cost),
+            Self::Memory(limiter) => limiter.check_all(policies, attributes, cost),
             #[cfg(feature = "redis")]
             Self::Shared(limiter) => match policies {
                 [policy] => {

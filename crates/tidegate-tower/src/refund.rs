@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tidegate::{Decisions, Receipt};
+use tidegate::{PolicyDecision, Receipt};
 
 use crate::gate::Gate;
 use crate::head::ResponseHead;
@@ -21,8 +21,12 @@ pub(crate) struct Charged {
 pub(crate) type Refund = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Charged {
-    pub(crate) fn new(gate: &Arc<Gate>, decisions: &Decisions<'_>, values: &Values<'_>) -> Self {
-        let receipts = decisions.as_slice().iter().filter_map(|decision| {
+    pub(crate) fn new(
+        gate: &Arc<Gate>,
+        decisions: &[PolicyDecision<'_>],
+        values: &Values<'_>,
+    ) -> Self {
+        let receipts = decisions.iter().filter_map(|decision| {
             let receipt = decision.receipt()?;
             Some((decision.policy().name().into(), receipt))
         });

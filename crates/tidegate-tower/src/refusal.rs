@@ -60,7 +60,7 @@ impl<'r, 'p> Refusal<'r, 'p> {
     /// response.
     pub fn add_headers(&self, headers: &mut HeaderMap) {
         if let Reason::Limited(decisions) = self.reason {
-            fields::add(headers, self.names.fields(decisions));
+            fields::add(headers, self.names.fields(decisions.headers()));
         }
     }
 

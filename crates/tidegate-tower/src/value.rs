@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 use tidegate::Attributes;
 
-/// A value that was made: long enough for a hash in hexadecimal.
-pub(crate) type Text = SmallVec<[u8; 64]>;
+/// A value that was made. Addresses fit in; for a hash, memory does not matter any more.
+pub(crate) type Text = SmallVec<[u8; 24]>;
 
 /// The value of one attribute.
 #[derive(Debug)]

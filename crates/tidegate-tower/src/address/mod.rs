@@ -88,15 +88,15 @@ impl fmt::Debug for Addresses {
 
 /// The address among the extensions, where servers are known to leave it.
 fn known(head: &RequestHead<'_>) -> Option<IpAddr> {
-    if let Some(address) = head.extensions.get::<SocketAddr>() {
-        return Some(address.ip());
-    }
     #[cfg(feature = "axum")]
     if let Some(info) = head
         .extensions
         .get::<axum::extract::ConnectInfo<SocketAddr>>()
     {
         return Some(info.0.ip());
+    }
+    if let Some(address) = head.extensions.get::<SocketAddr>() {
+        return Some(address.ip());
     }
     #[cfg(feature = "tonic")]
     if let Some(info) = head
@@ -111,10 +111,10 @@ fn known(head: &RequestHead<'_>) -> Option<IpAddr> {
 /// An IPv4 address as it is, an IPv6 address as the network it is in: who has one of
 /// those addresses has them all.
 fn text(address: IpAddr, ipv6_prefix: u8) -> Text {
-    let mut text = Text::new();
     match address {
-        IpAddr::V4(address) => write_ipv4(&mut text, address.octets()),
+        IpAddr::V4(address) => ipv4(address.octets()),
         IpAddr::V6(address) => {
+            let mut text = Text::new();
             let bits = 128u32.saturating_sub(u32::from(ipv6_prefix));
             let mask = u128::MAX.checked_shl(bits).unwrap_or(0);
             let network = Ipv6Addr::from_bits(address.to_bits() & mask);
@@ -122,26 +122,30 @@ fn text(address: IpAddr, ipv6_prefix: u8) -> Text {
             if bits > 0 {
                 write!(text, "/{ipv6_prefix}").expect("memory takes everything");
             }
+            text
         }
     }
-    text
 }
 
 /// By hand: it is on the path of every request, and formatting takes several times as
 /// long.
-fn write_ipv4(text: &mut Text, octets: [u8; 4]) {
-    for (index, octet) in octets.into_iter().enumerate() {
-        if index > 0 {
-            text.push(b'.');
-        }
+fn ipv4(octets: [u8; 4]) -> Text {
+    let (mut text, mut length) = ([0; 16], 0);
+    let mut push = |byte| {
+        text[length] = byte;
+        length += 1;
+    };
+    for octet in octets {
         if octet >= 100 {
-            text.push(b'0' + octet / 100);
+            push(b'0' + octet / 100);
         }
         if octet >= 10 {
-            text.push(b'0' + octet / 10 % 10);
+            push(b'0' + octet / 10 % 10);
         }
-        text.push(b'0' + octet % 10);
+        push(b'0' + octet % 10);
+        push(b'.');
     }
+    Text::from_slice(&text[..length - 1])
 }
 
 #[cfg(test)]
