@@ -143,7 +143,7 @@ fn check_tls(store: &tidegate::Store, url: &str, variable: &str) -> Result<(), S
         ("tls_key", &store.tls_key),
     ];
     match files.iter().find(|(_, path)| path.is_some()) {
-        Some((field, _)) if !url.starts_with("rediss://") => Err(format!(
+        Some((field, _)) if !url.starts_with("rediss") => Err(format!(
             "{field}: without effect with the redis:// URL of {variable}: expected a rediss:// one"
         )),
         _ => Ok(()),

@@ -10,4 +10,5 @@ mod logs;
 mod pitfalls;
 mod random;
 mod scenarios;
+mod spread;
 mod written;

@@ -1,7 +1,7 @@
 //! How a connection is made: to a server whose address is known, or to whomever the
 //! sentinels call the master.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -9,7 +9,9 @@ use redis::io::tcp::TcpSettings;
 use redis::{
     AsyncConnectionConfig, ErrorKind as Client, IntoConnectionInfo, RedisError, RedisResult, Value,
 };
+use tokio::time::{Instant, timeout};
 
+use crate::agreement::ask_several;
 use crate::place::{Login, address};
 
 /// How long a connection may be silent, or take to be made, before it is given up. A
@@ -18,6 +20,12 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 /// How long a sentinel may take to answer: there are others to ask.
 const SENTINEL: Duration = Duration::from_millis(250);
+
+/// How long the master may take to be connected to: sentinels may name another one then.
+const MASTER: Duration = Duration::from_millis(500);
+
+/// How often sentinels are asked whether the master is still the same.
+const NEWS: Duration = Duration::from_secs(2);
 
 /// Makes connections.
 #[derive(Clone)]
@@ -30,38 +38,112 @@ pub(crate) enum Connector {
 
 /// Those who know where the master is.
 pub(crate) struct Sentinels {
-    pub(crate) addresses: Vec<String>,
-    pub(crate) master: String,
-    pub(crate) login: Login,
-    pub(crate) certificates: Option<redis::TlsCertificates>,
+    addresses: Vec<String>,
+    master: String,
+    login: Login,
+    certificates: Option<redis::TlsCertificates>,
+    leader: Mutex<Leader>,
 }
 
+/// Who leads, as far as is known, and when that was last asked.
+#[derive(Default)]
+struct Leader {
+    address: Option<Arc<str>>,
+    asked: Option<Instant>,
+}
+
+/// A connection, and the server that sentinels have named for it.
+pub(crate) type Connected = (MultiplexedConnection, Option<Arc<str>>);
+
 impl Connector {
-    pub(crate) async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+    pub(crate) async fn connect(&self) -> RedisResult<Connected> {
         match self {
-            Self::Direct(client) => connect(client, SILENCE).await,
+            Self::Direct(client) => Ok((connect(client, SILENCE).await?, None)),
             Self::Sentinel(sentinels) => sentinels.connect().await,
+        }
+    }
+
+    /// Whether a connection leads where a new one would. A master that was cut off from
+    /// the others, or was away, does not know that it is none any more.
+    pub(crate) fn leads_to(&self, server: Option<&str>) -> bool {
+        match (self, server) {
+            (Self::Sentinel(sentinels), Some(server)) => sentinels.follow(server),
+            _ => true,
         }
     }
 }
 
 impl Sentinels {
-    /// A connection to the master, as soon as one sentinel knows it and the server
-    /// itself agrees.
-    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+    pub(crate) fn new(
+        addresses: Vec<String>,
+        master: String,
+        login: Login,
+        certificates: Option<redis::TlsCertificates>,
+    ) -> Self {
+        Self {
+            addresses,
+            master,
+            login,
+            certificates,
+            leader: Mutex::default(),
+        }
+    }
+
+    /// Whether this server leads, as far as is known. Finds out every now and then, without
+    /// holding up the caller.
+    fn follow(self: &Arc<Self>, server: &str) -> bool {
+        let mut leader = self.leader();
+        if leader.asked.is_none_or(|asked| asked.elapsed() >= NEWS) {
+            leader.asked = Some(Instant::now());
+            let sentinels = Arc::clone(self);
+            tokio::spawn(async move {
+                // Of a change, the last sentinel hears some seconds after the first: as long
+                // as they differ, who is connected stays.
+                let told = sentinels.masters().await.unwrap_or_default();
+                if let [(master, votes), ..] = &told[..]
+                    && *votes > sentinels.addresses.len() / 2
+                {
+                    sentinels.leader().address = Some(master.as_str().into());
+                }
+            });
+        }
+        leader.address.as_deref().is_none_or(|it| it == server)
+    }
+
+    fn leader(&self) -> MutexGuard<'_, Leader> {
+        self.leader.lock().expect("nothing panics under this lock")
+    }
+
+    /// A connection to the master: the server that most sentinels name, if it agrees.
+    async fn connect(self: &Arc<Self>) -> RedisResult<Connected> {
         let mut last = None;
-        for sentinel in &self.addresses {
-            let connected = match self.master(sentinel).await {
-                Ok(master) => self.connect_to(&master).await,
-                Err(error) => Err(error),
-            };
-            match connected {
-                Ok(connection) => return Ok(connection),
+        for (master, _) in self.masters().await? {
+            // One that is down may be replaced while it is waited for.
+            let connected = timeout(MASTER, self.connect_to(&master)).await;
+            match connected.unwrap_or_else(|_| Err((Client::Io, "the master is silent").into())) {
+                Ok(connection) => {
+                    let address: Arc<str> = master.into();
+                    *self.leader() = Leader {
+                        address: Some(Arc::clone(&address)),
+                        asked: Some(Instant::now()),
+                    };
+                    return Ok((connection, Some(address)));
+                }
                 Err(error) => last = Some(error),
             }
         }
         let nobody = || RedisError::from((Client::InvalidClientConfig, "no sentinel is named"));
         Err(last.unwrap_or_else(nobody))
+    }
+
+    /// Where the master is, as the sentinels have it, and how many of them: most first.
+    async fn masters(self: &Arc<Self>) -> RedisResult<Vec<(String, usize)>> {
+        let (addresses, at_once) = (self.addresses.clone(), self.addresses.len());
+        let told = ask_several(addresses, at_once, |address| {
+            let sentinels = Arc::clone(self);
+            async move { sentinels.master(&address).await }
+        });
+        told.await
     }
 
     /// Where the master is, according to a sentinel. It lets anybody in, or those whom

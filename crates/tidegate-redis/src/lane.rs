@@ -16,6 +16,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::acks::Acks;
 use crate::call::{Call, decisions};
 use crate::connector::Connector;
 use crate::error::{ErrorKind, StoreError};
@@ -114,24 +115,12 @@ pub(crate) struct Lane {
     queue: Mutex<Option<mpsc::Sender<Request>>>,
 }
 
-/// How many replicas must have what a batch has charged, and how long to wait for them.
-#[derive(Debug, Clone, Copy)]
-struct Acks {
-    replicas: u32,
-    patience: Duration,
-}
-
 impl Lane {
     pub(crate) fn new(connector: Connector, wiring: &Wiring) -> Self {
-        let acks = Acks {
-            replicas: wiring.replica_acks,
-            // So that what is missing can still be told before the deadline.
-            patience: wiring.timeout * 3 / 4,
-        };
         Self {
             connector,
             traffic: Arc::clone(&wiring.traffic),
-            acks: (acks.replicas > 0).then_some(acks),
+            acks: Acks::new(wiring.replica_acks, wiring.timeout),
             queue: Mutex::new(None),
         }
     }
@@ -185,6 +174,8 @@ impl Lane {
 #[derive(Clone)]
 struct Link {
     connection: MultiplexedConnection,
+    /// Where it leads, if another one may lead elsewhere.
+    server: Option<Arc<str>>,
     broken: Arc<AtomicBool>,
     used: Instant,
 }
@@ -223,7 +214,8 @@ impl Work {
             let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else {
                 return;
             };
-            let connected = match reuse(link.take()).await {
+            let current = |link: &Link| self.connector.leads_to(link.server.as_deref());
+            let connected = match reuse(link.take().filter(current)).await {
                 Some(link) => Ok(link),
                 None => connect(&self.connector).await,
             };
@@ -288,10 +280,12 @@ fn gather(first: Request, queue: &mut mpsc::Receiver<Request>, traffic: &Traffic
 }
 
 async fn connect(connector: &Connector) -> Result<Link, StoreError> {
-    let connection = connector.connect().await;
-    let connection = connection.map_err(|error| StoreError::from_client(&error, false))?;
+    let connected = connector.connect().await;
+    let connected = connected.map_err(|error| StoreError::from_client(&error, false))?;
+    let (connection, server) = connected;
     Ok(Link {
         connection,
+        server,
         broken: Arc::default(),
         used: Instant::now(),
     })
@@ -315,6 +309,8 @@ async fn send(
     let (mut waiting, mut by_name) = (groups, true);
     while !waiting.is_empty() {
         traffic.commands.fetch_add(waiting.len() as u64, Relaxed);
+        // Those who only look wait for nobody.
+        let acks = acks.filter(|_| waiting.iter().any(|group| group.question.writes()));
         let (pipeline, length) = pipeline(&waiting, by_name, acks);
         let sent = link.connection.send_packed_commands(&pipeline, 0, length);
         let mut values = match sent.await {
@@ -333,12 +329,13 @@ async fn send(
         let missing = acks.and_then(|acks| acks.missing(values.next_back()));
         let mut unknown = Vec::new();
         for group in waiting {
-            // What came of ASKING says nothing.
-            let value = match group.asking {
-                true => values.nth(1),
-                false => values.next(),
+            let asking = group.asking.then(|| values.next()).flatten();
+            let value = match (asking, values.next().unwrap_or(Value::Nil)) {
+                // Who may not say ASKING is sent back and forth: that is why.
+                (Some(refused @ Value::ServerError(_)), Value::ServerError(_)) => refused,
+                (_, value) => value,
             };
-            match value.unwrap_or(Value::Nil) {
+            match value {
                 Value::ServerError(error) if by_name && error.code() == "NOSCRIPT" => {
                     unknown.push(group);
                 }
@@ -346,7 +343,7 @@ async fn send(
                     let error = StoreError::from_server(&error);
                     // A master that was replaced stays a replica; another connection may
                     // lead to its successor.
-                    if error.kind() == ErrorKind::ReadOnly {
+                    if matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::MasterDown) {
                         link.broken.store(true, Relaxed);
                     }
                     fail(vec![group], &error);
@@ -367,22 +364,6 @@ async fn send(
     drop(permit);
 }
 
-impl Acks {
-    /// What is wrong with the answer to WAIT.
-    fn missing(self, answer: Option<Value>) -> Option<StoreError> {
-        let replicas = match answer {
-            Some(Value::Int(replicas)) => replicas,
-            Some(Value::ServerError(error)) => return Some(StoreError::from_server(&error)),
-            _ => 0,
-        };
-        let expected = self.replicas;
-        (replicas < i64::from(expected)).then(|| {
-            let detail = format!("{replicas} replicas have the charge: expected {expected}");
-            StoreError::new(ErrorKind::NoReplicas, detail)
-        })
-    }
-}
-
 /// A batch, and how many commands it has: one for each group, another before it where
 /// keys are on their way, and one at the end where replicas must have it.
 fn pipeline(groups: &[Group], by_name: bool, acks: Option<Acks>) -> (Pipeline, usize) {
@@ -396,12 +377,7 @@ fn pipeline(groups: &[Group], by_name: bool, acks: Option<Acks>) -> (Pipeline, u
         pipeline.add_command(command(group, by_name));
     }
     if let Some(acks) = acks {
-        let mut wait = redis::cmd("WAIT");
-        // Zero would be for ever.
-        let patience = acks.patience.as_millis().max(1);
-        wait.arg(acks.replicas)
-            .arg(u64::try_from(patience).unwrap_or(u64::MAX));
-        pipeline.add_command(wait);
+        pipeline.add_command(acks.command());
         length += 1;
     }
     (pipeline, length)

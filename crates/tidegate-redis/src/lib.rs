@@ -31,17 +31,21 @@ mod shared;
 
 mod store;
 
+mod servers;
+
+mod agreement;
 mod cluster;
 mod connector;
 mod node;
 mod place;
-mod servers;
+mod slots;
 
 mod breaker;
 mod error;
 mod eviction;
 mod retry;
 
+mod acks;
 mod call;
 mod lane;
 mod script;
@@ -54,6 +58,13 @@ mod conformance;
 mod server;
 #[cfg(test)]
 mod simulator;
+#[cfg(test)]
+#[path = "../tests/cluster/test_cluster.rs"]
+#[expect(dead_code, reason = "the integration tests use all of it")]
+mod test_cluster;
+#[cfg(test)]
+#[path = "../tests/cluster/test_sentinels.rs"]
+mod test_sentinels;
 
 pub use configured::SetupError;
 pub use error::{ErrorKind, StoreError};

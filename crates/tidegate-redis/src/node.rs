@@ -2,7 +2,8 @@
 //! trouble of one is not that of the others.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -20,6 +21,10 @@ pub(crate) struct Node {
     /// How long a check may take, for messages.
     timeout: Duration,
     breaker: Mutex<Breaker>,
+    /// Whether the log says that it keeps failing.
+    pub(crate) said_to_fail: AtomicBool,
+    /// Why there is no server, where there is none.
+    why: Mutex<Option<StoreError>>,
     /// The breaker's time is counted from here.
     start: Instant,
     random: RandomState,
@@ -43,6 +48,8 @@ impl Node {
             lanes: (0..wiring.connections).map(|_| lane()).collect(),
             timeout: wiring.timeout,
             breaker: Mutex::default(),
+            said_to_fail: AtomicBool::new(false),
+            why: Mutex::default(),
             start: Instant::now(),
             random: RandomState::new(),
         }
@@ -55,6 +62,8 @@ impl Node {
             lanes: Box::default(),
             timeout: Duration::ZERO,
             breaker: Mutex::default(),
+            said_to_fail: AtomicBool::new(false),
+            why: Mutex::default(),
             start: Instant::now(),
             random: RandomState::new(),
         }
@@ -74,8 +83,10 @@ impl Node {
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
         let Some(lane) = self.lane(question) else {
-            let detail = "no server is known to have these keys";
-            return Err(StoreError::new(ErrorKind::ClusterDown, detail));
+            return Err(self.why().clone().unwrap_or_else(|| {
+                let detail = "no server has the slot of these keys";
+                StoreError::new(ErrorKind::ClusterDown, detail)
+            }));
         };
         match timeout_at(deadline, lane.ask(question, asking)?).await {
             Ok(Ok(answer)) => answer,
@@ -85,6 +96,15 @@ impl Node {
                 Err(StoreError::new(ErrorKind::Timeout, detail))
             }
         }
+    }
+
+    /// Says why there is no server.
+    pub(crate) fn explain(&self, why: Option<StoreError>) {
+        *self.why() = why;
+    }
+
+    fn why(&self) -> MutexGuard<'_, Option<StoreError>> {
+        self.why.lock().expect("nothing panics under this lock")
     }
 
     /// Questions about one key share a lane, so that those alike can travel together.

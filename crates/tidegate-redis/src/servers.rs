@@ -40,12 +40,7 @@ impl Servers {
                 for sentinel in &sentinels {
                     client(&login.url(sentinel), certificates.as_ref())?;
                 }
-                let sentinels = Sentinels {
-                    addresses: sentinels,
-                    master: master.clone(),
-                    login,
-                    certificates,
-                };
+                let sentinels = Sentinels::new(sentinels, master.clone(), login, certificates);
                 (master, Connector::Sentinel(Arc::new(sentinels)))
             }
             Place::Cluster { seeds, login } => {

@@ -21,7 +21,7 @@ use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
 use crate::servers::Servers;
 
-/// How often a question may be sent on to another server.
+/// How often a question may be sent on to another server before it pauses.
 const REDIRECTIONS: u32 = 8;
 
 /// A Redis or Valkey server that keeps counts for many machines.
@@ -44,8 +44,6 @@ struct Inner {
     retries: AtomicU64,
     /// Log lines about errors, a few of each kind a minute.
     lines: Limiter,
-    /// Whether the log says that the store keeps failing.
-    said_to_fail: AtomicBool,
     /// Whether the last question had an answer.
     up: AtomicBool,
 }
@@ -180,7 +178,6 @@ impl RedisStore {
             errors: [const { AtomicU64::new(0) }; ErrorKind::ALL.len()],
             retries: AtomicU64::new(0),
             lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
-            said_to_fail: AtomicBool::new(false),
             up: AtomicBool::new(true),
         })))
     }
@@ -380,6 +377,7 @@ impl RedisStore {
             let Some(pause) = pause else { break error };
             inner.retries.fetch_add(1, Relaxed);
             sleep(pause).await;
+            redirections = 0;
         };
         inner.servers.doubt(error.kind());
         if let Some((node, permit)) = asked {
@@ -403,7 +401,7 @@ impl RedisStore {
     fn answered(&self, node: &Node, asked: Asked) {
         self.heard(true);
         let change = node.answered(asked);
-        if change == Some(Change::Closed) && self.0.said_to_fail.swap(false, Relaxed) {
+        if change == Some(Change::Closed) && node.said_to_fail.swap(false, Relaxed) {
             tracing::info!(
                 store = self.0.name,
                 server = node.address,
@@ -428,7 +426,7 @@ impl RedisStore {
                 };
                 let change = node.failed(asked, failure);
                 if change == Some(Change::Opened) && inner.lines.check("open").allowed() {
-                    inner.said_to_fail.store(true, Relaxed);
+                    node.said_to_fail.store(true, Relaxed);
                     let (name, server) = (&inner.name, &node.address);
                     tracing::error!(store = name, server, error = %error.redacted(), "the store keeps failing and is not asked for a while: on_error decides");
                 }

@@ -3,7 +3,7 @@
 
 use tidegate::{Charge, Cost, Limit};
 
-use super::pair::{Pair, SECOND};
+use super::pair::{Host, Pair, SECOND};
 use crate::server::Server;
 
 const MANY: usize = 16;
@@ -17,7 +17,7 @@ const ALGORITHMS: [&str; 5] = [
 ];
 
 /// Checks that are admitted and refused, a look, other limits, a refund, a reset.
-fn walk(server: &Server, name: &str, limits: &[Limit], charge: Charge) {
+fn walk(server: &impl Host, name: &str, limits: &[Limit], charge: Charge) {
     let mut pair = Pair::new(server, &format!("{name} {charge:?}"), limits);
     pair.charge = charge;
     let asked = if charge == Charge::Always { 1 } else { 3 };
@@ -38,22 +38,27 @@ fn walk(server: &Server, name: &str, limits: &[Limit], charge: Charge) {
     pair.check();
 }
 
+/// Sixteen levels of each algorithm, and of all mixed.
+pub(super) fn every_shape(server: &impl Host) {
+    let mut shapes: Vec<(String, Vec<Limit>)> = Vec::new();
+    for text in ALGORITHMS {
+        let limit = Limit::parse(text).expect("a limit");
+        shapes.push((text.to_owned(), vec![limit; MANY]));
+    }
+    let mixed = ALGORITHMS.iter().cycle().take(MANY);
+    let mixed = mixed.map(|text| Limit::parse(text).expect("a limit"));
+    shapes.push(("mixed".to_owned(), mixed.collect()));
+    for (name, limits) in shapes {
+        for charge in [Charge::Admitted, Charge::Always] {
+            walk(server, &name, &limits, charge);
+        }
+    }
+}
+
 #[test]
 fn sixteen_levels_of_each_algorithm_and_of_all_mixed() {
     for server in Server::start_each() {
-        let mut shapes: Vec<(String, Vec<Limit>)> = Vec::new();
-        for text in ALGORITHMS {
-            let limit = Limit::parse(text).expect("a limit");
-            shapes.push((text.to_owned(), vec![limit; MANY]));
-        }
-        let mixed = ALGORITHMS.iter().cycle().take(MANY);
-        let mixed = mixed.map(|text| Limit::parse(text).expect("a limit"));
-        shapes.push(("mixed".to_owned(), mixed.collect()));
-        for (name, limits) in shapes {
-            for charge in [Charge::Admitted, Charge::Always] {
-                walk(&server, &name, &limits, charge);
-            }
-        }
+        every_shape(&server);
     }
 }
 

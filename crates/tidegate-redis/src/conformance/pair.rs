@@ -2,13 +2,16 @@
 //! come out the same.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use redis::{FromRedisValue, RedisResult, Value};
 use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryStore, Receipt};
+use tokio::runtime::Runtime;
 
 use crate::call::{decisions, pack, refund_arguments};
 use crate::script::{Scripts, Task, Time};
 use crate::server::Server;
+use crate::store::RedisStore;
 
 pub(super) const SECOND: u64 = 1_000_000;
 pub(super) const MINUTE: u64 = 60 * SECOND;
@@ -17,10 +20,34 @@ pub(super) const MINUTE: u64 = 60 * SECOND;
 /// what has expired must be seen by the scripts. Minutes and hours begin here.
 pub(super) const START_US: u64 = 3_000_002_400_000_000;
 
+/// Where a pair's server is.
+pub(super) trait Host {
+    /// A connection to the server that has a key.
+    fn connect(&self, key: &str) -> redis::Connection;
+
+    /// The store to ask by, where scripts take the way that checks take.
+    fn store(&self) -> Option<Arc<Asked>> {
+        None
+    }
+}
+
+impl Host for Server {
+    fn connect(&self, _key: &str) -> redis::Connection {
+        Self::connect(self)
+    }
+}
+
+/// A store, and the runtime that it is asked on.
+pub(super) struct Asked {
+    pub(super) store: RedisStore,
+    pub(super) runtime: Runtime,
+}
+
 pub(super) struct Pair {
     memory: MemoryStore,
     clock: ManualClock,
     pub(super) redis: redis::Connection,
+    store: Option<Arc<Asked>>,
     scripts: Scripts,
     loaded: HashSet<String>,
     /// Whether the server can tell when a key expires (since Redis 7).
@@ -37,9 +64,11 @@ pub(super) struct Pair {
 
 impl Pair {
     /// Levels under these limits, whose keys begin with a name of their own.
-    pub(super) fn new(server: &Server, name: &str, limits: &[Limit]) -> Self {
+    pub(super) fn new(server: &impl Host, name: &str, limits: &[Limit]) -> Self {
         let clock = ManualClock::at_us(START_US);
-        let mut redis = server.connect();
+        // In a cluster, all of them are in one place.
+        let tag = format!("{{{name}}}");
+        let mut redis = server.connect(&tag);
         let known: RedisResult<i64> = redis::cmd("PEXPIRETIME").arg("").query(&mut redis);
         Self {
             memory: MemoryStore::builder()
@@ -48,12 +77,13 @@ impl Pair {
                 .build(),
             clock,
             redis,
+            store: server.store(),
             scripts: Scripts::new(Time::Argument),
             loaded: HashSet::new(),
             tells_expiry: known.is_ok(),
             now_us: START_US,
             keys: (0..limits.len())
-                .map(|level| format!("{name}:{level}"))
+                .map(|level| format!("{tag}:{level}"))
                 .collect(),
             limits: limits.to_vec(),
             charge: Charge::Admitted,
@@ -62,7 +92,7 @@ impl Pair {
         }
     }
 
-    pub(super) fn one(server: &Server, name: &str, limit: Limit) -> Self {
+    pub(super) fn one(server: &impl Host, name: &str, limit: Limit) -> Self {
         Self::new(server, &format!("{name} {limit}"), &[limit])
     }
 
@@ -196,8 +226,21 @@ impl Pair {
         Ok(Vec::<i64>::from_redis_value(reply)?)
     }
 
-    fn run(&mut self, task: Task, arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
+    fn run(&mut self, task: Task, mut arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
         let script = self.scripts.get(task, &self.limits);
+        arguments.push(self.now_us.to_string().into_bytes());
+        let keyed = self.keys.iter().zip(&self.limits);
+        let keys: Vec<String> = keyed
+            .filter(|(_, limit)| **limit != Limit::block())
+            .map(|(key, _)| key.clone())
+            .collect();
+        if let Some(asked) = &self.store {
+            let answer = asked.store.script(script, keys, arguments);
+            let answer = asked.runtime.block_on(answer);
+            return answer.map_err(|error| {
+                (redis::ErrorKind::Client, "the store", error.to_string()).into()
+            });
+        }
         if self.loaded.insert(script.sha().to_owned()) {
             let load = redis::cmd("SCRIPT")
                 .arg("LOAD")
@@ -206,17 +249,11 @@ impl Pair {
             let sha: String = load.unwrap_or_else(|error| panic!("{error} in\n{}", script.text()));
             assert_eq!(sha, script.sha());
         }
-        let keyed = self.keys.iter().zip(&self.limits);
-        let keys: Vec<&String> = keyed
-            .filter(|(_, limit)| **limit != Limit::block())
-            .map(|(key, _)| key)
-            .collect();
         redis::cmd("EVALSHA")
             .arg(script.sha())
             .arg(keys.len())
             .arg(&keys)
             .arg(&arguments)
-            .arg(self.now_us)
             .query(&mut self.redis)
     }
 

@@ -2,7 +2,7 @@
 
 use tidegate::{Charge, Cost, Limit};
 
-use super::pair::Pair;
+use super::pair::{Host, Pair};
 use crate::server::Server;
 
 /// A small generator of random numbers (splitmix64).
@@ -113,7 +113,7 @@ fn more() -> u64 {
 
 /// What makes one run differ from another.
 #[derive(Clone, Copy)]
-struct Run {
+pub(super) struct Run {
     seed: u64,
     limits: &'static [&'static str],
     steps: usize,
@@ -123,6 +123,13 @@ struct Run {
     steps_back: u64,
 }
 
+impl Run {
+    /// The same from another seed on.
+    pub(super) fn starting_at(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+}
+
 fn limits(random: &mut Random, choice: &[&str], levels: u64) -> Vec<Limit> {
     let texts = (0..levels).map(|_| choice[random.index(choice.len())]);
     texts
@@ -130,7 +137,7 @@ fn limits(random: &mut Random, choice: &[&str], levels: u64) -> Vec<Limit> {
         .collect()
 }
 
-fn run(server: &Server, run: Run) {
+fn run(server: &impl Host, run: Run) {
     let mut random = Random(run.seed);
     let levels = 1 + random.below(run.levels);
     let first = limits(&mut random, run.limits, levels);
@@ -180,14 +187,14 @@ fn run(server: &Server, run: Run) {
 }
 
 /// So many seeds from this one on, each in a run like this one.
-fn seeds(server: &Server, count: u64, first: Run) {
+pub(super) fn seeds(server: &impl Host, count: u64, first: Run) {
     for seed in first.seed..first.seed + count * more() {
         run(server, Run { seed, ..first });
     }
 }
 
 /// Three levels at most, and a clock that seldom steps back.
-const RUN: Run = Run {
+pub(super) const RUN: Run = Run {
     seed: 0,
     limits: LIMITS,
     steps: 200,

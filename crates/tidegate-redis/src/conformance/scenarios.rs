@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tidegate::{Charge, Cost, Decision, Limit};
 
-use super::pair::Pair;
+use super::pair::{Host, Pair};
 use crate::server::Server;
 
 struct Scenario {
@@ -331,24 +331,29 @@ fn take(pair: &mut Pair, step: &str) -> String {
     }
 }
 
-#[test]
-fn every_scenario_comes_out_as_written_on_both_stores() {
+/// Every scenario, on the store in memory and on this one.
+pub(super) fn come_out_as_written(server: &impl Host) {
     let mut wrong = String::new();
-    for server in Server::start_each() {
-        for scenario in SCENARIOS {
-            let mut pair = Pair::new(&server, scenario.name, &limits(scenario.limits));
-            if scenario.counting {
-                pair.charge = Charge::Always;
-            }
-            for line in scenario.steps.lines().map(str::trim) {
-                let (step, expected) = line.split_once(" -> ").expect("what comes of it");
-                let (at, step) = step.split_once(' ').expect("when");
-                let got = take(pair.at(duration_us(at)), step);
-                if got != expected {
-                    writeln!(wrong, "{}: {at} {step} -> {got}", scenario.name).expect("a string");
-                }
+    for scenario in SCENARIOS {
+        let mut pair = Pair::new(server, scenario.name, &limits(scenario.limits));
+        if scenario.counting {
+            pair.charge = Charge::Always;
+        }
+        for line in scenario.steps.lines().map(str::trim) {
+            let (step, expected) = line.split_once(" -> ").expect("what comes of it");
+            let (at, step) = step.split_once(' ').expect("when");
+            let got = take(pair.at(duration_us(at)), step);
+            if got != expected {
+                writeln!(wrong, "{}: {at} {step} -> {got}", scenario.name).expect("a string");
             }
         }
     }
     assert!(wrong.is_empty(), "otherwise than written:\n{wrong}");
+}
+
+#[test]
+fn every_scenario_comes_out_as_written_on_both_stores() {
+    for server in Server::start_each() {
+        come_out_as_written(&server);
+    }
 }

@@ -1,83 +1,20 @@
 //! Who may come in, and how: the user of docs/redis.md, passwords, TLS, other addresses.
 
-use tidegate::{Cost, Limit, Which};
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, TryCheckError};
+use tidegate::{Cost, Limit};
+use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, TryCheckError};
 
 use crate::certificates::Certificates;
 use crate::server::Server;
-use crate::support::{YEAR, every_algorithm, levels, limiter_over, patient, policy};
-
-pub(crate) const MANUAL: &str = include_str!("../../../../docs/redis.md");
-
-/// The rules of the manual's user, without `user` and its name.
-pub(crate) fn rules() -> Vec<&'static str> {
-    let block = MANUAL.split("```acl\n").nth(1).expect("a block of rules");
-    let line = block.lines().next().expect("a line");
-    let mut words = line.split(' ');
-    assert_eq!(
-        [words.next(), words.next()],
-        [Some("user"), Some("tidegate")]
-    );
-    words.collect()
-}
-
-pub(crate) fn set_user(server: &Server, rules: &[&str]) {
-    let done: redis::RedisResult<()> = redis::cmd("ACL")
-        .arg("SETUSER")
-        .arg("tidegate")
-        .arg("reset")
-        .arg(rules)
-        .query(&mut server.connect());
-    done.expect("a user");
-}
+use crate::support::{YEAR, limiter_over, patient, policy};
+use crate::user::{everything, rules, set_user};
 
 fn url(server: &Server, user: &str) -> String {
     format!("redis://{user}@127.0.0.1:{}/", server.port())
 }
 
-/// Every algorithm, with checks, looks, refunds and resets; and all of it again when the
-/// server has lost its scripts.
+/// All that a limiter can be asked over this server.
 async fn full_run(url: &str, options: RedisOptions, server: &Server) -> Result<(), ErrorKind> {
-    let mut limits = every_algorithm(100, YEAR).map(|(_, limit)| limit).to_vec();
-    limits.push(Limit::per(5, YEAR).sliding_log());
-    let policies = limits.iter().enumerate();
-    let policies = policies.map(|(number, limit)| policy(&format!("p{number}"), *limit));
-    let mut policies: Vec<_> = policies.collect();
-    policies.push(levels("mixed", &limits));
-    let names: Vec<String> = policies.iter().map(|it| it.name().to_owned()).collect();
-    let store = RedisStore::new(url, options).expect("a right url");
-    let limiter = limiter_over(store, policies);
-    for _ in 0..2 {
-        let flushed: redis::RedisResult<()> = redis::cmd("SCRIPT")
-            .arg("FLUSH")
-            .query(&mut server.connect());
-        flushed.expect("no scripts");
-        for name in &names {
-            walk(&limiter, name).await.map_err(|error| match error {
-                TryCheckError::Store(error) => error.kind(),
-                TryCheckError::Check(error) => panic!("{error}"),
-            })?;
-        }
-    }
-    Ok(())
-}
-
-async fn walk(limiter: &SharedLimiter, name: &str) -> Result<(), TryCheckError> {
-    let key = [("key", name)];
-    let mut receipts = Vec::new();
-    // More than a short log holds: long ones need other commands.
-    for _ in 0..30 {
-        let decision = limiter.try_check(name, &key, Cost::ONE).await?;
-        receipts.extend(decision.receipt());
-    }
-    limiter.peek(name, &key, Cost::ONE).await?;
-    for receipt in &receipts {
-        limiter.refund(name, &key, receipt).await?;
-    }
-    let last = limiter.try_check(name, &key, Cost::ONE).await?;
-    assert!(last.allowed());
-    limiter.reset(name, &key, Which::All).await?;
-    Ok(())
+    everything(url, options, std::slice::from_ref(server)).await
 }
 
 #[tokio::test]

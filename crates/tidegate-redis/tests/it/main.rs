@@ -1,11 +1,13 @@
 //! The store against real servers, started by the tests.
 
+#[expect(dead_code, reason = "the tests of clusters use all of it")]
 mod server;
 
 mod certificates;
 mod monitor;
 mod proxy;
 mod support;
+mod user;
 
 mod access;
 mod checks;

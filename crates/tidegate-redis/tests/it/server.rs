@@ -13,6 +13,8 @@ pub(crate) struct Server {
     program: OsString,
     process: Child,
     port: u16,
+    /// More ports of its own, for what needs them.
+    others: [u16; 2],
     folder: PathBuf,
     arguments: Vec<String>,
 }
@@ -24,9 +26,14 @@ impl Server {
     }
 
     /// A server with more arguments, such as `--requirepass`. They may name its port
-    /// as `{port}`.
+    /// as `{port}`, and more of them as `{other}` and `{third}`.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
         Self::start_program("redis-server".as_ref(), arguments)
+    }
+
+    /// A sentinel with this config, which may name its port as `{port}`.
+    pub(crate) fn start_sentinel(config: &str) -> Self {
+        Self::start_program("redis-server".as_ref(), &[SENTINEL, config])
     }
 
     /// One of each kind at hand: Redis, and whatever `cargo xtask test` could get
@@ -40,19 +47,22 @@ impl Server {
     }
 
     fn start_program(program: &OsStr, arguments: &[&str]) -> Self {
-        let port = free_port();
+        let (port, others) = (free_port(), [free_port(), free_port()]);
         let folder =
             std::env::temp_dir().join(format!("tidegate-redis-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the server");
         let arguments = arguments.iter();
         let arguments: Vec<String> = arguments
             .map(|argument| argument.replace("{port}", &port.to_string()))
+            .map(|argument| argument.replace("{other}", &others[0].to_string()))
+            .map(|argument| argument.replace("{third}", &others[1].to_string()))
             .collect();
         let process = spawn(program, port, &folder, &arguments);
         let mut server = Self {
             program: program.to_owned(),
             process,
             port,
+            others,
             folder,
             arguments,
         };
@@ -62,6 +72,11 @@ impl Server {
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Its ports `{other}` and `{third}`.
+    pub(crate) fn others(&self) -> [u16; 2] {
+        self.others
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -128,7 +143,22 @@ impl Drop for Server {
     }
 }
 
+/// What comes first in the arguments of a sentinel; its config comes next.
+const SENTINEL: &str = "--sentinel";
+
 fn spawn(program: &OsStr, port: u16, folder: &Path, arguments: &[String]) -> Child {
+    if let [SENTINEL, config] = arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        // It writes into that file what it has found out, and wants one to write to.
+        let file = folder.join("sentinel.conf");
+        let folder = folder.display();
+        std::fs::write(&file, format!("{config}\ndir {folder}\n")).expect("a file");
+        return Command::new(program)
+            .arg(file)
+            .arg(SENTINEL)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed by `cargo xtask test`");
+    }
     Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args([

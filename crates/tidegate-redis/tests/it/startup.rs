@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use tidegate::{Config, Cost, Limit};
 use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, Store};
 
-use crate::access::{MANUAL, rules, set_user};
 use crate::server::Server;
 use crate::support::{YEAR, limiter_over, patient, policy};
+use crate::user::{MANUAL, rules, set_user};
 
 const VARIABLE: &str = "TIDEGATE_TEST_URL";
 

@@ -1,0 +1,172 @@
+//! TLS, passwords and the manual's users, on a cluster and behind sentinels.
+
+use tidegate::{Cost, Limit};
+use tidegate_redis::{ErrorKind, RedisOptions, RedisStore};
+use tokio::runtime::Handle;
+use tokio::task::block_in_place;
+
+use crate::certificates::Certificates;
+use crate::server::Server;
+use crate::support::{YEAR, limiter_over, patient, policy};
+use crate::test_cluster::Cluster;
+use crate::user::{everything, kind, rules, rules_of, set_user};
+
+const USER: &str = "tidegate:a-long-password";
+
+/// The blocks of the manual: after the user of one server, that of a cluster, that of a
+/// master behind sentinels, and that of the sentinels.
+const CLUSTER: usize = 1;
+const MASTER: usize = 2;
+const SENTINEL: usize = 3;
+
+fn with_authority(options: RedisOptions, certificates: &Certificates) -> RedisOptions {
+    options.certificates(Some(certificates.read("authority.crt")), None)
+}
+
+/// TLS at this port, for clients, replicas and other nodes.
+fn tls(certificates: &Certificates, port: &str) -> Vec<String> {
+    let [certificate, key, authority] =
+        ["server.crt", "server.key", "authority.crt"].map(|file| certificates.path(file));
+    [
+        "--tls-port",
+        port,
+        "--tls-cert-file",
+        &certificate,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &authority,
+        "--tls-auth-clients",
+        "no",
+        "--tls-replication",
+        "yes",
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
+/// A check of a new key, whose slot is on its way to another node.
+async fn underway(
+    cluster: &Cluster,
+    url: &str,
+    options: RedisOptions,
+    key: &str,
+) -> Result<(), ErrorKind> {
+    let store = RedisStore::new(url, options).expect("a right url");
+    let limiter = limiter_over(store, [policy("p", Limit::per(5, YEAR))]);
+    let slot = cluster.slot(&format!("{{{key}}}"));
+    let key = [("key", key)];
+    let home = cluster.owner(slot);
+    let mut asked = Ok(());
+    let mut ask = || {
+        let check = limiter.try_check("p", &key, Cost::ONE);
+        let check = block_in_place(|| Handle::current().block_on(check));
+        asked = check.map(|_| ()).map_err(|error| kind(&error));
+    };
+    let mut once = true;
+    cluster.move_slot(slot, 1 - home, || {
+        if std::mem::take(&mut once) {
+            ask();
+        }
+    });
+    cluster.move_slot(slot, home, || {});
+    asked
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_over_tls_with_the_manuals_user() {
+    let certificates = Certificates::make();
+    let mut arguments = tls(&certificates, "{third}");
+    arguments.extend(["--tls-cluster", "yes"].map(str::to_owned));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let cluster = Cluster::start_with(2, 1, &arguments);
+    let allow = |rules: &[&str]| {
+        for node in &cluster.nodes {
+            set_user(node, rules);
+        }
+    };
+    let ports = cluster.nodes.iter().map(|node| node.others()[1]);
+    let hosts: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+    let url = format!("rediss-cluster://{USER}@{}", hosts[0]);
+    let options = || with_authority(patient().replica_acks(1), &certificates);
+
+    let all = rules_of(CLUSTER);
+    allow(&all);
+    assert_eq!(everything(&url, options(), &cluster.nodes).await, Ok(()));
+    assert_eq!(underway(&cluster, &url, options(), "a").await, Ok(()));
+    // Nothing that is not needed: what one server needs is tried out elsewhere.
+    for rule in all.iter().filter(|rule| !rules().contains(rule)) {
+        let rest: Vec<&str> = all.iter().copied().filter(|it| it != rule).collect();
+        allow(&rest);
+        let denied = match *rule {
+            "+asking" => underway(&cluster, &url, options(), "b").await,
+            _ => everything(&url, options(), &cluster.nodes).await,
+        };
+        assert_eq!(denied, Err(ErrorKind::NoPermission), "without {rule}");
+    }
+    assert_eq!(all.len(), rules().len() + 3);
+
+    // Strangers, and those who are mistaken: each is told what is wrong.
+    allow(&all);
+    let quick = || RedisOptions::default().timeout(std::time::Duration::from_millis(500));
+    let wrong = url.replace("a-long-password", "another");
+    for (url, options, expected) in [
+        (
+            &wrong,
+            with_authority(quick(), &certificates),
+            ErrorKind::Auth,
+        ),
+        (&url, quick(), ErrorKind::Connect),
+    ] {
+        let run = everything(url, options, &cluster.nodes).await;
+        assert_eq!(run, Err(expected));
+    }
+}
+
+#[tokio::test]
+async fn sentinels_and_a_master_over_tls_with_the_manuals_users() {
+    let certificates = Certificates::make();
+    let both = |port: &str| {
+        let mut arguments = tls(&certificates, port);
+        arguments.extend(["--requirepass", "secret", "--masterauth", "secret"].map(str::to_owned));
+        arguments
+    };
+    // The plain port is for the test; it lets in whoever has the password.
+    let arguments = both("{third}");
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let user = |number| rules_of(number).join(" ");
+    let line = user(MASTER);
+    arguments.push("--user");
+    arguments.push("tidegate");
+    arguments.extend(line.split(' '));
+    let master = Server::start_with(&arguments);
+    let [_, port] = master.others();
+    let mut config = String::new();
+    let options = tls(&certificates, "{port}");
+    for pair in options.chunks(2) {
+        let name = pair[0].trim_start_matches("--");
+        config.push_str(&format!("{name} {}\n", pair[1]));
+    }
+    config.push_str(&format!(
+        "port 0\nbind 127.0.0.1\nrequirepass hush\nuser tidegate {}\n\
+         sentinel monitor main 127.0.0.1 {port} 1\nsentinel auth-pass main secret",
+        user(SENTINEL)
+    ));
+    let sentinel = Server::start_sentinel(&config);
+    let url = format!(
+        "rediss-sentinel://{USER}@127.0.0.1:{}/main",
+        sentinel.port()
+    );
+    let ask = async |url: &str, options: RedisOptions| {
+        let store = RedisStore::new(url, options).expect("a right url");
+        let limiter = limiter_over(store, [policy("p", Limit::per(5, YEAR))]);
+        let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
+        asked
+            .map(|decision| decision.remaining())
+            .map_err(|error| kind(&error))
+    };
+    let ours = with_authority(patient(), &certificates);
+    assert_eq!(ask(&url, ours.clone()).await, Ok(4));
+    let wrong = url.replace("a-long-password", "another");
+    assert_eq!(ask(&wrong, ours).await, Err(ErrorKind::Auth));
+}

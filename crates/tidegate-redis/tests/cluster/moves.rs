@@ -1,0 +1,92 @@
+//! Slots that move to other nodes and back, nodes that join and leave, scripts that are
+//! forgotten: under load, without a charge being lost.
+
+use std::collections::BTreeSet;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::fleet::{Fleet, KEYS, stored};
+use crate::report::Report;
+use crate::test_cluster::{Cluster, run};
+
+/// What holds where nothing fails: the bound, and every charge that was told.
+async fn nothing_is_lost(what: &str, report: &Report, url: &str, kinds: &[&str]) {
+    report.print(what);
+    for key in 0..KEYS {
+        let beyond = report.charged_beyond(url, what, key).await;
+        assert!(beyond >= 0, "{what}: key {key}: {beyond}");
+    }
+    assert!(report.excess() <= 0.0, "{what}: {}", report.excess());
+    let errors = report.errors();
+    // On a busy machine, the deadline may come first.
+    let expected =
+        |kind: &str| kinds.contains(&kind) || ["timeout", "breaker_open"].contains(&kind);
+    assert!(
+        errors.keys().all(|kind| expected(kind)),
+        "{what}: {errors:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_scripts_and_nodes_that_come_and_go() {
+    let mut cluster = Cluster::start();
+    let url = cluster.url();
+    let slots = |cluster: &Cluster, what: &str| -> Vec<u16> {
+        let keys = [
+            ("one", 0),
+            ("two", 0),
+            ("two", 1),
+            ("count", 0),
+            ("count", 1),
+        ];
+        let keys = keys.map(|(policy, key)| stored(what, policy, key));
+        let slots: BTreeSet<u16> = keys.iter().map(|key| cluster.slot(key)).collect();
+        slots.into_iter().collect()
+    };
+
+    let what = "moved";
+    let fleet = Fleet::start(&url, what);
+    for slot in slots(&cluster, what) {
+        let home = cluster.owner(slot);
+        let away = (home + 1) % 3;
+        // Long enough that whoever needs two keys, of which one is gone, gives up.
+        cluster.move_slot(slot, away, || sleep(Duration::from_millis(120)));
+        cluster.move_slot(slot, home, || sleep(Duration::from_millis(20)));
+    }
+    let report = fleet.stop();
+    nothing_is_lost(what, &report, &url, &["try_again"]).await;
+    assert!(
+        report.errors().contains_key("try_again"),
+        "no key was between"
+    );
+
+    let what = "flushed";
+    let fleet = Fleet::start(&url, what);
+    for _ in 0..20 {
+        sleep(Duration::from_millis(50));
+        for node in &cluster.nodes {
+            run::<()>(&mut node.connect(), "SCRIPT FLUSH");
+        }
+    }
+    nothing_is_lost(what, &fleet.stop(), &url, &[]).await;
+
+    let what = "joined";
+    let fleet = Fleet::start(&url, what);
+    cluster.join();
+    let new = cluster.nodes.len() - 1;
+    let moving: Vec<(u16, usize)> = slots(&cluster, what)
+        .into_iter()
+        .map(|slot| (slot, cluster.owner(slot)))
+        .collect();
+    for (slot, _) in &moving {
+        cluster.move_slot(*slot, new, || {});
+    }
+    sleep(Duration::from_millis(500));
+    for (slot, home) in &moving {
+        cluster.move_slot(*slot, *home, || {});
+    }
+    sleep(Duration::from_millis(500));
+    cluster.leave();
+    sleep(Duration::from_millis(500));
+    nothing_is_lost(what, &fleet.stop(), &url, &["try_again"]).await;
+}

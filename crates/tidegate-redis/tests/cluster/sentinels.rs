@@ -1,0 +1,89 @@
+//! Masters that sentinels replace: one that dies, one that is away, and one that does not
+//! hear of it.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tidegate::Limit;
+use tidegate_redis::RedisStore;
+
+use crate::failovers::{now_us, one_failover};
+use crate::fleet::{Fleet, KEYS};
+use crate::server::Server;
+use crate::support::{YEAR, check, limiter_over, patient, policy};
+use crate::test_cluster::{is_master, run, until};
+use crate::test_sentinels::Trio;
+
+/// Waits for another master than this one: its place, and when it was there.
+fn successor(trio: &Trio, place: usize, what: &str) -> (usize, u64) {
+    let others: Vec<usize> = (0..3).filter(|other| *other != place).collect();
+    let mut new = place;
+    let took = until("a new master", || {
+        let leads = others
+            .iter()
+            .find(|other| is_master(&trio.servers[**other]));
+        new = *leads.unwrap_or(&place);
+        new != place
+    });
+    println!("{what}: a new master after {took:?}");
+    (new, now_us())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_killed_and_one_that_is_stopped_and_continues() {
+    let mut trio = Trio::start();
+    let url = trio.url();
+    let all: Vec<usize> = (0..KEYS).collect();
+
+    let what = "killed";
+    let place = trio.master();
+    let fleet = Fleet::start(&url, what);
+    sleep(Duration::from_secs(1));
+    trio.servers[place].kill();
+    let (new, since_us) = successor(&trio, place, what);
+    sleep(Duration::from_millis(2_500));
+    one_failover(what, &fleet.stop(), &url, &all, since_us).await;
+    let port = trio.servers[new].port().to_string();
+    trio.servers[place].restart_with(&["--replicaof", "127.0.0.1", &port]);
+    trio.settle();
+
+    let what = "stopped";
+    let place = trio.master();
+    let fleet = Fleet::start(&url, what);
+    sleep(Duration::from_secs(1));
+    trio.servers[place].signal("STOP");
+    let (_, since_us) = successor(&trio, place, what);
+    sleep(Duration::from_millis(2_000));
+    trio.servers[place].signal("CONT");
+
+    sleep(Duration::from_millis(1_500));
+    one_failover(what, &fleet.stop(), &url, &all, since_us).await;
+}
+
+/// A master that was cut off from the sentinels has nothing wrong with it, nor has the
+/// connection to it: only they know better.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_does_not_know_that_it_is_none_any_more() {
+    let trio = Trio::start();
+    let store = RedisStore::new(&trio.url(), patient()).unwrap();
+    let limiter = limiter_over(store, [policy("p", Limit::per(1_000, YEAR))]);
+    check(&limiter, "p", &[("key", "before")]).await;
+    let other = Server::start();
+    for sentinel in &trio.sentinels {
+        let redis = &mut sentinel.connect();
+        let port = other.port();
+        run::<()>(redis, "SENTINEL REMOVE main");
+        run::<()>(redis, &format!("SENTINEL MONITOR main 127.0.0.1 {port} 2"));
+    }
+    let start = Instant::now();
+    let mut astray = 0;
+    while run::<usize>(&mut other.connect(), "EXISTS tg:{after}:p:p") == 0 {
+        check(&limiter, "p", &[("key", "after")]).await;
+        astray += 1;
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(4), "{astray} checks astray");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let took = start.elapsed();
+    println!("another master was found after {took:?}, {astray} checks");
+}

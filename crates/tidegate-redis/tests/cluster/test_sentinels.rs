@@ -1,0 +1,78 @@
+//! Three sentinels of the test's own, and what they watch: a master and two replicas.
+
+use std::time::Duration;
+
+use crate::server::Server;
+use crate::test_cluster::{is_master, run, until};
+
+/// A master that is silent for so long is down.
+pub(crate) const DOWN_AFTER: Duration = Duration::from_millis(1_000);
+
+/// A running trio. The first of the servers is the master at the start.
+pub(crate) struct Trio {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) sentinels: Vec<Server>,
+}
+
+impl Trio {
+    pub(crate) fn start() -> Self {
+        let own = ["--repl-diskless-sync-delay", "0"];
+        let master = Server::start_with(&own);
+        let port = master.port().to_string();
+        let replica = ["--replicaof", "127.0.0.1", &port];
+        let replica = || Server::start_with(&[&own[..], &replica].concat());
+        let down_after = DOWN_AFTER.as_millis();
+        let config = format!(
+            "port {{port}}\nbind 127.0.0.1\n\
+             sentinel monitor main 127.0.0.1 {port} 2\n\
+             sentinel down-after-milliseconds main {down_after}\n\
+             sentinel failover-timeout main 4000\n\
+             sentinel parallel-syncs main 2"
+        );
+        let sentinels = (0..3).map(|_| Server::start_sentinel(&config)).collect();
+        let servers = vec![master, replica(), replica()];
+        let trio = Self { servers, sentinels };
+        trio.settle();
+        trio
+    }
+
+    /// Waits until the sentinels know each other and both replicas, and those have their
+    /// master's data.
+    pub(crate) fn settle(&self) {
+        until("the sentinels are content", || {
+            self.sentinels.iter().all(|sentinel| {
+                let redis = &mut sentinel.connect();
+                let known: Vec<String> = run(redis, "SENTINEL MASTER main");
+                let field = |name: &str| {
+                    let mut pairs = known.chunks(2).filter(|pair| pair[0] == name);
+                    pairs.next().map(|pair| pair[1].clone()).unwrap_or_default()
+                };
+                let counts = ["num-slaves", "num-other-sentinels", "flags"].map(field);
+                counts == ["2", "2", "master"]
+            }) && self.servers.iter().filter(|it| is_master(it)).count() == 1
+                && self.servers.iter().all(|server| {
+                    let role: String = run(&mut server.connect(), "INFO replication");
+                    role.contains("role:master") || role.contains("master_link_status:up")
+                })
+        });
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let hosts: Vec<String> = self
+            .sentinels
+            .iter()
+            .map(|sentinel| format!("127.0.0.1:{}", sentinel.port()))
+            .collect();
+        format!("redis-sentinel://{}/main", hosts.join(","))
+    }
+
+    /// The place of the master, as a sentinel has it.
+    pub(crate) fn master(&self) -> usize {
+        let (_, port): (String, u16) = run(
+            &mut self.sentinels[0].connect(),
+            "SENTINEL get-master-addr-by-name main",
+        );
+        let place = self.servers.iter().position(|it| it.port() == port);
+        place.expect("one of the servers")
+    }
+}
