@@ -14,6 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::http::body::Room;
 use crate::http::query::RESERVED;
 use crate::metrics::{Meters, Metrics};
+use crate::record::Recorder;
 use crate::serve::tls;
 use crate::settings::{LoadError, Loaded, reveal};
 
@@ -32,6 +33,8 @@ pub struct App {
     pub(crate) redaction: RandomState,
     /// Keeps log lines about requests from flooding.
     pub(crate) lines: Limiter,
+    /// Where decisions are recorded, if they are.
+    pub(crate) recorder: Option<Recorder>,
 }
 
 /// A config in force.
@@ -86,7 +89,14 @@ impl App {
             redaction: RandomState::new(),
             instance: RandomState::new().build_hasher().finish(),
             lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
+            recorder: None,
         })
+    }
+
+    /// And records every decision.
+    #[must_use]
+    pub(crate) fn recording(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
     }
 
     /// Puts another config in force: requests under way go on with the old one.

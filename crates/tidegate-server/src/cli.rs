@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::builder::Resettable;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use tidegate::{Address, Cost, StoreUrl};
+use tidegate::{Address, Cost, Limit, StoreUrl};
 
 /// A rate limiter for fleets: give it a policy, ask it before each request.
 #[derive(Debug, Parser)]
@@ -57,6 +57,9 @@ pub enum Command {
     Check(Check),
     /// Forget what a key has used.
     Reset(Reset),
+    /// Say whether limits held, from what servers have recorded. Exits with 0 when they
+    /// did, 1 when not, 2 on an error.
+    Verify(Verify),
     /// Look at a config file.
     #[command(subcommand)]
     Config(Config),
@@ -127,6 +130,21 @@ pub struct Serve {
     /// proxies keep theirs.
     #[arg(long, value_name = "SECONDS", default_value = "75", value_parser = idle)]
     pub idle: Duration,
+    /// Append every decision to a file, for `tidegate verify`.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// How long that file may become, such as 500MiB: then no more is recorded.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub record_limit: u64,
+    /// What keys are hashed with in the record: the same for servers whose records are
+    /// put together. Any, when there is only one.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        env = "TIDEGATE_RECORD_SALT",
+        hide_env_values = true
+    )]
+    pub record_salt: Option<String>,
 }
 
 /// How much to log.
@@ -210,6 +228,28 @@ pub struct Reset {
     pub token: Option<String>,
 }
 
+/// `tidegate verify`.
+#[derive(Debug, Args)]
+pub struct Verify {
+    /// The records, which are taken together.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The config file whose limits are to be in force.
+    #[arg(long, value_name = "FILE", conflicts_with = "limit")]
+    pub config: Option<PathBuf>,
+    /// The limit to hold all of it to, in place of those in the record, such as
+    /// "100r/s burst=20".
+    #[arg(long, value_name = "LIMIT", value_parser = limit)]
+    pub limit: Option<Limit>,
+    /// How often a store may have lost its counts: by a failover, a restart, a reset.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub losses: u32,
+    /// Some requests may be missing: other servers had a share, or counts were in use
+    /// before.
+    #[arg(long)]
+    pub partial: bool,
+}
+
 /// `tidegate config`.
 #[derive(Debug, Subcommand)]
 pub enum Config {
@@ -235,6 +275,26 @@ fn cost(text: &str) -> Result<Cost, String> {
     let number = text.parse().ok();
     let cost = number.and_then(|number| Cost::new(number).ok());
     cost.ok_or_else(|| format!("expected a whole number from 1 to {}", u32::MAX))
+}
+
+fn limit(text: &str) -> Result<Limit, String> {
+    Limit::parse(text).map_err(|error| error.to_string())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|sign: char| !sign.is_ascii_digit());
+    let unit: Option<u64> = match &text[digits.len()..] {
+        "" => Some(1),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let size = number
+        .zip(unit)
+        .and_then(|(number, unit)| number.checked_mul(unit));
+    size.ok_or_else(|| "expected a number of bytes, KiB, MiB or GiB, such as 500MiB".into())
 }
 
 fn idle(text: &str) -> Result<Duration, String> {

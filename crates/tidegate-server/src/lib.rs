@@ -22,6 +22,7 @@ pub mod serve;
 
 pub mod http;
 mod receipt;
+mod record;
 
 pub mod app;
 mod metrics;

@@ -3,6 +3,7 @@
 mod ask;
 mod config;
 mod serve;
+mod verify;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Serve(serve) => block_on(serve::run(&serve)),
         Command::Check(check) => block_on(ask::check(&check)),
         Command::Reset(reset) => block_on(ask::reset(&reset)),
+        Command::Verify(verify) => verify::run(&verify),
         Command::Config(command) => Ok(config::run(&command)),
         Command::Completions { shell } => {
             let (mut command, mut script) = (Arguments::command(), Vec::new());

@@ -2,15 +2,23 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::Context;
 use tidegate::Config;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::app::App;
 use crate::cli::Serve;
+use crate::record::Recorder;
 use crate::serve::{Signals, Times};
 use crate::settings::Settings;
 use crate::{log, reload, serve};
+
+/// How long the last lines of a record may take.
+const LAST_LINES: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     log::start(arguments.log, arguments.log_format);
@@ -19,7 +27,7 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     let settings = Settings::new(&arguments.source, &arguments.http)?;
     let loaded = settings.load()?;
     let (config, seen) = (loaded.config.clone(), loaded.seen.clone());
-    let app = Arc::new(App::new(loaded)?);
+    let app = Arc::new(App::new(loaded)?.recording(recorder(arguments)?));
     app.verify().await?;
     let listeners = serve::listen(&config.server.http).await?;
     let secure = config.server.tls_cert.is_some();
@@ -37,8 +45,26 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
         drain: arguments.drain,
         idle: arguments.idle,
     };
-    serve::run(app, listeners, signals, times).await;
+    serve::run(Arc::clone(&app), listeners, signals, times).await;
+    // A disk that hangs is no reason to stay.
+    let finish = spawn_blocking(move || app.recorder.as_ref().map(Recorder::finish));
+    if timeout(LAST_LINES, finish).await.is_err() {
+        tracing::warn!("stopped, with decisions that are not in the record");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the record, if there is to be one.
+fn recorder(arguments: &Serve) -> anyhow::Result<Option<Recorder>> {
+    let Some(file) = &arguments.record else {
+        return Ok(None);
+    };
+    let salt = arguments.record_salt.as_deref();
+    let recorder = Recorder::open(file, arguments.record_limit, salt);
+    let name = file.display();
+    let recorder = recorder.with_context(|| format!("the record {name}"))?;
+    tracing::info!("recording decisions in {name}");
+    Ok(Some(recorder))
 }
 
 /// A command that asks for a decision.

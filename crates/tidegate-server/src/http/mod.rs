@@ -159,6 +159,9 @@ where
     let decision = running.limiter.check(policy, attributes, cost).await?;
     running.meters.count(&decision, start.elapsed());
     decision::log(app, running, &decision, attributes);
+    if let Some(recorder) = &app.recorder {
+        recorder.decided(&decision, attributes, cost, running.config.server.log_keys);
+    }
     Ok(decision)
 }
 

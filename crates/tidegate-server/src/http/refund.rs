@@ -40,6 +40,10 @@ pub(super) async fn answer(
         .limiter
         .refund(policy, attributes, &returned.receipt)
         .await?;
+    if let (Some(recorder), Some(policy)) = (&app.recorder, running.limiter.policy(policy)) {
+        let plain_keys = running.config.server.log_keys;
+        recorder.refunded(policy, attributes, &returned.receipt, plain_keys);
+    }
     let mut answer = Response::new(Default::default());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     Ok(answer)

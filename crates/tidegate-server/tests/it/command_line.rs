@@ -6,11 +6,12 @@ use std::process::Command;
 
 use crate::process::{Folder, Start, ended, run};
 
-const COMMANDS: [&[&str]; 6] = [
+const COMMANDS: [&[&str]; 7] = [
     &[],
     &["serve"],
     &["check"],
     &["reset"],
+    &["verify"],
     &["config"],
     &["config", "check"],
 ];

@@ -22,6 +22,7 @@ mod transport_limits;
 mod openapi;
 
 mod logs;
+mod record;
 mod reload;
 mod secrets;
 mod shutdown;

@@ -1,0 +1,172 @@
+//! A record of decisions, for `tidegate verify`: a line each, in JSON, written by a
+//! thread of its own so that no request waits for a disk.
+//!
+//! The queue to that thread is bounded in bytes. What finds no room is not recorded, and
+//! the record says how much that was.
+
+mod line;
+mod writer;
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use sha2::{Digest, Sha256};
+use tidegate::{Attributes, Cost, LevelKey, Policy, PolicyDecision, Receipt};
+
+pub(crate) use line::{Entry, Line, parse};
+use writer::{Queue, Writer};
+
+/// Bytes of a key's hash that stand in the record: enough to tell all keys apart.
+const HASH_BYTES: usize = 12;
+
+/// Where decisions go to be recorded.
+pub(crate) struct Recorder {
+    lines: Sender<Vec<u8>>,
+    queue: Arc<Queue>,
+    /// Keys are hashed with it: whoever reads the record could try all addresses
+    /// otherwise.
+    salt: Vec<u8>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Recorder {
+    /// Appends to a file that is to grow no longer than so many bytes. The same salt
+    /// makes the same hash of a key; without one, no other process makes the same.
+    pub(crate) fn open(file: &Path, limit: u64, salt: Option<&str>) -> std::io::Result<Self> {
+        let opened = File::options().create(true).append(true).open(file)?;
+        let written = opened.metadata()?.len();
+        let salt = match salt {
+            Some(salt) => salt.as_bytes().to_vec(),
+            None => [0; 4]
+                .map(|_: u8| RandomState::new().hash_one(0).to_le_bytes())
+                .concat(),
+        };
+        let (lines, received) = channel();
+        let queue = Arc::new(Queue::default());
+        let writer = Writer {
+            name: file.display().to_string(),
+            file: opened,
+            written,
+            limit,
+            queue: Arc::clone(&queue),
+        };
+        let thread = std::thread::Builder::new().name("record".into());
+        let thread = thread.spawn(move || writer.run(&received))?;
+        Ok(Self {
+            lines,
+            queue,
+            salt,
+            writer: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Records a decision: a line for each level that counts.
+    pub(crate) fn decided<A>(
+        &self,
+        decision: &PolicyDecision<'_>,
+        attributes: &A,
+        cost: Cost,
+        plain_keys: bool,
+    ) where
+        A: Attributes + ?Sized,
+    {
+        // As the counts have it, which go on as if a policy that only watches refused.
+        let allowed = decision.allowed() && !decision.would_deny();
+        self.levels(decision.policy(), attributes, plain_keys, |_| {
+            let (source, at_us) = (decision.source().as_str(), decision.decided_at_us());
+            Some((at_us, cost, source, allowed, false))
+        });
+    }
+
+    /// Records that what a decision charged was given back.
+    pub(crate) fn refunded<A>(
+        &self,
+        policy: &Policy,
+        attributes: &A,
+        receipt: &Receipt,
+        plain_keys: bool,
+    ) where
+        A: Attributes + ?Sized,
+    {
+        self.levels(policy, attributes, plain_keys, |level| {
+            let (cost, _) = receipt.charges().nth(level)?;
+            Some((receipt.decided_at_us(), cost, "store", true, true))
+        });
+    }
+
+    /// Puts a line for each level into the queue.
+    fn levels<'p, A>(
+        &self,
+        policy: &'p Policy,
+        attributes: &'p A,
+        plain_keys: bool,
+        what: impl Fn(usize) -> Option<(u64, Cost, &'static str, bool, bool)>,
+    ) where
+        A: Attributes + ?Sized,
+    {
+        // A script of one's own has no bound, and a policy that is off counts nothing.
+        if policy.script().is_some() || !policy.enabled() || self.queue.stopped.load(Relaxed) {
+            return;
+        }
+        let Ok(keys) = policy.keys(attributes) else {
+            return;
+        };
+        let (mut text, mut count) = (Vec::new(), 0);
+        for (index, key) in keys.iter().enumerate() {
+            let Some((at_us, cost, source, allowed, refunded)) = what(index) else {
+                continue;
+            };
+            let line = Line {
+                policy: policy.name().into(),
+                level: key.level().name().into(),
+                key: self.key(&key, plain_keys).into(),
+                limit: Some(key.limit().to_string().into()),
+                at_us,
+                cost: cost.get(),
+                allowed,
+                source: source.into(),
+                refunded,
+            };
+            line.write(&mut text);
+            count += 1;
+        }
+        if count == 0 {
+            return;
+        }
+        if self.queue.admits(text.len()) {
+            // Fails when the writer has ended: then it has said why.
+            drop(self.lines.send(text));
+        } else {
+            self.queue.dropped.fetch_add(count, Relaxed);
+        }
+    }
+
+    /// The key, if it may be shown, or else what tells it from others.
+    fn key(&self, key: &LevelKey<'_>, plain: bool) -> String {
+        if plain {
+            return key.text().into_owned();
+        }
+        let mut hash = Sha256::new();
+        hash.update((self.salt.len() as u64).to_le_bytes());
+        hash.update(&self.salt);
+        hash.update(key.text().as_bytes());
+        let hash = hash.finalize();
+        let digits = hash.iter().take(HASH_BYTES);
+        digits.map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Waits until all that was recorded is in the file.
+    pub(crate) fn finish(&self) {
+        // An empty line is the last.
+        drop(self.lines.send(Vec::new()));
+        let writer = self.writer.lock().ok().and_then(|mut writer| writer.take());
+        if let Some(writer) = writer {
+            drop(writer.join());
+        }
+    }
+}

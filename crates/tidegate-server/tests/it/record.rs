@@ -1,0 +1,276 @@
+//! Decisions as `serve --record` writes them, and what `verify` says of them.
+
+use serde_json::{Value, json};
+
+use crate::process::{Folder, Start, Tidegate, run, until};
+
+const CONFIG: &str = r#"
+[[policies]]
+name = "login"
+levels = [
+    { name = "ip", key = "{ip}", limit = "5/1h", algorithm = "sliding_log" },
+    { name = "all", key = "", limit = "8/1h", algorithm = "fixed_window" },
+]
+
+[[policies]]
+name = "watch"
+shadow = true
+key = "{ip}"
+limit = "2/1h"
+"#;
+
+/// A server that records what it decides.
+fn recording(config: &str, arguments: &[&str]) -> Tidegate {
+    let start = Start::new(config).argument("--drain").argument("0");
+    let start = start.argument("--record").argument("record.jsonl");
+    let start = arguments.iter().fold(start, |start, it| start.argument(it));
+    start.start()
+}
+
+fn ask(server: &Tidegate, policy: &str, ip: &str) -> Value {
+    let question = json!({"policy": policy, "attributes": {"ip": ip}});
+    server.check(&question.to_string()).json()
+}
+
+/// Ends the server, and reads its record.
+fn recorded(server: &mut Tidegate) -> Vec<Value> {
+    server.signal("TERM");
+    assert!(server.end().0.success());
+    let text = std::fs::read_to_string(server.folder().path("record.jsonl"));
+    let text = text.expect("a record");
+    let lines = text.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().expect("lines of JSON")
+}
+
+/// A line of a record, with some fields changed.
+fn line(at_us: u64, changes: &Value) -> String {
+    let mut line = json!({
+        "policy": "login", "level": "ip", "key": "k", "limit": "2r/m sliding_log",
+        "at_us": at_us, "cost": 1, "allowed": true, "source": "store",
+    });
+    for (name, value) in changes.as_object().expect("fields") {
+        match value {
+            Value::Null => drop(line.as_object_mut().expect("fields").remove(name)),
+            _ => line[name] = value.clone(),
+        }
+    }
+    format!("{line}\n")
+}
+
+#[test]
+fn what_a_server_records_is_verified() {
+    let mut server = recording(CONFIG, &[]);
+    let mut allowed = 0;
+    for number in 0..16 {
+        let decision = ask(&server, "login", ["a", "b"][number % 2]);
+        allowed += u64::from(decision["allowed"] == true);
+        ask(&server, "watch", "a");
+    }
+    assert_eq!(allowed, 8);
+    // Looking charges nothing, and is not recorded.
+    let look = json!({"policy": "login", "attributes": {"ip": "a"}, "peek": true});
+    server.check(&look.to_string());
+    let lines = recorded(&mut server);
+    assert_eq!(lines.len(), 16 * 3);
+    assert!(
+        !lines.iter().any(|line| line["key"] == "a"),
+        "no key is told"
+    );
+    let folder = server.folder();
+    for arguments in [
+        &["verify", "record.jsonl"][..],
+        &["verify", "record.jsonl", "--config", "tidegate.toml"],
+    ] {
+        let (code, said, error) = run(folder, arguments);
+        assert_eq!(
+            (code, said.as_str(), error.as_str()),
+            (
+                0,
+                "login/all 8r/h fixed_window: held: 8 admitted to 1 keys, 8 refused, 0 let pass without the store\n\
+                 login/ip 5r/h sliding_log: held: 8 admitted to 2 keys, 8 refused, 0 let pass without the store\n\
+                 watch/watch 2r/h: held: 2 admitted to 1 keys, 14 refused, 0 let pass without the store\n",
+                ""
+            )
+        );
+    }
+    // The same decisions, one of them made an admission.
+    let text: String = lines
+        .iter()
+        .map(|line| {
+            let mut line = line.clone();
+            if line["policy"] == "login" {
+                line["allowed"] = true.into();
+            }
+            format!("{line}\n")
+        })
+        .collect();
+    folder.write("forged.jsonl", text);
+    let (code, said, _) = run(folder, &["verify", "forged.jsonl"]);
+    assert_eq!(code, 1, "{said}");
+    assert!(
+        said.contains("login/ip 5r/h sliding_log: broken for 2 of 2 keys"),
+        "{said}"
+    );
+    assert!(said.contains("6 admitted in the "), "{said}");
+    assert!(said.contains("where at most 5 may be"), "{said}");
+}
+
+#[test]
+fn keys_are_told_where_they_may_be_and_a_salt_hides_them_alike() {
+    let key = |arguments: &[&str], config: &str| {
+        let mut server = recording(config, arguments);
+        ask(&server, "login", "a");
+        recorded(&mut server)[0]["key"].clone()
+    };
+    let plain = format!("[server]\nlog_keys = true\n{CONFIG}");
+    assert_eq!(key(&[], &plain), "a");
+    let (one, other) = (key(&[], CONFIG), key(&[], CONFIG));
+    assert_ne!(one, other);
+    let salted = ["--record-salt", "sea"];
+    assert_eq!(key(&salted, CONFIG), key(&salted, CONFIG));
+    assert_eq!(one.as_str().map(str::len), Some(24));
+}
+
+#[test]
+fn a_refund_takes_a_request_out_of_the_record() {
+    let config = format!("[server]\nadmin_token = \"sesame\"\n{CONFIG}");
+    let mut server = recording(&config, &[]);
+    for _ in 0..7 {
+        let decision = ask(&server, "login", "a");
+        let receipt = json!({"receipt": decision["receipt"]}).to_string();
+        let token = [("authorization", "Bearer sesame")];
+        let answer = server.ask_with("POST", "/v1/refund", &token, &receipt);
+        assert_eq!(answer.status, 204);
+    }
+    let lines = recorded(&mut server);
+    let refunds = lines.iter().filter(|line| line["refunded"] == true);
+    assert_eq!(refunds.count(), 14);
+    let (code, said, _) = run(server.folder(), &["verify", "record.jsonl"]);
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
+fn a_record_stops_growing_and_requests_go_on() {
+    let server = recording(CONFIG, &["--record-limit", "1KiB"]);
+    let warned = until("the warning", || {
+        ask(&server, "watch", "a");
+        let log = server.log();
+        log.into_iter()
+            .find(|line| line.contains("nothing more is recorded"))
+    });
+    assert!(warned.contains("WARN"), "{warned}");
+    assert_eq!(ask(&server, "watch", "b")["allowed"], true);
+    let record = std::fs::read(server.folder().path("record.jsonl")).expect("a record");
+    assert!((500..=1024).contains(&record.len()), "{}", record.len());
+    assert_eq!(run(server.folder(), &["verify", "record.jsonl"]).0, 0);
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_no_start() {
+    let start = Start::new(CONFIG)
+        .argument("--record")
+        .argument("no/such/folder");
+    let (code, _, error) = start.fail();
+    assert_eq!(code, 2);
+    assert!(error.contains("the record no/such/folder: "), "{error}");
+}
+
+#[test]
+fn verify_says_where_a_record_is_wrong() {
+    let folder = Folder::new();
+    folder.write("right.jsonl", line(1, &json!({})));
+    folder.write("tidegate.toml", CONFIG);
+    for (changes, arguments, expected) in [
+        (json!({"cost": 0}), &[][..], "cost 0: expected 1"),
+        (json!({"cost": -1}), &[], "invalid value: integer `-1`"),
+        (
+            json!({"source": "moon"}),
+            &[],
+            "source: \"moon\": expected one of store, ",
+        ),
+        (json!({"limit": "2r/x"}), &[], "\"2r/x\""),
+        (
+            json!({"limit": null}),
+            &[],
+            "no limit: expected one in the line",
+        ),
+        (json!({"at_us": null}), &[], "missing field `at_us`"),
+        (json!({"colour": 1}), &[], "unknown field `colour`"),
+        (
+            json!({}),
+            &["--config", "tidegate.toml"],
+            "expected \"5r/h sliding_log\"",
+        ),
+        (
+            json!({"policy": "x"}),
+            &["--config", "tidegate.toml"],
+            "policy \"x\": expected one",
+        ),
+        (
+            json!({"level": "x"}),
+            &["--config", "tidegate.toml"],
+            "level \"x\": expected one",
+        ),
+    ] {
+        let first = line(1, &json!({"limit": "5r/h sliding_log"}));
+        folder.write("wrong.jsonl", first + &line(2, &changes));
+        let (code, said, error) = run(&folder, &[&["verify", "wrong.jsonl"], arguments].concat());
+        assert_eq!((code, said.as_str()), (2, ""), "{changes}: {error}");
+        assert!(
+            error.starts_with("tidegate: wrong.jsonl:2: "),
+            "{changes}: {error}"
+        );
+        assert!(error.contains(expected), "{changes}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    folder.write("noise.jsonl", "nothing\n");
+    folder.write("empty.jsonl", "");
+    folder.write("endless.jsonl", vec![b'x'; 2 << 20]);
+    for (file, expected) in [
+        ("noise.jsonl", "noise.jsonl:1: "),
+        ("empty.jsonl", "no decisions"),
+        ("endless.jsonl", "endless.jsonl:1: a line of more than"),
+        ("none.jsonl", "none.jsonl: "),
+    ] {
+        let (code, _, error) = run(&folder, &["verify", file]);
+        assert_eq!(code, 2, "{file}");
+        assert!(
+            error.starts_with(&format!("tidegate: {expected}")),
+            "{error}"
+        );
+    }
+    let (code, _, error) = run(&folder, &["verify", "right.jsonl", "--limit", "many"]);
+    assert!(code == 2 && error.contains("\"many\""), "{error}");
+}
+
+#[test]
+fn records_are_taken_together_and_gaps_are_told() {
+    let folder = Folder::new();
+    let two = line(10, &json!({})) + &line(20, &json!({}));
+    folder.write("one.jsonl", two);
+    folder.write("other.jsonl", line(15, &json!({})));
+    assert_eq!(run(&folder, &["verify", "one.jsonl"]).0, 0);
+    let (code, said, _) = run(&folder, &["verify", "one.jsonl", "other.jsonl"]);
+    assert_eq!(code, 1);
+    let interval = "key \"k\": 3 admitted in the 10 us from 10 to 20, where at most 2 may be";
+    assert!(said.contains(interval), "{said}");
+    for arguments in [["--losses", "1"], ["--limit", "3r/m sliding_log"]] {
+        let question = [&["verify", "one.jsonl", "other.jsonl"], &arguments[..]].concat();
+        assert_eq!(run(&folder, &question).0, 0, "{arguments:?}");
+    }
+    // Cut off, as by a crash, and with lines that found no room.
+    let mut cut = format!("{{\"dropped\":7}}\n{}", line(30, &json!({})));
+    cut.truncate(cut.len() - 5);
+    folder.write("cut.jsonl", line(10, &json!({})) + &cut);
+    let (code, said, _) = run(&folder, &["verify", "cut.jsonl"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("cut.jsonl:3: cut off"), "{said}");
+    assert!(said.contains("incomplete: 7 lines"), "{said}");
+    // A window may have been open before the record began.
+    let window = json!({"limit": "2r/m fixed_window", "cost": 2});
+    let edge = line(10, &window) + &line(20_000_010, &window);
+    folder.write("edge.jsonl", edge);
+    let (code, said, _) = run(&folder, &["verify", "edge.jsonl"]);
+    assert!(code == 1 && said.contains("--partial"), "{said}");
+    assert_eq!(run(&folder, &["verify", "edge.jsonl", "--partial"]).0, 0);
+}
