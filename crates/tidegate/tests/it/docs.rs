@@ -404,6 +404,7 @@ fn links_lead_somewhere() {
             include_str!("../../../../docs/operations.md"),
         ),
         ("docs/scale.md", include_str!("../../../../docs/scale.md")),
+        ("docs/tower.md", include_str!("../../../../docs/tower.md")),
     ];
     for (name, page) in pages {
         let folder = root.join(name);
