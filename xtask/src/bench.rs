@@ -1,4 +1,5 @@
-//! `cargo xtask bench core`, `redis`, `server` and `tower`: the tables of docs/benchmarks.md.
+//! `cargo xtask bench core`, `redis`, `cluster`, `server` and `tower`: the tables of
+//! docs/benchmarks.md.
 //!
 //! Times come from the program `tidegate-bench`, instruction counts from the same
 //! program under callgrind, which does not care what else the machine does.
@@ -26,6 +27,7 @@ const LIMITERS: [(&str, &str); 5] = [
 /// heading.
 const CORE: &str = "## Figures";
 const REDIS: &str = "### Redis figures";
+const CLUSTER: &str = "### Cluster figures";
 const SERVER: &str = "### Server figures";
 const TOWER: &str = "### Tower figures";
 
@@ -74,6 +76,13 @@ pub(crate) fn redis(save: bool) -> Result<()> {
     install::redis()?;
     let figures = output(program(build()?).arg("redis"))?;
     finish(REDIS, &figures, save)
+}
+
+/// Checks through clusters of its own.
+pub(crate) fn cluster(save: bool) -> Result<()> {
+    install::redis()?;
+    let figures = output(program(build()?).arg("cluster"))?;
+    finish(CLUSTER, &figures, save)
 }
 
 /// The server over HTTP, beside one that is built if it has to be. A quick run only shows
@@ -202,10 +211,10 @@ mod tests {
     #[test]
     fn the_page_has_a_place_for_each() {
         let page = include_str!("../../docs/benchmarks.md");
-        for heading in [CORE, REDIS, SERVER, TOWER] {
+        for heading in [CORE, REDIS, CLUSTER, SERVER, TOWER] {
             let replaced = replace_figures(page, heading, "new").unwrap();
             assert!(replaced.contains(&format!("\n{heading}\n\nnew\n")));
-            for other in [CORE, REDIS, SERVER, TOWER] {
+            for other in [CORE, REDIS, CLUSTER, SERVER, TOWER] {
                 assert!(replaced.contains(other), "{heading} replaces {other}");
             }
         }

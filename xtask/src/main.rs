@@ -29,6 +29,9 @@ const HELP: &str = "usage: cargo xtask COMMAND
   bench redis          compare checks through Redis with redis-benchmark and plain
                        scripts, and print their tables of docs/benchmarks.md
   bench redis --save   the same, and put the tables into docs/benchmarks.md
+  bench cluster        checks through clusters of one, two and three masters, beside
+                       redis-benchmark, and print their table of docs/benchmarks.md
+  bench cluster --save the same, and put the table into docs/benchmarks.md
   bench server         compare the server over HTTP with a bare handler and with
                        throttlecrab-server, which is built once, and print their
                        tables of docs/benchmarks.md
@@ -52,6 +55,8 @@ fn main() -> ExitCode {
         ["bench", "core", "--save"] => bench::core(true),
         ["bench", "redis"] => bench::redis(false),
         ["bench", "redis", "--save"] => bench::redis(true),
+        ["bench", "cluster"] => bench::cluster(false),
+        ["bench", "cluster", "--save"] => bench::cluster(true),
         ["bench", "server"] => bench::server(false, false),
         ["bench", "server", "--save"] => bench::server(true, false),
         ["bench", "server", "--quick"] => bench::server(false, true),

@@ -12,8 +12,13 @@ pub(crate) struct Cpu {
 impl Cpu {
     /// Of the server with this process id, and of this program.
     pub(crate) fn now(server: u32) -> Self {
+        Self::of_all(&[server])
+    }
+
+    /// Of all servers together, and of this program.
+    pub(crate) fn of_all(servers: &[u32]) -> Self {
         Self {
-            server_us: of(server),
+            server_us: servers.iter().map(|server| of(*server)).sum(),
             own_us: of(std::process::id()),
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! `tidegate-bench core` prints the tables of `docs/benchmarks.md` about the limiter in
 //! memory, `tidegate-bench redis` those about checks through Redis, `tidegate-bench
-//! server` those about the server, `tidegate-bench tower` those about the layer for
+//! cluster` those about clusters, `tidegate-bench server` those about the server, `tidegate-bench tower` those about the layer for
 //! tower.
 //! `tidegate-bench instructions N [LIMITER]` makes N checks of known keys and
 //! prints nothing, and so does `tidegate-bench requests N LANE` with requests through
@@ -39,6 +39,7 @@ static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 const HELP: &str = "usage: tidegate-bench core
        tidegate-bench redis [CALLERS]
+       tidegate-bench cluster
        tidegate-bench server THROTTLECRAB [--quick]
        tidegate-bench policies
        tidegate-bench tower
@@ -53,6 +54,10 @@ fn main() -> ExitCode {
         ["core"] => core(),
         ["redis"] => {
             redis::run();
+            Some(())
+        }
+        ["cluster"] => {
+            redis::run_clusters();
             Some(())
         }
         ["redis", callers] => callers.parse().ok().map(redis::run_callers),

@@ -32,18 +32,27 @@ pub(super) struct Tidegate {
 impl Tidegate {
     /// A limiter over a policy of this limit, by user.
     pub(super) fn new(server: &Server, prefix: &str, limit: Limit) -> Self {
+        Self::of(server, prefix, Self::policy(limit))
+    }
+
+    /// A policy of this limit, by user.
+    pub(super) fn policy(limit: Limit) -> PolicyBuilder {
         let policy = Policy::builder("api").key("{user}").limit(limit);
         // Refusals are to be measured, not remembered.
-        let policy = policy.refusal_memory(std::time::Duration::ZERO);
-        Self::of(server, prefix, policy)
+        policy.refusal_memory(Duration::ZERO)
     }
 
     /// A limiter over a policy, with keys of its own by their prefix. It lives as long
     /// as the program, so that callers share it without counting who does.
     pub(super) fn of(server: &Server, prefix: &str, policy: PolicyBuilder) -> Self {
+        Self::at(&server.url(), prefix, policy)
+    }
+
+    /// The same at any URL.
+    pub(super) fn at(url: &str, prefix: &str, policy: PolicyBuilder) -> Self {
         let policy = policy.build().expect("a policy that is right");
         let options = RedisOptions::default().prefix(prefix).timeout(PATIENCE);
-        let store = RedisStore::new(&server.url(), options).expect("a url that is right");
+        let store = RedisStore::new(url, options).expect("a url that is right");
         let limiter = SharedLimiter::new([("default", store.clone())], [policy]);
         Self {
             limiter: Box::leak(Box::new(limiter.expect("one policy"))),

@@ -7,6 +7,7 @@
 //! limit is full of them. [`super::crosscheck`] holds the two against each other.
 
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,20 +45,45 @@ impl Travel {
     }
 }
 
+/// A server, and which keys to ask it for: all, unless it has only some of them.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) port: u16,
+    pub(super) keys: Option<Rc<[usize]>>,
+}
+
 /// Sends a command for random keys, for a while. The command has [`DIGITS`] where the
 /// digits of its key stand.
 pub(super) fn measure(server: &Server, command: &redis::Cmd, travel: Travel) -> Measured {
+    let target = Target {
+        port: server.port(),
+        keys: None,
+    };
+    measure_all(&[target], command, travel)
+}
+
+/// The same on several servers at once: connections are shared out among them.
+pub(super) fn measure_all(targets: &[Target], command: &redis::Cmd, travel: Travel) -> Measured {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().expect("a runtime");
-    let (port, packed) = (server.port(), command.get_packed_command());
+    let packed = command.get_packed_command();
     let tasks = LocalSet::new();
     tasks.block_on(&runtime, async {
         let mut connections = Vec::new();
-        for number in 0..travel.connections {
-            let stream = TcpStream::connect(("127.0.0.1", port)).await;
+        let shared = targets.iter().cycle();
+        for (number, target) in shared
+            .take(travel.connections.max(targets.len()))
+            .enumerate()
+        {
+            let stream = TcpStream::connect(("127.0.0.1", target.port)).await;
             let stream = stream.expect("a server that listens");
             stream.set_nodelay(true).expect("a socket");
-            let batch = Batch::new(&packed, travel.pipelined, number as u64);
+            let batch = Batch::new(
+                &packed,
+                travel.pipelined,
+                number as u64,
+                target.keys.clone(),
+            );
             connections.push((stream, batch));
         }
         let start = Instant::now();
@@ -100,10 +126,11 @@ struct Batch {
     bytes: Vec<u8>,
     places: Vec<Range<usize>>,
     random: Random,
+    keys: Option<Rc<[usize]>>,
 }
 
 impl Batch {
-    fn new(command: &[u8], commands: usize, seed: u64) -> Self {
+    fn new(command: &[u8], commands: usize, seed: u64, keys: Option<Rc<[usize]>>) -> Self {
         let mut parts = command.windows(DIGITS.len());
         let at = parts.position(|part| part == DIGITS.as_bytes());
         let at = at.expect("a command with a key");
@@ -115,13 +142,17 @@ impl Batch {
             places: places.collect(),
             bytes: command.repeat(commands),
             random: Random::new(seed),
+            keys,
         }
     }
 
     /// The same commands for other keys.
     fn next(&mut self) -> &[u8] {
         for place in &self.places {
-            let number = self.random.index(KEYS);
+            let number = match &self.keys {
+                Some(keys) => keys[self.random.index(keys.len())],
+                None => self.random.index(KEYS),
+            };
             write_digits(&mut self.bytes[place.clone()], number);
         }
         &self.bytes
@@ -180,7 +211,7 @@ mod tests {
     #[test]
     fn a_batch_is_the_command_with_other_keys() {
         let command = format!("a{DIGITS}b");
-        let mut batch = Batch::new(command.as_bytes(), 2, 1);
+        let mut batch = Batch::new(command.as_bytes(), 2, 1, None);
         let text = String::from_utf8(batch.next().to_vec()).unwrap();
         let (first, second) = text.split_at(14);
         assert_ne!(first, second);

@@ -125,6 +125,12 @@ pub(super) fn measure(server: &Server, runtime: &Runtime) -> Vec<Cost> {
 
 /// Of `EVALSHA`, since the figures were reset.
 fn microseconds_a_call(connection: &mut redis::Connection) -> f64 {
+    let (microseconds, calls) = evalsha(connection);
+    microseconds / calls
+}
+
+/// Microseconds and calls of `EVALSHA`, since the figures were reset.
+pub(super) fn evalsha(connection: &mut redis::Connection) -> (f64, f64) {
     let mut ask = redis::cmd("INFO");
     let text: String = ask
         .arg("commandstats")
@@ -133,14 +139,14 @@ fn microseconds_a_call(connection: &mut redis::Connection) -> f64 {
     read(&text).expect("figures of EVALSHA")
 }
 
-fn read(text: &str) -> Option<f64> {
+fn read(text: &str) -> Option<(f64, f64)> {
     let line = |line: &str| line.strip_prefix("cmdstat_evalsha:").map(str::to_owned);
     let line = text.lines().find_map(line)?;
     let field = |name: &str| -> Option<f64> {
         let field = |field: &str| field.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
         line.split(',').find_map(field)
     };
-    Some(field("usec")? / field("calls")?)
+    Some((field("usec")?, field("calls")?))
 }
 
 fn table(labels: [&'static str; 9], series: &[Series; 9]) -> Vec<Cost> {
@@ -168,7 +174,7 @@ mod tests {
         let text = "# Commandstats\r\n\
             cmdstat_time:calls=4,usec=8,usec_per_call=2.00\r\n\
             cmdstat_evalsha:calls=4,usec=50,usec_per_call=12.50,rejected_calls=0\r\n";
-        assert_eq!(read(text), Some(12.5));
+        assert_eq!(read(text), Some((50.0, 4.0)));
         assert_eq!(read("# Commandstats\r\n"), None);
     }
 }

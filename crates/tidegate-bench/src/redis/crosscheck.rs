@@ -26,12 +26,24 @@ pub(super) fn measure(server: &Server, bucket: &Plain, travel: Travel) -> f64 {
 
 /// For about as long as other measurements take, if it gets through so often a second.
 fn redis_benchmark(server: &Server, words: &[String], travel: Travel, a_second: f64) -> f64 {
+    run(server, words, travel, a_second, &[])
+}
+
+/// The same with more options.
+pub(super) fn run(
+    server: &Server,
+    words: &[String],
+    travel: Travel,
+    a_second: f64,
+    options: &[&str],
+) -> f64 {
     let requests = (a_second * LENGTH.as_secs_f64()).max(1_000.0);
     let output = Command::new("redis-benchmark")
         .args(["-p", &server.port().to_string(), "--csv"])
         .args(["-n", &format!("{requests:.0}"), "-r", &KEYS.to_string()])
         .args(["-c", &travel.connections.to_string()])
         .args(["-P", &travel.pipelined.to_string()])
+        .args(options)
         .args(words)
         .output()
         .expect("redis-benchmark is installed by `cargo xtask bench redis`");

@@ -10,6 +10,7 @@
 mod askers;
 mod callers;
 mod ceiling;
+mod cluster;
 mod cost;
 mod crosscheck;
 mod load;
@@ -18,10 +19,15 @@ mod sent;
 #[path = "../../../tidegate-redis/tests/it/server.rs"]
 #[expect(dead_code, reason = "the tests it is made for use all of it")]
 pub(crate) mod server;
+#[path = "../../../tidegate-redis/tests/cluster/test_cluster.rs"]
+#[expect(dead_code, reason = "the tests it is made for use all of it")]
+mod test_cluster;
 
 use std::cell::RefCell;
 
 use tokio::runtime::Runtime;
+
+pub(crate) use cluster::run as run_clusters;
 
 use askers::{ADMITS, Plain, REFUSES, Tidegate};
 use callers::{Ask, measure};

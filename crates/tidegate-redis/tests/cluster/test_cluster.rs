@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, FromRedisValue, RedisResult};
 
-use crate::server::Server;
+use super::server::Server;
 
 /// Slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;

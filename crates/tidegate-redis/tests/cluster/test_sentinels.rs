@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::server::Server;
-use crate::test_cluster::{is_master, run, until};
+use super::server::Server;
+use super::test_cluster::{is_master, run, until};
 
 /// A master that is silent for so long is down.
 pub(crate) const DOWN_AFTER: Duration = Duration::from_millis(1_000);
