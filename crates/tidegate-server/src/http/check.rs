@@ -49,8 +49,17 @@ struct Body<'a> {
     peek: bool,
 }
 
+/// What a body asks.
+#[derive(Debug)]
+pub enum Questions<'a> {
+    /// One question.
+    One(Question<'a>),
+    /// A list of them, of which some may be wrong.
+    Many(Vec<Result<Question<'a>, String>>),
+}
+
 /// Reads the questions in a body: one, or a list of them.
-pub fn parse(body: &[u8]) -> Result<Vec<Result<Question<'_>, String>>, String> {
+pub fn parse(body: &[u8]) -> Result<Questions<'_>, String> {
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
         None => Err("the body: nothing: expected a check in JSON".into()),
         Some(b'[') => {
@@ -62,9 +71,10 @@ pub fn parse(body: &[u8]) -> Result<Vec<Result<Question<'_>, String>>, String> {
                 ));
             }
             let elements = elements.iter();
-            Ok(elements.map(|raw| question(raw.get().as_bytes())).collect())
+            let questions = elements.map(|raw| question(raw.get().as_bytes()));
+            Ok(Questions::Many(questions.collect()))
         }
-        Some(_) => Ok(vec![question(body)]),
+        Some(_) => question(body).map(Questions::One),
     }
 }
 
@@ -122,17 +132,17 @@ pub(super) async fn answer(
     request: Request<Incoming>,
 ) -> Result<Answer, Problem> {
     let body = body::read(&app.room, request.into_body()).await?;
-    let is_batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    let mut questions = parse(&body).map_err(Problem::bad)?;
-    if !is_batch && let Some(question) = questions.pop() {
-        let question = question.map_err(Problem::bad)?;
-        let decision = decide(app, running, &question).await?;
-        let mut body = Vec::with_capacity(decision::LENGTH);
-        write(&mut body, app, running, &question, &decision);
-        let mut answer = text(JSON, body);
-        put_headers(&mut answer, &decision);
-        return Ok(answer);
-    }
+    let questions = match parse(&body).map_err(Problem::bad)? {
+        Questions::One(question) => {
+            let decision = decide(app, running, &question).await?;
+            let mut body = Vec::with_capacity(decision::LENGTH);
+            write(&mut body, app, running, &question, &decision);
+            let mut answer = text(JSON, body);
+            put_headers(&mut answer, &decision);
+            return Ok(answer);
+        }
+        Questions::Many(questions) => questions,
+    };
     // All at once: those for one store travel together.
     let decisions = questions.iter().map(async |question| match question {
         Ok(question) => decide(app, running, question).await,
@@ -195,7 +205,7 @@ struct Text<'a>(Cow<'a, str>);
 
 /// Names and values.
 #[derive(Debug)]
-struct Texts<'a>(SmallVec<[(Text<'a>, Text<'a>); 4]>);
+struct Texts<'a>(Vec<(Text<'a>, Text<'a>)>);
 
 /// What a check costs.
 #[derive(Debug, Default)]
@@ -246,7 +256,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
             }
 
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                let mut texts = SmallVec::new();
+                let mut texts = Vec::new();
                 while let Some(pair) = map.next_entry()? {
                     texts.push(pair);
                     if texts.len() > MAX_ATTRIBUTES {

@@ -24,21 +24,17 @@ pub(crate) fn write(
     instance: u64,
 ) {
     let policy = decision.policy();
-    let counted = decision.reported().is_some();
+    let reported = decision.reported().map(|level| *level.numbers());
     put(json, "{\"allowed\":", decision.allowed());
     put(json, ",\"policy\":", policy.name());
     put(json, ",\"denied_by\":", decision.denied_by());
     // Null where nothing is counted.
-    put(json, ",\"limit\":", counted.then(|| decision.limit()));
-    put(
-        json,
-        ",\"remaining\":",
-        counted.then(|| decision.remaining()),
-    );
-    put(json, ",\"rate\":", decision.rate());
+    put(json, ",\"limit\":", reported.map(|it| it.limit()));
+    put(json, ",\"remaining\":", reported.map(|it| it.remaining()));
+    put(json, ",\"rate\":", reported.map_or(0.0, |it| it.rate()));
     let retry_after = decision.retry_after().map(milliseconds);
     put(json, ",\"retry_after_ms\":", retry_after);
-    let reset_after = milliseconds(decision.reset_after());
+    let reset_after = reported.map_or(0, |it| milliseconds(it.reset_after()));
     put(json, ",\"reset_after_ms\":", reset_after);
     put(json, ",\"source\":", decision.source().as_str());
     put(json, ",\"shadow\":", policy.shadow());

@@ -216,16 +216,17 @@ const OURS: [HeaderName; 9] = [
 
 /// Puts a decision's headers into a response.
 fn put_headers(answer: &mut Answer, decision: &PolicyDecision<'_>) {
-    for (name, value) in decision.headers().iter() {
-        let name = match name {
+    for (name, value) in decision.headers() {
+        let name = match &*name {
             "RateLimit" => Some(RATE_LIMIT.clone()),
             "RateLimit-Policy" => Some(RATE_LIMIT_POLICY.clone()),
             // A script may name what is no header.
-            _ => HeaderName::from_bytes(name.as_bytes())
+            name => HeaderName::from_bytes(name.as_bytes())
                 .ok()
                 .filter(|name| !OURS.contains(name)),
         };
-        if let (Some(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+        let value = Bytes::from(value.into_owned());
+        if let (Some(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
             answer.headers_mut().insert(name, value);
         }
     }

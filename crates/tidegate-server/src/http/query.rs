@@ -13,7 +13,7 @@ pub const MAX_ATTRIBUTES: usize = 64;
 pub(crate) const RESERVED: [&str; 5] = ["deny", "body", "cost", "level", "all"];
 
 /// Names and values, copied only where they are not written as they are.
-pub(super) type Pairs<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 4]>;
+pub(super) type Pairs<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 2]>;
 
 /// Names and values: of attributes, and of our own.
 #[derive(Debug, Default)]
