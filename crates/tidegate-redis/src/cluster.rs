@@ -69,6 +69,9 @@ impl Cluster {
         certificates: Option<redis::TlsCertificates>,
         wiring: Wiring,
     ) -> Self {
+        let nowhere = Node::nowhere();
+        let detail = "no node has said yet where keys are";
+        nowhere.explain(Some(StoreError::new(ErrorKind::Timeout, detail)));
         Self(Arc::new(Inner {
             seeds,
             login,
@@ -76,7 +79,7 @@ impl Cluster {
             wiring,
             map: RwLock::default(),
             nodes: Mutex::default(),
-            nowhere: Arc::new(Node::nowhere()),
+            nowhere: Arc::new(nowhere),
             fetching: AtomicBool::new(false),
             fetched: watch::Sender::new(0),
             paused: Mutex::default(),

@@ -31,3 +31,4 @@ mod moves;
 mod places;
 mod sentinels;
 mod shards;
+mod starts;

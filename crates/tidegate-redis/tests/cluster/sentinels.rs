@@ -65,7 +65,8 @@ async fn a_master_that_is_killed_and_one_that_is_stopped_and_continues() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_does_not_know_that_it_is_none_any_more() {
     let trio = Trio::start();
-    let store = RedisStore::new(&trio.url(), patient()).unwrap();
+    // One connection, or another one would be made, and lead to the right server.
+    let store = RedisStore::new(&trio.url(), patient().connections(1)).unwrap();
     let limiter = limiter_over(store, [policy("p", Limit::per(1_000, YEAR))]);
     check(&limiter, "p", &[("key", "before")]).await;
     let other = Server::start();
