@@ -145,7 +145,8 @@ fn long_bodies_at_once_have_a_bound_and_short_ones_pass_by() {
     let server = Tidegate::start("");
     let long = check_of(BODY);
     let whole = request("POST", "/v1/check", &[], long.as_bytes());
-    // There is room for 64 of them, and none of these ends.
+    // There is room for 64 of them, and none of these ends before its time is up.
+    let start = Instant::now();
     let mut slow: Vec<_> = (0..72).map(|_| server.connect()).collect();
     for connection in &mut slow {
         connection.send(&whole[..32 << 10]);
@@ -156,9 +157,9 @@ fn long_bodies_at_once_have_a_bound_and_short_ones_pass_by() {
         let open = crate::observed::metrics(&server)["tidegate_connections"];
         (open <= 65.0).then_some(())
     });
-    // Who is still sending when the connection ends may not hear why.
-    let answer = slow.last_mut().and_then(|last| last.receive("POST"));
-    if let Some(answer) = answer {
+    let answer = server.check(&long);
+    // On a very slow machine the first of them have been given up by now.
+    if start.elapsed() < Duration::from_secs(9) {
         assert_eq!(answer.status, 503);
         assert_eq!(answer.detail(), "too many long bodies at once");
         assert_eq!(answer.header("retry-after"), Some("1"));
