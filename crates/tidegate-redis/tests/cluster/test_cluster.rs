@@ -226,8 +226,18 @@ pub(crate) fn id(node: &Server) -> String {
 }
 
 pub(crate) fn is_master(node: &Server) -> bool {
-    let info: String = run(&mut node.connect(), "INFO replication");
-    info.contains("role:master")
+    replication(node).contains("role:master")
+}
+
+/// What a server says of its replication: nothing, while sentinels give it another part
+/// to play and close its connections.
+pub(crate) fn replication(node: &Server) -> String {
+    let client = redis::Client::open(node.url()).expect("a right url");
+    let info = client.get_connection().and_then(|mut redis| {
+        let mut question = redis::cmd("INFO");
+        question.arg("replication").query(&mut redis)
+    });
+    info.unwrap_or_default()
 }
 
 /// Sends a command whose words have no spaces in them.

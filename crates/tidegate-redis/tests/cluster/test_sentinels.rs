@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::server::Server;
-use super::test_cluster::{is_master, run, until};
+use super::test_cluster::{is_master, replication, run, until};
 
 /// A master that is silent for so long is down.
 pub(crate) const DOWN_AFTER: Duration = Duration::from_millis(1_000);
@@ -51,7 +51,7 @@ impl Trio {
                 counts == ["2", "2", "master"]
             }) && self.servers.iter().filter(|it| is_master(it)).count() == 1
                 && self.servers.iter().all(|server| {
-                    let role: String = run(&mut server.connect(), "INFO replication");
+                    let role = replication(server);
                     role.contains("role:master") || role.contains("master_link_status:up")
                 })
         });
