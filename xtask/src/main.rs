@@ -13,6 +13,7 @@ mod fuzz;
 mod install;
 mod pictures;
 mod readme;
+mod second_try;
 mod servers;
 mod test;
 
