@@ -279,7 +279,7 @@ impl Inner {
     /// The map as one node knows it.
     async fn map_of(&self, asked: &str) -> RedisResult<Vec<Range>> {
         let client = client(&self.login.url(asked), self.certificates.as_ref())?;
-        let mut connection = connect(&client, PATIENCE).await?;
+        let mut connection = connect(&client, PATIENCE, PATIENCE).await?;
         let mut question = redis::cmd("CLUSTER");
         let slots: Value = question.arg("SLOTS").query_async(&mut connection).await?;
         match ranges(&slots, asked) {

@@ -14,8 +14,9 @@ use tokio::time::{Instant, timeout};
 use crate::agreement::ask_several;
 use crate::place::{Login, address};
 
-/// How long a connection may be silent, or take to be made, before it is given up. A
-/// caller's deadline is much shorter: it does not wait for this.
+/// How long a connection may take to be made, and how long it may be silent at least,
+/// before it is given up. A caller's deadline is usually much shorter: it does not wait
+/// for this.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// How long a sentinel may take to answer: there are others to ask.
@@ -56,10 +57,12 @@ struct Leader {
 pub(crate) type Connected = (MultiplexedConnection, Option<Arc<str>>);
 
 impl Connector {
-    pub(crate) async fn connect(&self) -> RedisResult<Connected> {
+    /// A connection for callers who wait so long: it is not given up before they do.
+    pub(crate) async fn connect(&self, deadline: Duration) -> RedisResult<Connected> {
+        let silence = deadline.max(SILENCE);
         match self {
-            Self::Direct(client) => Ok((connect(client, SILENCE).await?, None)),
-            Self::Sentinel(sentinels) => sentinels.connect().await,
+            Self::Direct(client) => Ok((connect(client, SILENCE, silence).await?, None)),
+            Self::Sentinel(sentinels) => sentinels.connect(silence).await,
         }
     }
 
@@ -115,11 +118,11 @@ impl Sentinels {
     }
 
     /// A connection to the master: the server that most sentinels name, if it agrees.
-    async fn connect(self: &Arc<Self>) -> RedisResult<Connected> {
+    async fn connect(self: &Arc<Self>, silence: Duration) -> RedisResult<Connected> {
         let mut last = None;
         for (master, _) in self.masters().await? {
             // One that is down may be replaced while it is waited for.
-            let connected = timeout(MASTER, self.connect_to(&master)).await;
+            let connected = timeout(MASTER, self.connect_to(&master, silence)).await;
             match connected.unwrap_or_else(|_| Err((Client::Io, "the master is silent").into())) {
                 Ok(connection) => {
                     let address: Arc<str> = master.into();
@@ -169,16 +172,20 @@ impl Sentinels {
 
     async fn ask(&self, url: &str) -> RedisResult<Option<(String, u16)>> {
         let client = client(url, self.certificates.as_ref())?;
-        let mut connection = connect(&client, SENTINEL).await?;
+        let mut connection = connect(&client, SENTINEL, SENTINEL).await?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("get-master-addr-by-name").arg(&self.master);
         question.query_async(&mut connection).await
     }
 
-    async fn connect_to(&self, master: &str) -> RedisResult<MultiplexedConnection> {
+    async fn connect_to(
+        &self,
+        master: &str,
+        silence: Duration,
+    ) -> RedisResult<MultiplexedConnection> {
         let url = self.login.url(master);
         let client = client(&url, self.certificates.as_ref())?;
-        let mut connection = connect(&client, SILENCE).await?;
+        let mut connection = connect(&client, SILENCE, silence).await?;
         // A sentinel may not have heard yet that it is none any more.
         let role: Value = redis::cmd("ROLE").query_async(&mut connection).await?;
         let is_master = match &role {
@@ -209,13 +216,15 @@ pub(crate) fn client(
     }
 }
 
-/// A connection that is given up after so long a silence.
+/// A connection that is given up when it takes so long to be made, or is silent for so
+/// long.
 pub(crate) async fn connect(
     client: &redis::Client,
+    making: Duration,
     silence: Duration,
 ) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(silence))
+        .set_connection_timeout(Some(making))
         .set_response_timeout(Some(silence));
     client
         .get_multiplexed_async_connection_with_config(&config)

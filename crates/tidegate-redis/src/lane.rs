@@ -110,6 +110,8 @@ pub(crate) struct Traffic {
 /// One connection to a server, made when it is first needed.
 pub(crate) struct Lane {
     connector: Connector,
+    /// How long callers wait.
+    deadline: Duration,
     traffic: Arc<Traffic>,
     acks: Option<Acks>,
     queue: Mutex<Option<mpsc::Sender<Request>>>,
@@ -119,6 +121,7 @@ impl Lane {
     pub(crate) fn new(connector: Connector, wiring: &Wiring) -> Self {
         Self {
             connector,
+            deadline: wiring.timeout,
             traffic: Arc::clone(&wiring.traffic),
             acks: Acks::new(wiring.replica_acks, wiring.timeout),
             queue: Mutex::new(None),
@@ -162,6 +165,7 @@ impl Lane {
         let (sender, queue) = mpsc::channel(QUEUE);
         let work = Work {
             connector: self.connector.clone(),
+            deadline: self.deadline,
             traffic: Arc::clone(&self.traffic),
             acks: self.acks,
         };
@@ -201,6 +205,7 @@ impl Link {
 /// What the task of a lane needs.
 struct Work {
     connector: Connector,
+    deadline: Duration,
     traffic: Arc<Traffic>,
     acks: Option<Acks>,
 }
@@ -217,7 +222,7 @@ impl Work {
             let current = |link: &Link| self.connector.leads_to(link.server.as_deref());
             let connected = match reuse(link.take().filter(current)).await {
                 Some(link) => Ok(link),
-                None => connect(&self.connector).await,
+                None => connect(&self.connector, self.deadline).await,
             };
             // Not before: connecting takes time, and who has given up meanwhile must not
             // be charged.
@@ -279,8 +284,8 @@ fn gather(first: Request, queue: &mut mpsc::Receiver<Request>, traffic: &Traffic
     groups
 }
 
-async fn connect(connector: &Connector) -> Result<Link, StoreError> {
-    let connected = connector.connect().await;
+async fn connect(connector: &Connector, deadline: Duration) -> Result<Link, StoreError> {
+    let connected = connector.connect(deadline).await;
     let connected = connected.map_err(|error| StoreError::from_client(&error, false))?;
     let (connection, server) = connected;
     Ok(Link {
