@@ -59,7 +59,7 @@ async fn another_database_needs_select() {
 async fn a_password_is_asked_for_and_told_apart_from_a_wrong_one() {
     let server = Server::start_with(&["--requirepass", "s e/c:r@t"]);
     let ask = async |user: &str| {
-        let store = RedisStore::new(&url(&server, user), RedisOptions::default()).unwrap();
+        let store = RedisStore::new(&url(&server, user), patient()).unwrap();
         let limiter = limiter_over(store, [policy("p", Limit::per(5, YEAR))]);
         let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
         asked.map(|decision| decision.remaining()).map_err(|error| {
@@ -126,7 +126,7 @@ async fn tls_with_an_authority_and_certificates_of_our_own() {
 
     // A wrong password, then what an impostor or a stranger would meet.
     let wrong = rediss.replace("secret", "wrong");
-    assert_eq!(ask(&wrong, ours(quick())).await, Err(ErrorKind::Auth));
+    assert_eq!(ask(&wrong, ours(patient())).await, Err(ErrorKind::Auth));
     let refused = [
         ("an authority that is not the server's", {
             let own = (

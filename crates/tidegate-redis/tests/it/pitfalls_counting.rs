@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 
 use crate::server::Server;
 use crate::support::{
-    MINUTE, YEAR, admitted_of, check, check_cost, every_algorithm, every_policy, limiter, look,
-    policy,
+    MINUTE, YEAR, admitted_of, check, check_cost, every_algorithm, every_policy, in_one_of_three,
+    limiter, look, policy,
 };
 
 #[tokio::test]
@@ -18,17 +18,14 @@ async fn a1_fifty_at_once_at_limit_ten_admits_ten() {
     for server in Server::start_each() {
         let limiter = limiter(&server, every_policy(10, YEAR));
         for (name, _) in every_algorithm(10, YEAR) {
-            assert_eq!(
-                admitted_of(&limiter, name, "one by one", 50).await,
-                10,
-                "{name}"
-            );
+            let admitted = admitted_of(&limiter, name, "one by one", 50).await;
+            assert_eq!(admitted, 10, "bound broken: {name}");
             let at_once = (0..50).map(|_| check(&limiter, name, &[("key", "at once")]));
             let mut admitted = 0;
             for asked in at_once {
                 admitted += usize::from(asked.await.allowed());
             }
-            assert_eq!(admitted, 10, "{name}");
+            assert_eq!(admitted, 10, "bound broken: {name}");
         }
     }
 }
@@ -43,25 +40,29 @@ async fn a2_refused_requests_cost_nothing_unless_asked() {
             policy.count_denied(count_denied).build().unwrap()
         })
     };
-    // Hammered for longer than a window: what comes back is used.
-    for (count_denied, least, most) in [(false, 20, 50), (true, 10, 20)] {
+    // Hammered for longer than a window: what comes back is used. A log counts refusals
+    // only up to full, so it frees all the same.
+    for (name, count_denied, least, most) in [
+        ("bucket", false, 20, 50),
+        ("log", false, 20, 50),
+        ("bucket", true, 10, 20),
+    ] {
         let limiter = limiter(&server, refused_ones(count_denied));
-        let key = format!("counted: {count_denied}");
-        for name in ["bucket", "log"] {
+        // As long as somebody asks all the time: not on a machine that stops.
+        in_one_of_three(async |number| {
+            let key = format!("{number}, counted: {count_denied}");
             let start = Instant::now();
             let mut admitted = 0;
             while start.elapsed() < Duration::from_millis(2_300) {
                 admitted += admitted_of(&limiter, name, &key, 1).await;
             }
-            let expected = least..=most;
-            // A log counts refusals only up to full, so it frees all the same.
-            if name == "bucket" || !count_denied {
-                assert!(
-                    expected.contains(&admitted),
-                    "{name} {count_denied}: {admitted}"
-                );
-            }
-        }
+            let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 1;
+            assert!(admitted <= 10 * (1 + seconds), "bound broken: {admitted}");
+            let expected = (least..=most).contains(&admitted);
+            let what = format!("{name} {count_denied}: {admitted}");
+            expected.then_some(()).ok_or(what)
+        })
+        .await;
     }
 }
 
@@ -71,24 +72,31 @@ async fn b3_one_a_second_offered_more_admits_one() {
     let tenth = Duration::from_millis(100);
     let limiter = limiter(&server, every_policy(1, tenth));
     for (name, _) in every_algorithm(1, tenth) {
-        let mut windows: Vec<u64> = Vec::new();
-        let first = check(&limiter, name, &[("key", "b3")]).await;
-        let mut now = first.decided_at_us();
-        let start = now;
-        while now < start + 1_000_000 {
-            let decision = check(&limiter, name, &[("key", "b3")]).await;
-            now = decision.decided_at_us();
-            // The last one is asked when the time is up, or later still.
-            if decision.allowed() && now < start + 1_000_000 {
-                windows.push(now);
+        in_one_of_three(async |number| {
+            let key = [("key", format!("b3 {number}"))];
+            let mut windows: Vec<u64> = Vec::new();
+            let first = check(&limiter, name, &key).await;
+            let mut now = first.decided_at_us();
+            let start = now;
+            while now < start + 1_000_000 {
+                let decision = check(&limiter, name, &key).await;
+                now = decision.decided_at_us();
+                // The last one is asked when the time is up, or later still.
+                if decision.allowed() && now < start + 1_000_000 {
+                    windows.push(now);
+                }
             }
-        }
-        // One each 100 ms of the store's clock; two counters let every other one pass.
-        assert!((4..=10).contains(&windows.len()), "{name}: {windows:?}");
-        let closest = windows.windows(2).map(|pair| pair[1] - pair[0]).min();
-        if name != "epoch" && name != "sliding" {
-            assert!(closest >= Some(100_000), "{name}: {windows:?}");
-        }
+            let what = format!("{name}: {windows:?}");
+            // One each 100 ms of the store's clock; two counters let every other one pass.
+            assert!(windows.len() <= 10, "bound broken: {what}");
+            let closest = windows.windows(2).map(|pair| pair[1] - pair[0]).min();
+            if name != "epoch" && name != "sliding" {
+                let apart = closest.is_none_or(|it| it >= 100_000);
+                assert!(apart, "bound broken: {what}");
+            }
+            (windows.len() >= 4).then_some(()).ok_or(what)
+        })
+        .await;
     }
 }
 
@@ -108,7 +116,7 @@ async fn c1_below_the_rate_nobody_is_refused() {
             (last, admitted) = (Some(now), admitted + 1);
         }
     }
-    assert_eq!(wrong, 0);
+    assert_eq!(wrong, 0, "bound broken");
     assert!(admitted > 10);
 }
 
@@ -159,9 +167,11 @@ async fn d1_c9_fifty_thousand_a_minute_admits_fifty_thousand() {
     let log = Limit::per_minute(50_000).sliding_log();
     let start = Instant::now();
     let admitted = admitted_at_once(&server, log, 51_000).await;
-    // On a machine so slow that a minute passes, more would be right.
-    assert!(start.elapsed() < MINUTE, "too slow to tell");
-    assert_eq!(admitted, 50_000);
+    match start.elapsed() < MINUTE {
+        true => assert_eq!(admitted, 50_000, "bound broken"),
+        // On a machine so slow that a minute passes, more is right.
+        false => assert!((50_000..=51_000).contains(&admitted), "{admitted}"),
+    }
 }
 
 #[tokio::test]
@@ -175,8 +185,7 @@ async fn d3_five_in_a_tenth_of_a_second_is_five_in_any_tenth() {
     let limiter = limiter(&server, limits.map(|(name, limit)| policy(name, limit)));
     for (name, _) in limits {
         let mut admitted: Vec<u64> = Vec::new();
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(700) {
+        while admitted.len() < 30 {
             let decision = check(&limiter, name, &[("key", "d3")]).await;
             if decision.allowed() {
                 admitted.push(decision.decided_at_us());
@@ -184,8 +193,8 @@ async fn d3_five_in_a_tenth_of_a_second_is_five_in_any_tenth() {
         }
         // The sixth comes no sooner than a window after the first.
         let sixths = admitted.windows(6).map(|six| six[5] - six[0]);
-        assert!(sixths.min() >= Some(100_000), "{name}: {admitted:?}");
-        assert!(admitted.len() >= 15, "{name}: {admitted:?}");
+        let apart = sixths.min() >= Some(100_000);
+        assert!(apart, "bound broken: {name}: {admitted:?}");
     }
 }
 
@@ -287,12 +296,15 @@ async fn t1_a_bucket_that_fills_slowly_is_kept_until_it_is_full() {
     for _ in 0..4 {
         admitted += admitted_of(&limiter, "t1", "t1", 1_200).await;
         let left_ms: i64 = redis.pttl("tg:{t1}:t1:t1").unwrap();
-        assert!((9_000..=10_001).contains(&left_ms), "{left_ms}");
+        // What was admitted, less what has come back since the first of them.
+        let passed_ms = i64::try_from(start.elapsed().as_millis()).unwrap();
+        let least_ms = i64::try_from(admitted).unwrap() * 10 - passed_ms - 2;
+        assert!((least_ms..=10_001).contains(&left_ms), "{left_ms}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let refilled = usize::try_from(start.elapsed().as_millis() / 10).unwrap();
     assert!(
         (1_000..=1_001 + refilled).contains(&admitted),
-        "{admitted}, {refilled}"
+        "bound broken: {admitted}, {refilled}"
     );
 }

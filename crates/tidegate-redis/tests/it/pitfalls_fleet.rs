@@ -44,7 +44,8 @@ async fn l1_a_hundred_and_twenty_eight_callers_at_limit_100_admit_100() {
         let store = RedisStore::new(&server.url(), patient().connections(4)).unwrap();
         let limiter = Arc::new(limiter_over(store, every_policy(100, YEAR)));
         for (name, _) in every_algorithm(100, YEAR) {
-            assert_eq!(callers(&limiter, name, 128, 4).await, 100, "{name}");
+            let admitted = callers(&limiter, name, 128, 4).await;
+            assert_eq!(admitted, 100, "bound broken: {name}");
         }
     }
 }
@@ -96,7 +97,8 @@ fn three_processes_of_64_callers_and_4_connections_admit_the_limit_and_not_one_m
         let list = format!("admitted by {name}");
         let admitted: Vec<u32> = redis.lrange(list, 0, -1).unwrap();
         assert_eq!(admitted.len(), PROCESSES, "{name}");
-        assert_eq!(admitted.iter().sum::<u32>(), LIMIT, "{name}: {admitted:?}");
+        let all = admitted.iter().sum::<u32>();
+        assert_eq!(all, LIMIT, "bound broken: {name}: {admitted:?}");
     }
 }
 
@@ -163,11 +165,15 @@ async fn a6_t2_two_nodes_admit_what_one_may() {
     for (admitted, at) in (1..).zip(&instants) {
         assert!(
             admitted * 10_000 <= 100 * 10_000 + (at - first),
-            "{admitted} by {at}"
+            "bound broken: {admitted} by {at}"
         );
     }
     let whole = instants[instants.len() - 1] - first;
-    let most = 100 + whole / 10_000;
+    // Whoever asks nothing for longer than a second, because the machine has stopped, has no
+    // more than a burst of it.
+    let pauses = instants.windows(2).map(|pair| pair[1] - pair[0]);
+    let lost: u64 = pauses.map(|pause| pause.saturating_sub(1_000_000)).sum();
+    let most = 100 + (whole - lost) / 10_000;
     assert!(
         instants.len() as u64 >= most * 95 / 100,
         "{} of {most}",
@@ -184,7 +190,8 @@ async fn k1_a_refusal_by_one_level_charges_none() {
         all.insert(2, narrow);
         let name: &'static str = name;
         let limiter = Arc::new(limiter(&server, [levels(name, &all)]));
-        assert_eq!(callers(&limiter, name, 32, 4).await, 7, "{name}");
+        let admitted = callers(&limiter, name, 32, 4).await;
+        assert_eq!(admitted, 7, "bound broken: {name}");
         let seen = look(&limiter, name, &[("key", "all")]).await;
         let left: Vec<u32> = seen.levels().map(|it| it.numbers().remaining()).collect();
         assert_eq!(left, [93, 93, 0, 93, 93, 93], "{name}");

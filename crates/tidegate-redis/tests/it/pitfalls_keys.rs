@@ -16,7 +16,8 @@ use crate::support::{
 /// A server that is a cluster of its own: it holds every slot, and refuses a command
 /// whose keys are in several.
 fn cluster() -> Server {
-    let server = Server::start_with(&["--cluster-enabled", "yes"]);
+    // Its second port, which would be 10,000 above the first, is one that nobody has.
+    let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-port", "{other}"]);
     let mut redis = server.connect();
     let slots: RedisResult<()> = redis::cmd("CLUSTER")
         .arg("ADDSLOTSRANGE")

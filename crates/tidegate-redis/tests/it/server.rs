@@ -2,6 +2,7 @@
 //! stopped when it is dropped.
 
 use std::ffi::{OsStr, OsString};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -46,7 +47,15 @@ impl Server {
         std::iter::once(Self::start()).chain(others).collect()
     }
 
+    /// Somebody else may take one of its ports before it does: then it gets others.
     fn start_program(program: &OsStr, arguments: &[&str]) -> Self {
+        let mut tries = (0..5).map(|_| Self::try_start(program, arguments));
+        let started = tries.find_map(|it| it);
+        started.unwrap_or_else(|| panic!("{} {arguments:?} has ended", program.display()))
+    }
+
+    /// `None` when it has ended.
+    fn try_start(program: &OsStr, arguments: &[&str]) -> Option<Self> {
         let (port, others) = (free_port(), [free_port(), free_port()]);
         let folder =
             std::env::temp_dir().join(format!("tidegate-redis-{}-{port}", std::process::id()));
@@ -66,8 +75,7 @@ impl Server {
             folder,
             arguments,
         };
-        server.wait();
-        server
+        server.listens().then_some(server)
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -106,7 +114,7 @@ impl Server {
     /// The same server again, at the same port, without what it had in memory.
     pub(crate) fn restart(&mut self) {
         self.process = spawn(&self.program, self.port, &self.folder, &self.arguments);
-        self.wait();
+        assert!(self.listens(), "{} has ended", self.program.display());
     }
 
     /// [`restart`](Self::restart) with other arguments than before.
@@ -121,16 +129,42 @@ impl Server {
             .args([&format!("-{signal}"), &self.pid().to_string()])
             .status();
         assert!(status.expect("kill").success());
-    }
-
-    fn wait(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            let ended = self.process.try_wait().expect("a child of ours");
-            assert_eq!(ended, None, "{} has ended", self.program.display());
-            assert!(Instant::now() < deadline, "redis-server does not listen");
+        // A signal is on its way for a moment, in which the process still answers.
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
+        while signal == "STOP" && !state().expect("a running server").contains(") T ") {
             std::thread::yield_now();
         }
+    }
+
+    /// Waits until it answers somebody. Whether it does: it may end instead, even after it
+    /// has begun to listen.
+    fn listens(&mut self) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let answered = self.answers();
+            let ended = self.process.try_wait().expect("a child of ours");
+            match (ended, answered) {
+                (Some(_), _) => return false,
+                (None, Some(())) => return true,
+                (None, None) => {}
+            }
+            assert!(Instant::now() < deadline, "redis-server does not listen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether it says anything, be it that one may not ask.
+    fn answers(&self) -> Option<()> {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        // Over TLS, it has nothing to say to strangers.
+        if self.arguments.iter().any(|it| it.contains("tls-port")) {
+            return Some(());
+        }
+        let patience = Duration::from_secs(1);
+        connection.set_read_timeout(Some(patience)).ok()?;
+        connection.write_all(b"PING\r\n").ok()?;
+        let heard = connection.read(&mut [0; 64]).ok()?;
+        (heard > 0).then_some(())
     }
 }
 

@@ -171,7 +171,7 @@ async fn a_server_that_is_down_is_not_warned_about() {
     }
     // At most a deadline each; on a machine that does other things, some more.
     assert!(
-        start.elapsed() < Duration::from_secs(2),
+        start.elapsed() < Duration::from_secs(8),
         "{:?}",
         start.elapsed()
     );

@@ -97,6 +97,19 @@ pub(crate) async fn look<'l>(
     asked.unwrap_or_else(|error| panic!("{policy}: {error}"))
 }
 
+/// What is said about time need not hold while the machine does other things, too: in one
+/// of three tries it has to. Whatever must hold in every try panics by itself.
+pub(crate) async fn in_one_of_three(mut claim: impl AsyncFnMut(u32) -> Result<(), String>) {
+    let mut wrong = Vec::new();
+    for number in 1..=3 {
+        match claim(number).await {
+            Ok(()) => return,
+            Err(what) => wrong.push(what),
+        }
+    }
+    panic!("not once: {wrong:?}");
+}
+
 /// How many of so many requests are admitted, one after the other.
 pub(crate) async fn admitted_of(
     limiter: &SharedLimiter,

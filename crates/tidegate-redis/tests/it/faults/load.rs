@@ -92,7 +92,7 @@ async fn run(rig: Rig, rate: u32, stop: Arc<AtomicBool>) -> Load {
         });
         number += 1;
     }
-    let all = timeout(Duration::from_secs(5), checks.join_all());
+    let all = timeout(Duration::from_secs(30), checks.join_all());
     let checks = all.await.expect("no caller is stuck");
     let (mut latencies, mut sleeps) = (
         checks.iter().map(|check| check.took).collect::<Vec<_>>(),
@@ -122,25 +122,32 @@ impl Load {
         checks.map(|it| it.source == Source::Store).collect()
     }
 
-    /// Of a thousand checks, 999 take at most a deadline and 10 ms. On a machine that
-    /// has other things to do, timers are late: what a plain sleep of one deadline takes
-    /// there stands in for the deadline. Where that alone is more than 10 ms late, 10 ms
-    /// cannot be measured, and it counts twice.
+    /// By how much the latest sleep of one deadline was late: there was always one under
+    /// way, so the machine did nothing else for longer than that.
+    fn late(&self) -> Duration {
+        let latest = self.sleeps.last().copied().unwrap_or_default();
+        latest.saturating_sub(DEADLINE)
+    }
+
+    /// Whether the machine had better things to do for so long that a server which is well
+    /// may have seemed not to be.
+    pub(super) fn was_stopped(&self) -> bool {
+        self.late() > DEADLINE
+    }
+
+    /// Of a thousand checks, 999 take at most a deadline and 10 ms. On a machine that has
+    /// other things to do, timers are late, and by as much a check may be: when it begins
+    /// and when it ends.
     pub(super) fn keeps_the_deadline(&self, what: &str) {
-        let (latency, sleep) = (rare(&self.latencies), rare(&self.sleeps));
+        let (latency, late) = (rare(&self.latencies), self.late());
         println!(
-            "{what}: {} from the store, {} not; p50 {:?}, p99.9 {latency:?} (a sleep of \
-             {DEADLINE:?}: {sleep:?})",
+            "{what}: {} from the store, {} not; p50 {:?}, p99.9 {latency:?} (a sleep is up to \
+             {late:?} late)",
             self.store,
             self.without_store,
             self.median(),
         );
-        let more = Duration::from_millis(10);
-        let bound = more
-            + match sleep > DEADLINE + more {
-                true => 2 * sleep,
-                false => DEADLINE.max(sleep),
-            };
+        let bound = DEADLINE + Duration::from_millis(10) + 2 * late;
         assert!(latency <= bound, "{what}: {latency:?} is above {bound:?}");
     }
 }

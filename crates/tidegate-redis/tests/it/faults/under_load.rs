@@ -64,7 +64,7 @@ impl<'f> Fault<'f> {
         ends();
         let closed = until("closed", || !rig.store.stats().breaker_open).await;
         println!("{what}: opened after {opened:?}, closed {closed:?} after it was over");
-        assert!(closed < self.closes_within, "{what}: {closed:?}");
+        assert!(closed.is_within(self.closes_within), "{what}: {closed:?}");
         self.is_over(rig, load).await
     }
 
@@ -78,13 +78,17 @@ impl<'f> Fault<'f> {
         until("nothing is left behind", || alive() <= tasks).await;
         load.keeps_the_deadline(what);
         for (kind, count) in rig.store.stats().errors {
-            // On a busy machine, the deadline may come first.
+            // On a busy machine, the deadline may come first; on one that stops, connections
+            // seem to be dead.
             let always = [ErrorKind::BreakerOpen, ErrorKind::Timeout];
-            let expected = self.kinds.contains(&kind) || always.contains(&kind);
+            let stopped = [ErrorKind::Connect, ErrorKind::OutcomeUnknown];
+            let expected = self.kinds.contains(&kind)
+                || always.contains(&kind)
+                || load.was_stopped() && stopped.contains(&kind);
             assert!(expected || count == 0, "{what}: {count} of {kind}");
         }
         let count: u64 = self.kinds.iter().map(|kind| rig.count(*kind)).sum();
-        assert!(count > 0, "{what}");
+        assert!(count > 0 || load.was_stopped(), "{what}");
         load
     }
 }
