@@ -64,6 +64,7 @@ mod simulator;
 mod test_cluster;
 #[cfg(test)]
 #[path = "../tests/cluster/test_sentinels.rs"]
+#[expect(dead_code, reason = "the integration tests use all of it")]
 mod test_sentinels;
 
 pub use configured::SetupError;

@@ -108,18 +108,19 @@ async fn a_cluster_over_tls_with_the_manuals_user() {
 
     // Strangers, and those who are mistaken: each is told what is wrong.
     allow(&all);
-    let quick = || RedisOptions::default().timeout(std::time::Duration::from_millis(500));
+    let quick = || RedisOptions::default().timeout(std::time::Duration::from_secs(2));
     let wrong = url.replace("a-long-password", "another");
+    // What is tried until the deadline may end with it.
     for (url, options, expected) in [
         (
             &wrong,
             with_authority(quick(), &certificates),
-            ErrorKind::Auth,
+            [ErrorKind::Auth; 2],
         ),
-        (&url, quick(), ErrorKind::Connect),
+        (&url, quick(), [ErrorKind::Connect, ErrorKind::Timeout]),
     ] {
         let run = everything(url, options, &cluster.nodes).await;
-        assert_eq!(run, Err(expected));
+        assert!(run.is_err_and(|kind| expected.contains(&kind)), "{run:?}");
     }
 }
 

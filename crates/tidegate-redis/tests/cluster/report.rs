@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use tidegate::Cost;
 use tidegate_redis::RedisStore;
 
-use crate::fleet::{ALL, KEYS, ONE, TENANTS, attributes, policies};
+use crate::fleet::{ALL, DEADLINE, KEYS, ONE, TENANTS, attributes, policies};
 use crate::support::{limiter_over, patient};
 
 /// What all members have met.
@@ -21,6 +21,7 @@ pub(crate) struct Member {
     errors: BTreeMap<(String, usize, String), u64>,
     /// What one of a thousand checks took longer than.
     rare_us: u64,
+    longest_us: u64,
     checks: u64,
 }
 
@@ -41,8 +42,10 @@ impl Member {
                     let key = (policy.to_owned(), key(of), kind.to_owned());
                     member.errors.insert(key, number(count));
                 }
-                ["latency", rare, checks] => {
-                    (member.rare_us, member.checks) = (number(rare), number(checks));
+                ["latency", rare, longest, checks] => {
+                    member.rare_us = number(rare);
+                    member.longest_us = number(longest);
+                    member.checks = number(checks);
                 }
                 _ => panic!("{line}"),
             }
@@ -53,6 +56,13 @@ impl Member {
 }
 
 impl Report {
+    /// Whether the machine had better things to do for so long that a server which is well
+    /// may have seemed not to be: no check takes that long otherwise.
+    pub(crate) fn was_stopped(&self) -> bool {
+        let deadline_us = u64::try_from(DEADLINE.as_micros()).expect("short");
+        self.0.iter().any(|it| it.longest_us > 4 * deadline_us)
+    }
+
     /// All errors, by kind.
     pub(crate) fn errors(&self) -> BTreeMap<&str, u64> {
         let mut errors = BTreeMap::new();
@@ -131,7 +141,7 @@ impl Report {
         let beyond = used - told;
         assert!(
             beyond <= i64::try_from(unknown).expect("few"),
-            "key {key}: {used} charged, {told} told, {unknown} unknown"
+            "charged twice: key {key}: {used} charged, {told} told, {unknown} unknown"
         );
         beyond
     }

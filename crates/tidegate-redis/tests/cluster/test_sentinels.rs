@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::server::Server;
 use super::test_cluster::{is_master, replication, run, until};
 
-/// A master that is silent for so long is down.
-pub(crate) const DOWN_AFTER: Duration = Duration::from_millis(1_000);
+/// A master that is silent for so long is down: longer than a machine that does other
+/// things, too, keeps it waiting.
+pub(crate) const DOWN_AFTER: Duration = Duration::from_millis(2_000);
 
 /// A running trio. The first of the servers is the master at the start.
 pub(crate) struct Trio {
@@ -41,20 +42,23 @@ impl Trio {
     pub(crate) fn settle(&self) {
         until("the sentinels are content", || {
             self.sentinels.iter().all(|sentinel| {
-                let redis = &mut sentinel.connect();
-                let known: Vec<String> = run(redis, "SENTINEL MASTER main");
-                let field = |name: &str| {
-                    let mut pairs = known.chunks(2).filter(|pair| pair[0] == name);
-                    pairs.next().map(|pair| pair[1].clone()).unwrap_or_default()
-                };
-                let counts = ["num-slaves", "num-other-sentinels", "flags"].map(field);
-                counts == ["2", "2", "master"]
+                let counts = ["num-slaves", "num-other-sentinels", "flags"];
+                counts.map(|name| known(sentinel, name)) == ["2", "2", "master"]
             }) && self.servers.iter().filter(|it| is_master(it)).count() == 1
                 && self.servers.iter().all(|server| {
                     let role = replication(server);
                     role.contains("role:master") || role.contains("master_link_status:up")
                 })
         });
+    }
+
+    /// The number of the last failover.
+    pub(crate) fn epoch(&self) -> u64 {
+        let epochs = self.sentinels.iter().map(|sentinel| {
+            let epoch = known(sentinel, "config-epoch");
+            epoch.parse().expect("a number")
+        });
+        epochs.max().expect("a sentinel")
     }
 
     pub(crate) fn url(&self) -> String {
@@ -75,4 +79,11 @@ impl Trio {
         let place = self.servers.iter().position(|it| it.port() == port);
         place.expect("one of the servers")
     }
+}
+
+/// What a sentinel has to say about the master.
+fn known(sentinel: &Server, field: &str) -> String {
+    let known: Vec<String> = run(&mut sentinel.connect(), "SENTINEL MASTER main");
+    let mut pairs = known.chunks(2).filter(|pair| pair[0] == field);
+    pairs.next().map(|pair| pair[1].clone()).unwrap_or_default()
 }
