@@ -1,5 +1,7 @@
 //! What can be said on the command line.
 
+mod bench;
+
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +10,8 @@ use clap::builder::Resettable;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tidegate::{Address, Cost, Limit, StoreUrl};
+
+pub use bench::Bench;
 
 /// A rate limiter for fleets: give it a policy, ask it before each request.
 #[derive(Debug, Parser)]
@@ -60,6 +64,12 @@ pub enum Command {
     /// Say whether limits held, from what servers have recorded. Exits with 0 when they
     /// did, 1 when not, 2 on an error.
     Verify(Verify),
+    /// Put load on a store or a server, and say how it fared and whether the limit held.
+    /// Exits with 0 when it did, 1 when not, 2 on an error.
+    Bench(Bench),
+    /// One of the processes that `bench` starts.
+    #[command(hide = true)]
+    BenchWorker,
     /// Look at a config file.
     #[command(subcommand)]
     Config(Config),

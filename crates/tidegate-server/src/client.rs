@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::handshake;
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tidegate::Address;
@@ -54,36 +54,45 @@ impl Client {
         token: Option<&str>,
         body: String,
     ) -> anyhow::Result<Value> {
-        let asked = async {
-            match &self.address {
-                Address::Tcp(place) => {
-                    let stream = TcpStream::connect(place).await;
-                    let stream = stream.with_context(|| self.nobody())?;
-                    self.send(stream, request(method, path, token, body, place)?)
-                        .await
-                }
-                Address::Unix(place) => {
-                    let stream = UnixStream::connect(place).await;
-                    let stream = stream.with_context(|| self.nobody())?;
-                    self.send(stream, request(method, path, token, body, "localhost")?)
-                        .await
-                }
-            }
-        };
+        let request = request(method, path, token, body, self.host())?;
+        let asked = async { self.send(self.connect().await?, request).await };
         let answer = timeout(PATIENCE, asked).await;
         answer.with_context(|| format!("{}: no answer within {PATIENCE:?}", self.url))?
     }
 
-    async fn send<I>(&self, stream: I, request: Request<Full<Bytes>>) -> anyhow::Result<Value>
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    /// A connection for requests, one after the other.
+    pub(crate) async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+        match &self.address {
+            Address::Tcp(place) => {
+                let stream = TcpStream::connect(place).await;
+                let stream = stream.with_context(|| self.nobody())?;
+                stream.set_nodelay(true)?;
+                opened(stream).await
+            }
+            Address::Unix(place) => {
+                let stream = UnixStream::connect(place).await;
+                opened(stream.with_context(|| self.nobody())?).await
+            }
+        }
+    }
+
+    /// What requests call the server.
+    pub(crate) fn host(&self) -> &str {
+        match &self.address {
+            Address::Tcp(place) => place,
+            Address::Unix(_) => "localhost",
+        }
+    }
+
+    async fn send(
+        &self,
+        mut sender: SendRequest<Full<Bytes>>,
+        request: Request<Full<Bytes>>,
+    ) -> anyhow::Result<Value> {
         let another = || {
             let url = &self.url;
             format!("{url}: not the answer of a tidegate: is it another server that listens there?")
         };
-        let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
         let answer = sender.send_request(request).await;
         let answer = answer.with_context(another)?;
         let status = answer.status();
@@ -107,7 +116,18 @@ impl Client {
     }
 }
 
-fn request(
+/// Speaks HTTP over a stream.
+async fn opened<I>(stream: I) -> anyhow::Result<SendRequest<Full<Bytes>>>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// A request of this body.
+pub(crate) fn request(
     method: Method,
     path: &str,
     token: Option<&str>,

@@ -1,6 +1,7 @@
 //! What each command does, and the exit codes: 0 for yes, 1 for no, 2 for an error.
 
 mod ask;
+mod bench;
 mod config;
 mod serve;
 mod verify;
@@ -24,6 +25,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Check(check) => block_on(ask::check(&check)),
         Command::Reset(reset) => block_on(ask::reset(&reset)),
         Command::Verify(verify) => verify::run(&verify),
+        Command::Bench(bench) => block_on(bench::run(&bench)),
+        Command::BenchWorker => block_on(bench::worker()),
         Command::Config(command) => Ok(config::run(&command)),
         Command::Completions { shell } => {
             let (mut command, mut script) = (Arguments::command(), Vec::new());

@@ -31,6 +31,8 @@ mod stores;
 mod bad_input;
 mod memory;
 
+mod bench;
+mod bench_words;
 mod command_config;
 mod command_line;
 mod command_questions;

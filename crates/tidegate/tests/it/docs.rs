@@ -397,6 +397,7 @@ fn links_lead_somewhere() {
         ("docs/algorithms.md", ALGORITHMS),
         ("docs/policies.md", POLICIES),
         ("docs/redis.md", REDIS),
+        ("docs/bench.md", include_str!("../../../../docs/bench.md")),
         ("docs/http.md", include_str!("../../../../docs/http.md")),
         ("docs/nginx.md", include_str!("../../../../docs/nginx.md")),
         (

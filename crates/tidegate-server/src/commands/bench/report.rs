@@ -1,0 +1,261 @@
+//! A run in words and small tables, for people.
+
+use std::fmt::Write;
+
+use hdrhistogram::Histogram;
+
+use super::figures::{about, count, percent, thousands, time};
+use super::summary::{FormulaBody, LevelBody, Offer, Percentiles, Summary, VerdictBody};
+
+/// The longest bar of the histogram.
+const BAR: f64 = 40.0;
+
+/// The report.
+pub(super) fn text(summary: &Summary, waits: &Histogram<u64>) -> String {
+    let mut text = String::new();
+    for part in [
+        heading(summary),
+        counts(summary),
+        latency(&summary.latency_us),
+        histogram(waits),
+        verdict(summary),
+    ] {
+        text.push_str(&part);
+        text.push('\n');
+    }
+    text
+}
+
+fn heading(summary: &Summary) -> String {
+    let Summary {
+        target,
+        policy,
+        mode,
+        processes,
+        callers,
+        ..
+    } = summary;
+    let limits = &summary.limits;
+    let mut text = format!("{target}, policy {policy}");
+    if !limits.is_empty() {
+        write!(text, ": {}", limits.join(" and ")).expect(TAKES_ALL);
+    }
+    let drawn = match summary.zipf {
+        Some(exponent) => format!(" by Zipf's law ({exponent})"),
+        None => String::new(),
+    };
+    let processes = count((*processes).into(), "process", "processes");
+    let callers = count((*callers).into(), "caller", "callers");
+    let keys = count(summary.keys.into(), "key", "keys");
+    let each = if summary.processes == 1 { "" } else { " each" };
+    let early = if summary.interrupted {
+        ", interrupted"
+    } else {
+        ""
+    };
+    writeln!(
+        text,
+        ", {mode}\n{processes} with {callers}{each}, {keys}{drawn}, cost {}, {:.1} s{early}",
+        summary.cost, summary.seconds
+    )
+    .expect(TAKES_ALL);
+    text.push_str(&match &summary.offered {
+        Some(offer) => open(offer),
+        None => "closed loop: callers ask again as soon as they are answered\n".into(),
+    });
+    text
+}
+
+const TAKES_ALL: &str = "a string takes everything";
+
+fn open(offer: &Offer) -> String {
+    let reached = match offer.reached {
+        true => "reached",
+        false => "NOT reached",
+    };
+    let mut text = format!(
+        "open loop: {} checks a second offered, {reached} ({} a second sent); latencies count from when a check should have begun\n",
+        about(offer.rate),
+        about(offer.sent_per_second)
+    );
+    if offer.late + offer.unsent > 0 {
+        writeln!(
+            text,
+            "  {} began more than 1 ms late and {} never, since all callers were busy or the machine was; they count with their lateness",
+            thousands(offer.late),
+            thousands(offer.unsent)
+        )
+        .expect(TAKES_ALL);
+    }
+    text
+}
+
+fn counts(summary: &Summary) -> String {
+    let by_source = |figure: fn(&super::summary::SourceCounts) -> u64| {
+        let sources = summary.sources.iter();
+        let sources = sources.filter(|(_, it)| figure(it) > 0);
+        let sources = sources.map(|(name, it)| format!("{name} {}", thousands(figure(it))));
+        sources.collect::<Vec<_>>().join(", ")
+    };
+    let listed = |kinds: &std::collections::BTreeMap<String, u64>| {
+        let kinds = kinds.iter();
+        let kinds = kinds.map(|(kind, count)| format!("{kind} {}", thousands(*count)));
+        kinds.collect::<Vec<_>>().join(", ")
+    };
+    let mut rows = vec![
+        (
+            "checks",
+            summary.checks,
+            format!("{} a second", about(summary.checks_per_second)),
+        ),
+        ("admitted", summary.admitted, by_source(|it| it.admitted)),
+        ("refused", summary.refused, by_source(|it| it.refused)),
+        ("failed", summary.failed, listed(&summary.failures)),
+    ];
+    let errors = summary.store_errors.values().sum();
+    if errors > 0 {
+        rows.push(("store errors", errors, listed(&summary.store_errors)));
+    }
+    if summary.evicted > 0 {
+        let words = "keys in use that the store forgot to make room";
+        rows.push(("evicted", summary.evicted, words.into()));
+    }
+    let mut text = String::new();
+    for (name, number, words) in rows {
+        let line = format!("{name:<12} {:>14}   {words}", thousands(number));
+        writeln!(text, "{}", line.trim_end()).expect(TAKES_ALL);
+    }
+    text
+}
+
+fn latency(percentiles: &Percentiles) -> String {
+    let columns = [
+        ("mean", percentiles.mean),
+        ("p50", percentiles.p50),
+        ("p90", percentiles.p90),
+        ("p99", percentiles.p99),
+        ("p99.9", percentiles.p99_9),
+        ("max", percentiles.max),
+    ];
+    let names = columns.map(|(name, _)| format!("{name:>9}")).concat();
+    let values = columns.map(|(_, us)| format!("{:>9}", time(us))).concat();
+    format!("latency  {names}\n         {values}\n")
+}
+
+/// A row for every doubling of the latency.
+fn histogram(waits: &Histogram<u64>) -> String {
+    let mut rows: Vec<(u64, u64)> = Vec::new();
+    for value in waits.iter_recorded() {
+        let from = 1 << value.value_iterated_to().max(1).ilog2();
+        match rows.last_mut() {
+            Some((last, count)) if *last == from => *count += value.count_at_value(),
+            _ => rows.push((from, value.count_at_value())),
+        }
+    }
+    let all: u64 = rows.iter().map(|(_, count)| count).sum();
+    let most = rows.iter().map(|(_, count)| *count).max().unwrap_or(1);
+    let mut text = String::new();
+    for (from, count) in rows {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of forty"
+        )]
+        let length = (BAR * count as f64 / most as f64).ceil() as usize;
+        let share = percent(count as f64, all as f64);
+        let (from, to) = (from as f64 / 1e3, from as f64 / 500.0);
+        let range = format!("{} to {}", time(from), time(to));
+        writeln!(text, "{range:>20} {share:>7}  {}", "#".repeat(length)).expect(TAKES_ALL);
+    }
+    text
+}
+
+fn verdict(summary: &Summary) -> String {
+    let verdict = &summary.verdict;
+    let mut text = String::new();
+    if let Some(formula) = &verdict.background {
+        text.push_str(&background(formula));
+    }
+    for level in &verdict.levels {
+        text.push_str(&level_text(level));
+    }
+    if verdict.outside > 0 {
+        let outside = thousands(verdict.outside);
+        writeln!(
+            text,
+            "outside the bound: {outside} decided without the store"
+        )
+        .expect(TAKES_ALL);
+    }
+    text.push_str(&conclusion(verdict));
+    text
+}
+
+fn conclusion(verdict: &VerdictBody) -> String {
+    let reasons = verdict.reasons.join("; ");
+    match (verdict.held, verdict.judged) {
+        (None, _) => format!("verdict: none: {reasons}\n"),
+        (Some(held), "partial") => {
+            format!(
+                "verdict: {}, as far as it could be judged: {reasons}\n",
+                word(held)
+            )
+        }
+        (Some(held), _) => format!("verdict: {}\n", word(held)),
+    }
+}
+
+fn word(held: bool) -> &'static str {
+    if held {
+        "the limit held"
+    } else {
+        "the limit was BROKEN"
+    }
+}
+
+fn level_text(level: &LevelBody) -> String {
+    let mut text = format!(
+        "{} {}: admitted {} of the {} that the bound allows over the run ({:.1} %), {:.1} % of the rate\n",
+        level.level,
+        level.limit,
+        thousands(level.admitted_cost),
+        about(level.bound_over_run),
+        100.0 * level.use_of_bound,
+        100.0 * level.use_of_rate,
+    );
+    let keys = count(level.keys as u64, "key", "keys");
+    let (what, stretch) = match (&level.broken, &level.tightest) {
+        (Some(broken), _) => {
+            let broken_keys = thousands(level.broken_keys as u64);
+            (format!("BROKEN for {broken_keys} of {keys}"), broken)
+        }
+        (None, Some(tightest)) => (format!("held for {keys}; nearest to the bound"), tightest),
+        (None, None) => return text,
+    };
+    let length = time((stretch.to_us - stretch.from_us) as f64);
+    writeln!(
+        text,
+        "  {what}: key {}: {} admitted in the {length} from {} to {}, where at most {} may be",
+        stretch.key,
+        thousands(stretch.admitted),
+        stretch.from_us,
+        stretch.to_us,
+        thousands(stretch.bound)
+    )
+    .expect(TAKES_ALL);
+    text
+}
+
+fn background(formula: &FormulaBody) -> String {
+    let offered = formula.offered.iter().map(|offered| match offered {
+        Some(offered) => thousands(*offered),
+        None => "unknown".into(),
+    });
+    format!(
+        "background: D = 2 * ({} sync interval + {} flush round trip) = {}; offered to a key within D, by process: {}\n",
+        time(formula.sync_interval_us as f64),
+        time(formula.round_trip_us as f64),
+        time(formula.staleness_us as f64),
+        offered.collect::<Vec<_>>().join(", ")
+    )
+}

@@ -1,0 +1,433 @@
+//! `tidegate bench`: what it reports of real stores and servers.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::observed::metrics;
+use crate::process::{Folder, PATIENCE, Start, Tidegate, ended, run, tidegate, until};
+use crate::redis_server::Server;
+
+/// Runs a bench to its end: the exit code, and the report.
+pub(crate) fn bench(arguments: &[&str]) -> (i32, Value) {
+    let folder = Folder::new();
+    let (code, said, error) = run(&folder, &with_json(arguments));
+    assert_eq!(error, "", "{arguments:?}");
+    (code, parsed(&said))
+}
+
+fn with_json<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [&["bench", "--json"], arguments].concat()
+}
+
+fn parsed(said: &str) -> Value {
+    serde_json::from_str(said).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+/// A bench that goes on.
+fn start(folder: &Folder, arguments: &[&str]) -> Child {
+    let mut command = tidegate(&folder.path(""));
+    command.args(with_json(arguments));
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("the binary")
+}
+
+/// What a bench says when it has ended.
+fn end(bench: Child) -> (i32, Value) {
+    let (code, said, error) = ended(bench.wait_with_output().expect("a child of ours"));
+    assert_eq!(error, "");
+    (code, parsed(&said))
+}
+
+fn interrupt(bench: &Child) {
+    let kill = Command::new("kill")
+        .args(["-INT", &bench.id().to_string()])
+        .status();
+    assert!(kill.expect("kill").success());
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn three_processes_on_one_redis_keep_one_limit() {
+    let redis = Server::start();
+    let url = redis.url();
+    for (algorithm, keys) in [
+        ("token_bucket", "1"),
+        ("sliding_log", "3"),
+        ("fixed_window", "1"),
+    ] {
+        let (code, report) = bench(&[
+            &url,
+            "--processes",
+            "3",
+            "--callers",
+            "8",
+            "--duration",
+            "1500ms",
+            "--timeout",
+            "20s",
+            "--algorithm",
+            algorithm,
+            "--keys",
+            keys,
+        ]);
+        assert_eq!(code, 0, "{report:#}");
+        let verdict = &report["verdict"];
+        assert_eq!(verdict["held"], true);
+        assert_eq!(verdict["judged"], "all", "{report:#}");
+        let level = &verdict["levels"][0];
+        assert_eq!(level["keys"], keys.parse::<u64>().expect("a number"));
+        let (admitted, bound) = (
+            number(&level["admitted_cost"]),
+            number(&level["bound_over_run"]),
+        );
+        let keys: f64 = keys.parse().expect("a number");
+        assert!(admitted <= bound && admitted >= 100.0 * keys, "{report:#}");
+        assert_eq!(number(&report["admitted"]), admitted);
+        let (checks, refused) = (number(&report["checks"]), number(&report["refused"]));
+        assert_eq!(checks, admitted + refused);
+        assert!(refused > 0.0 && report["failed"] == 0);
+        assert_eq!(report["loop"], "closed");
+        assert_eq!(report["offered"], Value::Null);
+        let offered = report["bins"]["offered"].as_array().expect("a list");
+        assert_eq!(offered.iter().map(number).sum::<f64>(), checks);
+    }
+}
+
+#[test]
+fn an_open_loop_counts_from_when_a_check_should_have_begun() {
+    let redis = Server::start();
+    let folder = Folder::new();
+    let bench = start(
+        &folder,
+        &[
+            &redis.url(),
+            "--rate",
+            "200",
+            "--callers",
+            "4",
+            "--duration",
+            "4s",
+            "--timeout",
+            "30s",
+            "--limit",
+            "100000r/s",
+            "--refusal-memory",
+            "0s",
+        ],
+    );
+    let mut connection = redis.connect();
+    until("the first check", || {
+        let keys: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("a size");
+        (keys > 0).then_some(())
+    });
+    redis.signal("STOP");
+    std::thread::sleep(Duration::from_secs(1));
+    redis.signal("CONT");
+    let (code, report) = end(bench);
+    assert_eq!(code, 0, "{report:#}");
+    let offer = &report["offered"];
+    assert_eq!(
+        (&report["loop"], number(&offer["rate"])),
+        (&"open".into(), 200.0)
+    );
+    assert_eq!(number(&offer["sent"]) + number(&offer["unsent"]), 800.0);
+    // A quarter of all should have begun while nothing was answered, and four were
+    // asked: from when they did begin, one in two hundred would have been slow.
+    let p90 = number(&report["latency_us"]["p90"]);
+    assert!(p90 > 200_000.0, "{report:#}");
+    assert!(number(&report["latency_us"]["max"]) > 900_000.0);
+    assert!(number(&offer["late"]) > 100.0);
+}
+
+#[test]
+fn what_finds_no_caller_counts_with_its_lateness() {
+    let (code, report) = bench(&["--rate", "5000000", "--callers", "1", "--duration", "300ms"]);
+    assert_eq!(code, 0, "{report:#}");
+    let offer = &report["offered"];
+    assert_eq!(offer["reached"], false, "{report:#}");
+    let (sent, unsent) = (number(&offer["sent"]), number(&offer["unsent"]));
+    assert!(unsent > 0.0);
+    assert_eq!(sent + unsent, 1_500_000.0);
+    assert_eq!(sent, number(&report["checks"]));
+    assert!(number(&offer["lateness_us"]["max"]) > 10_000.0);
+    let offered = report["bins"]["offered"].as_array().expect("a list");
+    assert_eq!(offered.iter().map(number).sum::<f64>(), 1_500_000.0);
+}
+
+#[test]
+fn a_limit_that_is_loosened_meanwhile_is_broken_and_an_interrupt_ends_the_run() {
+    let config = |limit: &str| format!("[[policies]]\nname = \"p\"\nlimit = \"{limit}\"\n");
+    let server = Tidegate::start(&config("5/1h"));
+    let folder = Folder::new();
+    let bench = start(
+        &folder,
+        &[
+            server.url(),
+            "--policy",
+            "p",
+            "--processes",
+            "2",
+            "--callers",
+            "2",
+            "--duration",
+            "1h",
+        ],
+    );
+    let allowed = || {
+        let name = "tidegate_decisions_total{policy=\"p\",result=\"allowed\"}";
+        metrics(&server).get(name).copied().unwrap_or_default()
+    };
+    until("all five are admitted", || (allowed() >= 5.0).then_some(()));
+    server.folder().write("tidegate.toml", config("1000000/1h"));
+    server.signal("HUP");
+    until("more are admitted", || (allowed() >= 20.0).then_some(()));
+    interrupt(&bench);
+    let (code, report) = end(bench);
+    assert_eq!(code, 1, "{report:#}");
+    assert_eq!(report["interrupted"], true);
+    let verdict = &report["verdict"];
+    assert_eq!(verdict["held"], false);
+    let level = &verdict["levels"][0];
+    assert_eq!(
+        (&level["limit"], &level["broken_keys"]),
+        (&"5r/h".into(), &1.into())
+    );
+    assert_eq!(
+        (&level["broken"]["admitted"], &level["broken"]["bound"]),
+        (&6.into(), &5.into())
+    );
+}
+
+#[test]
+fn a_server_is_asked_by_http_and_by_socket() {
+    let config = "[[policies]]\nname = \"other\"\nlimit = \"1r/s\"\n\
+        [[policies]]\nname = \"api\"\n\
+        [[policies.levels]]\nname = \"one\"\nkey = \"{resource}\"\nlimit = \"50/1h\"\n\
+        [[policies.levels]]\nname = \"two\"\nkey = \"{resource}:{user}\"\nlimit = \"20/1h\"\nalgorithm = \"fixed_window\"\n";
+    let unix = Start::configured(config)
+        .argument("--http")
+        .argument("unix:s")
+        .start();
+    let socket = format!("unix:{}", unix.folder().path("s").display());
+    let tcp = Tidegate::start(config);
+    for url in [tcp.url(), &socket] {
+        let (code, report) = bench(&[
+            url,
+            "--policy",
+            "api",
+            "--keys",
+            "3",
+            "--duration",
+            "700ms",
+            "--callers",
+            "4",
+            "--cost",
+            "2",
+        ]);
+        assert_eq!(code, 0, "{report:#}");
+        assert_eq!(number(&report["admitted"]), 30.0, "{report:#}");
+        assert_eq!(report["sources"]["store"]["admitted"], 30);
+        let limits = report["limits"].as_array().expect("a list");
+        assert_eq!(limits.len(), 2);
+        let costs = report["verdict"]["levels"].as_array().expect("a list");
+        assert!(costs.iter().all(|level| level["admitted_cost"] == 60));
+    }
+    let folder = Folder::new();
+    for (arguments, message) in [
+        (
+            vec!["bench", tcp.url()],
+            "which policy: expected --policy with one of the server: other, api",
+        ),
+        (
+            vec!["bench", tcp.url(), "--policy", "no"],
+            "--policy \"no\": expected one of the server: other, api",
+        ),
+    ] {
+        let (code, _, error) = run(&folder, &arguments);
+        assert_eq!(
+            (code, error.trim_end()),
+            (2, &*format!("tidegate: {message}"))
+        );
+    }
+}
+
+#[test]
+fn a_server_that_goes_away_is_no_reason_to_hang() {
+    let mut server = Some(Start::without_config().start());
+    let folder = Folder::new();
+    let url = server
+        .as_ref()
+        .map(|server| server.url().to_owned())
+        .unwrap_or_default();
+    let bench = start(
+        &folder,
+        &[
+            &url,
+            "--callers",
+            "3",
+            "--duration",
+            "1h",
+            "--timeout",
+            "1s",
+        ],
+    );
+    until("it is asked", || {
+        let name = "tidegate_decisions_total{policy=\"default\",result=\"allowed\"}";
+        let asked = metrics(server.as_ref()?).get(name).copied();
+        asked.filter(|count| *count >= 1.0)
+    });
+    drop(server.take());
+    std::thread::sleep(Duration::from_millis(300));
+    interrupt(&bench);
+    let begun = Instant::now();
+    let (code, report) = end(bench);
+    assert!(begun.elapsed() < PATIENCE);
+    assert_eq!(code, 0, "{report:#}");
+    assert!(number(&report["failures"]["connect"]) > 0.0, "{report:#}");
+    let verdict = &report["verdict"];
+    assert_eq!(
+        (&verdict["held"], &verdict["judged"]),
+        (&true.into(), &"partial".into())
+    );
+}
+
+#[test]
+fn a_store_that_is_down_is_reported_by_kind() {
+    let (code, report) = bench(&[
+        "redis://127.0.0.1:1/",
+        "--duration",
+        "300ms",
+        "--callers",
+        "2",
+    ]);
+    assert_eq!(code, 2, "{report:#}");
+    let verdict = &report["verdict"];
+    assert_eq!(
+        (&verdict["held"], &verdict["judged"]),
+        (&Value::Null, &"none".into())
+    );
+    let checks = number(&report["checks"]);
+    assert!(checks > 0.0);
+    assert_eq!(number(&verdict["outside"]), checks);
+    assert_eq!(
+        number(&report["sources"]["error_policy"]["admitted"]),
+        checks
+    );
+    let errors = report["store_errors"].as_object().expect("kinds");
+    assert_eq!(
+        errors.values().map(number).sum::<f64>(),
+        checks,
+        "{errors:?}"
+    );
+    assert!(errors.contains_key("connect") || errors.contains_key("breaker_open"));
+}
+
+#[test]
+fn a_policy_of_a_config_is_put_to_the_test() {
+    let folder = Folder::new();
+    folder.write(
+        "t.toml",
+        "[[policies]]\nname = \"p\"\n\
+         [[policies.levels]]\nname = \"all\"\nkey = \"\"\nlimit = \"40/1h\"\n\
+         [[policies.levels]]\nname = \"each\"\nkey = \"{ip}\"\nlimit = \"15/1h\"\nalgorithm = \"sliding_log\"\n\
+         [[policies]]\nname = \"off\"\nlimit = \"1r/s\"\nenabled = false\n",
+    );
+    let base = [
+        "bench",
+        "--json",
+        "--config",
+        "t.toml",
+        "--duration",
+        "200ms",
+        "--keys",
+        "4",
+    ];
+    let (code, said, error) = run(&folder, &[&base[..], &["--policy", "p"]].concat());
+    assert_eq!((code, error.as_str()), (0, ""), "{said}");
+    let report = parsed(&said);
+    assert_eq!(report["admitted"], 40);
+    let levels = report["verdict"]["levels"].as_array().expect("a list");
+    assert_eq!(
+        (&levels[0]["keys"], &levels[1]["level"]),
+        (&1.into(), &"each".into())
+    );
+    assert_eq!(
+        levels[0]["use_of_bound"].as_f64().map(f64::round),
+        Some(1.0)
+    );
+    let (code, said, _) = run(&folder, &[&base[..], &["--policy", "off"]].concat());
+    let report = parsed(&said);
+    assert_eq!(
+        (code, &report["verdict"]["reasons"][0]),
+        (2, &"the policy is switched off".into())
+    );
+}
+
+#[test]
+fn the_report_is_for_people_and_the_picture_for_everyone() {
+    let folder = Folder::new();
+    let (code, said, error) = run(
+        &folder,
+        &[
+            "bench",
+            "--duration",
+            "300ms",
+            "--keys",
+            "10",
+            "--zipf",
+            "1.2",
+            "--plot",
+            "p.svg",
+        ],
+    );
+    assert_eq!((code, error.as_str()), (0, ""), "{said}");
+    for part in [
+        "memory:, policy bench: 100r/s, exact\n1 process with 64 callers, 10 keys by Zipf's law (1.2), cost 1, 0.",
+        "\nclosed loop: ",
+        "\nchecks ",
+        " a second\nadmitted ",
+        "latency       mean      p50      p90      p99    p99.9      max\n",
+        " %  ####",
+        "\nbench 100r/s: admitted ",
+        " that the bound allows over the run (",
+        "\n  held for 10 keys; nearest to the bound: key ",
+        "\nverdict: the limit held\n",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in\n{said}");
+    }
+    assert!(!said.contains('\u{1b}'));
+    let picture = std::fs::read_to_string(folder.path("p.svg")).expect("a picture");
+    let parsed = roxmltree::Document::parse(&picture).expect("XML");
+    let root = parsed.root_element();
+    assert_eq!(root.tag_name().name(), "svg");
+    let texts: Vec<&str> = parsed
+        .descendants()
+        .filter_map(|node| node.text())
+        .map(str::trim)
+        .collect();
+    for text in [
+        "tidegate bench: 100r/s",
+        "offered",
+        "admitted",
+        "the limit of all keys",
+        "p50",
+        "p99",
+        "99.9 %",
+    ] {
+        assert!(texts.contains(&text), "{text:?} is not in {texts:?}");
+    }
+    let lines = parsed
+        .descendants()
+        .filter(|node| node.has_tag_name("polyline"));
+    assert!(lines.count() >= 7);
+    // It needs nothing from elsewhere.
+    let links = parsed.descendants().flat_map(|node| node.attributes());
+    assert!(links.filter(|it| it.name().contains("href")).count() == 0);
+}
