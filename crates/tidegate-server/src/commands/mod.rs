@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use tidegate::Policy;
 
 use crate::cli::{Arguments, Command};
 
@@ -76,6 +77,18 @@ pub fn misunderstood(error: &clap::Error) -> ExitCode {
     let text = lines.join(" ");
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     fail(&anyhow::anyhow!("{text}; see `tidegate --help`"))
+}
+
+/// Every attribute that the keys of a policy are made of, once.
+fn attributes(policy: &Policy) -> impl Iterator<Item = &str> {
+    let levels = policy.levels().iter();
+    let mut names: Vec<&str> = Vec::new();
+    for name in levels.flat_map(|level| level.key().attributes()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.into_iter()
 }
 
 /// What a command says to its user.

@@ -71,14 +71,7 @@ fn recorder(arguments: &Serve) -> anyhow::Result<Option<Recorder>> {
 fn example(config: &Config, url: &str) -> String {
     let policy = config.policies.first();
     let name = policy.map_or("default", |policy| policy.name());
-    let mut attributes: Vec<&str> = Vec::new();
-    for level in policy.into_iter().flat_map(|policy| policy.levels()) {
-        for name in level.key().attributes() {
-            if !attributes.contains(&name) {
-                attributes.push(name);
-            }
-        }
-    }
+    let attributes: Vec<&str> = policy.into_iter().flat_map(super::attributes).collect();
     let attributes = match attributes[..] {
         ["key"] => "\"key\":\"you\"".into(),
         _ => {

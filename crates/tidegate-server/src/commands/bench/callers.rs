@@ -79,11 +79,13 @@ impl Run {
         let cost = Cost::new(self.plan.cost.into()).unwrap_or(Cost::ONE);
         let mut outcomes = Vec::with_capacity(LIST);
         let mut counted = self.start.elapsed();
-        while let Some(intended) = self.next().await {
+        let mut now = counted;
+        while let Some(intended) = self.next(now).await {
             let key = keys.draw();
             let sent = self.start.elapsed();
             let answer = asker.ask(&keys, cost).await;
             let answered = self.start.elapsed();
+            now = answered;
             outcomes.push(Outcome {
                 key,
                 intended: intended.unwrap_or(sent).min(sent),
@@ -102,11 +104,11 @@ impl Run {
     }
 
     /// When the next check should begin: now, if there is no pace. `None` at the end.
-    async fn next(&self) -> Option<Option<Duration>> {
+    async fn next(&self, now: Duration) -> Option<Option<Duration>> {
         if let Some(pace) = &self.pace {
             return pace.next().await.map(Some);
         }
-        let is_over = self.stopped.load(Relaxed) || self.start.elapsed() >= self.plan.duration;
+        let is_over = self.stopped.load(Relaxed) || now >= self.plan.duration;
         (!is_over).then_some(None)
     }
 }

@@ -1,16 +1,10 @@
 //! Numbers as people read them.
 
+use indicatif::HumanCount;
+
 /// A whole number with a comma every three digits.
 pub(super) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
 }
 
 /// The same of a number that need not be whole, rounded; with a digit or two where it is

@@ -7,7 +7,7 @@ use tidegate::{Align, Cost, Kind, Limit, Mode, Policy, PolicyLevel};
 
 use super::fleet::Gathered;
 use super::plan::Plan;
-use super::tally::{Offered, is_bound};
+use super::tally::{Offered, Told, is_bound};
 
 /// What was judged, and what came of it.
 pub(super) struct Judged {
@@ -38,6 +38,8 @@ pub(super) struct Level {
 pub(super) struct Formula {
     pub(super) sync_interval: Duration,
     pub(super) round_trip: Duration,
+    /// The longest that the store could not be reached.
+    pub(super) outage: Duration,
     pub(super) staleness: Duration,
     /// What each process was offered for a key within the staleness, at most; none where
     /// that is not known, and anything may have been.
@@ -68,10 +70,8 @@ pub(super) fn judge(plan: &Plan, policy: &Policy, gathered: &Gathered, losses: u
         None
     };
     let partial = partial(gathered, outside);
-    let background = (policy.mode() == Mode::Background).then(|| {
-        let (sync, round_trip) = (policy.sync_interval(), counted.round_trip);
-        formula(plan, gathered, sync, round_trip)
-    });
+    let background = (policy.mode() == Mode::Background)
+        .then(|| formula(plan, gathered, policy.sync_interval()));
     let levels = match unjudged {
         Some(_) => Vec::new(),
         None => {
@@ -181,26 +181,31 @@ pub(super) fn allowed(limit: &Limit, time: Duration) -> (f64, f64) {
     }
 }
 
-fn formula(plan: &Plan, gathered: &Gathered, sync: Duration, round_trip: Duration) -> Formula {
-    let staleness = Background::new(sync, round_trip, []).staleness();
-    let width = plan.offered_bin.unwrap_or(sync);
+fn formula(plan: &Plan, gathered: &Gathered, sync_interval: Duration) -> Formula {
+    let Told { round_trip, outage } = gathered.counted.told;
+    let mut formula = Formula {
+        sync_interval,
+        round_trip,
+        outage,
+        staleness: Duration::ZERO,
+        offered: Vec::new(),
+    };
+    formula.staleness = formula.background().staleness();
+    let width = plan.offered_bin.unwrap_or(sync_interval);
     let offered = gathered.offered.iter().map(|offered| {
-        let checks = most(offered.as_ref()?, width, staleness);
+        let checks = most(offered.as_ref()?, width, formula.staleness);
         Some(checks.saturating_mul(plan.cost.into()))
     });
-    Formula {
-        sync_interval: sync,
-        round_trip,
-        staleness,
-        offered: offered.collect(),
-    }
+    formula.offered = offered.collect();
+    formula
 }
 
 impl Formula {
     fn background(&self) -> Background {
         let offered = self.offered.iter();
         let offered = offered.map(|offered| offered.unwrap_or(u64::MAX));
-        Background::new(self.sync_interval, self.round_trip, offered)
+        let nodes = Background::new(self.sync_interval, self.round_trip, offered);
+        nodes.outage(self.outage)
     }
 }
 

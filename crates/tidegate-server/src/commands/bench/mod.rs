@@ -19,6 +19,7 @@ mod asker;
 mod callers;
 mod keys;
 mod pace;
+mod probe;
 
 mod tally;
 mod wire;
@@ -47,9 +48,10 @@ use target::Target;
 pub(super) use worker::run as worker;
 
 pub(super) async fn run(arguments: &Bench) -> anyhow::Result<ExitCode> {
-    let (target, policy) = target::find(arguments).await?;
-    let name = shown(&target, policy.store());
-    let plan = Plan::new(arguments, target, &policy);
+    let subject = target::find(arguments).await?;
+    let policy = subject.policy.clone();
+    let name = shown(&subject.target, policy.store());
+    let plan = Plan::new(arguments, subject);
     // Before the run, or all of it would be for nothing.
     let plotted = arguments.plot.as_deref().map(create).transpose()?;
     let gathered = fleet::run(&plan).await?;

@@ -5,11 +5,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tidegate::{Mode, Policy};
+use tidegate::Mode;
 
 use super::tally::Counted;
-use super::target::Target;
+use super::target::{Subject, Target};
 use crate::cli::Bench;
+use crate::commands::attributes;
 
 /// The most admitted decisions that are kept to be judged, of all processes together:
 /// sixteen bytes each while they are judged.
@@ -24,6 +25,8 @@ const MOST_BINS: u128 = 600;
 pub(super) struct Plan {
     pub(super) target: Target,
     pub(super) policy: String,
+    /// How the store is asked, in the word of a config.
+    pub(super) mode: String,
     /// The attributes that the policy's keys are made of.
     pub(super) attributes: Vec<String>,
     /// How all keys of this run begin: no other run has them.
@@ -66,14 +69,21 @@ pub(super) struct Go {
 }
 
 impl Plan {
-    pub(super) fn new(arguments: &Bench, target: Target, policy: &Policy) -> Self {
+    pub(super) fn new(arguments: &Bench, subject: Subject) -> Self {
+        let Subject {
+            target,
+            policy,
+            mode,
+        } = subject;
         let parts = arguments.duration.as_nanos().div_ceil(BIN.as_nanos());
         let wider = u32::try_from(parts.div_ceil(MOST_BINS)).unwrap_or(u32::MAX);
         let is_background = policy.mode() == Mode::Background;
+        let attributes = attributes(&policy).map(str::to_owned);
         Self {
             target,
             policy: policy.name().into(),
-            attributes: attributes(policy),
+            mode,
+            attributes: attributes.collect(),
             run: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             keys: arguments.keys,
             zipf: arguments.zipf.filter(|exponent| *exponent > 0.0),
@@ -96,19 +106,6 @@ impl Plan {
     }
 }
 
-/// Every attribute that a level's key has, once.
-fn attributes(policy: &Policy) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for level in policy.levels() {
-        for name in level.key().attributes() {
-            if !names.iter().any(|other| other == name) {
-                names.push(name.to_owned());
-            }
-        }
-    }
-    names
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -121,6 +118,7 @@ pub(super) mod tests {
                 timeout_ms: 1,
             },
             policy: "bench".into(),
+            mode: "exact".into(),
             attributes: vec!["key".into()],
             run: "run".into(),
             keys: 1,

@@ -161,11 +161,12 @@ fn histogram(waits: &Histogram<u64>) -> String {
             clippy::cast_sign_loss,
             reason = "a share of forty"
         )]
-        let length = (BAR * count as f64 / most as f64).ceil() as usize;
+        let length = (BAR * count as f64 / most as f64).round() as usize;
         let share = percent(count as f64, all as f64);
         let (from, to) = (from as f64 / 1e3, from as f64 / 500.0);
         let range = format!("{} to {}", time(from), time(to));
-        writeln!(text, "{range:>20} {share:>7}  {}", "#".repeat(length)).expect(TAKES_ALL);
+        let line = format!("{range:>20} {share:>7}  {}", "#".repeat(length));
+        writeln!(text, "{}", line.trim_end()).expect(TAKES_ALL);
     }
     text
 }
@@ -251,8 +252,12 @@ fn background(formula: &FormulaBody) -> String {
         Some(offered) => thousands(*offered),
         None => "unknown".into(),
     });
+    let outage = match formula.outage_us {
+        0 => String::new(),
+        outage_us => format!(" + {} without the store", time(outage_us as f64)),
+    };
     format!(
-        "background: D = 2 * ({} sync interval + {} flush round trip) = {}; offered to a key within D, by process: {}\n",
+        "background: D = 2 * ({} sync interval + {} round trip){outage} = {}; offered to a key within D, by process: {}\n",
         time(formula.sync_interval_us as f64),
         time(formula.round_trip_us as f64),
         time(formula.staleness_us as f64),

@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::Value;
 use tidegate::{Limit, Policy};
 
-use super::target::{self, Target};
+use super::target::{self, Subject, Target};
 use crate::cli::Bench;
 use crate::client::Client;
 
@@ -15,7 +15,7 @@ use crate::client::Client;
 const TIMEOUT_MS: u64 = 5_000;
 
 /// The policy that the command line means, of the server at a URL.
-pub(super) async fn find(arguments: &Bench, url: &str) -> anyhow::Result<(Target, Policy)> {
+pub(super) async fn find(arguments: &Bench, url: &str) -> anyhow::Result<Subject> {
     if let Some(flag) = target::beside(arguments) {
         bail!(
             "{flag} with the URL of a server: expected --policy NAME, the server has its own limits"
@@ -46,7 +46,11 @@ pub(super) async fn find(arguments: &Bench, url: &str) -> anyhow::Result<(Target
         url: url.to_owned(),
         timeout_ms,
     };
-    Ok((target, listed(name, policy)?))
+    Ok(Subject {
+        target,
+        mode: policy["mode"].as_str().unwrap_or("exact").into(),
+        policy: listed(name, policy)?,
+    })
 }
 
 fn timeout_ms(text: &str) -> Option<u64> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use tidegate::Policy;
 use tidegate::checker::Stretch;
-use tidegate::{Mode, Policy};
 
 use super::fleet::Gathered;
 use super::judge::{Formula, Judged, Level};
@@ -21,7 +21,7 @@ pub(super) struct Summary {
     pub(super) target: String,
     pub(super) policy: String,
     pub(super) limits: Vec<String>,
-    pub(super) mode: &'static str,
+    pub(super) mode: String,
     pub(super) run: String,
     pub(super) processes: u32,
     pub(super) callers: u32,
@@ -120,6 +120,7 @@ pub(super) struct StretchBody {
 pub(super) struct FormulaBody {
     pub(super) sync_interval_us: u64,
     pub(super) round_trip_us: u64,
+    pub(super) outage_us: u64,
     pub(super) staleness_us: u64,
     pub(super) offered: Vec<Option<u64>>,
 }
@@ -160,11 +161,7 @@ impl Summary {
                 Some(_) => Vec::new(),
                 None => levels.map(|level| level.limit().to_string()).collect(),
             },
-            mode: match policy.mode() {
-                Mode::Background => "background",
-                Mode::Lease => "lease",
-                _ => "exact",
-            },
+            mode: plan.mode.clone(),
             run: plan.run.clone(),
             processes: plan.processes,
             callers: plan.callers,
@@ -193,8 +190,18 @@ impl Summary {
             evicted: counted.evicted,
             latency_us: Percentiles::of(&counted.waits),
             verdict: VerdictBody::new(judged, counted.unrecorded, losses),
-            bins: Bins::new(plan.bin, &counted.bins),
+            bins: Bins::new(plan.bin, reached(&counted.bins, gathered.interrupted)),
         }
+    }
+}
+
+/// The parts that a run has come to.
+fn reached(bins: &[Bin], interrupted: bool) -> &[Bin] {
+    let is_empty = |bin: &Bin| bin.offered == 0 && bin.admitted == 0;
+    let last = bins.iter().rposition(|bin| !is_empty(bin));
+    match interrupted {
+        true => &bins[..=last.unwrap_or(0)],
+        false => bins,
     }
 }
 
@@ -301,6 +308,7 @@ impl From<&Formula> for FormulaBody {
         Self {
             sync_interval_us: us(formula.sync_interval),
             round_trip_us: us(formula.round_trip),
+            outage_us: us(formula.outage),
             staleness_us: us(formula.staleness),
             offered: formula.offered.clone(),
         }

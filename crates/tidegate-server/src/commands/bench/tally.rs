@@ -83,8 +83,16 @@ pub(super) struct Counted {
     pub(super) offered_whole: bool,
     /// From the start to the last answer.
     pub(super) length: Duration,
-    /// The longest that the store took to answer a question of its own.
+    pub(super) told: Told,
+}
+
+/// How long what a node has to tell others may have been on its way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Told {
+    /// The longest that a question took, from when it should have been put.
     pub(super) round_trip: Duration,
+    /// The longest that no question had an answer.
+    pub(super) outage: Duration,
 }
 
 /// How many checks had an answer from a source.
@@ -116,6 +124,8 @@ pub(super) struct Tally {
     bin: Duration,
     offered_bin: Option<Duration>,
     most_decisions: u64,
+    /// Whether checks have times of their own.
+    is_open: bool,
 }
 
 /// Whether the bound speaks of what this source admits.
@@ -141,7 +151,7 @@ impl Counted {
             unrecorded: 0,
             offered_whole: true,
             length: Duration::ZERO,
-            round_trip: Duration::ZERO,
+            told: Told::default(),
         }
     }
 
@@ -175,7 +185,8 @@ impl Counted {
         self.unrecorded += other.unrecorded;
         self.offered_whole &= other.offered_whole;
         self.length = self.length.max(other.length);
-        self.round_trip = self.round_trip.max(other.round_trip);
+        self.told.round_trip = self.told.round_trip.max(other.told.round_trip);
+        self.told.outage = self.told.outage.max(other.told.outage);
     }
 
     /// Checks that had an answer.
@@ -219,6 +230,7 @@ impl Tally {
             bin: plan.bin,
             offered_bin: plan.offered_bin,
             most_decisions: plan.most_decisions,
+            is_open: plan.rate.is_some(),
         }
     }
 
@@ -239,7 +251,9 @@ impl Tally {
         } = outcome;
         self.began(intended, answered - intended);
         let lateness = sent - intended;
-        wire::note(&mut self.counted.lateness, wire::nanos(lateness), 1);
+        if self.is_open {
+            wire::note(&mut self.counted.lateness, wire::nanos(lateness), 1);
+        }
         self.counted.late += u64::from(lateness >= LATE);
         self.counted.length = self.counted.length.max(answered);
         self.counted.keys[(key / 64) as usize] |= 1 << (key % 64);
@@ -323,5 +337,63 @@ impl Tally {
                 false => self.counted.offered_whole = false,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::plan;
+    use super::*;
+
+    fn outcome(source: Source, sent_ms: u64) -> Outcome {
+        Outcome {
+            key: 0,
+            intended: Duration::from_millis(sent_ms / 2),
+            sent: Duration::from_millis(sent_ms),
+            answered: Duration::from_millis(sent_ms + 10),
+            answer: Answer::Decided {
+                source,
+                allowed: true,
+                at_us: sent_ms,
+            },
+        }
+    }
+
+    #[test]
+    fn decisions_beyond_the_bound_on_them_are_counted_and_not_kept() {
+        let mut tally = Tally::new(&Plan {
+            most_decisions: 2,
+            ..plan()
+        });
+        for source in [Source::Store, Source::ErrorPolicy, Source::Local] {
+            tally.add(&mut (0..3).map(|ms| outcome(source, ms)).collect());
+        }
+        assert_eq!(tally.decisions.len(), 2);
+        assert_eq!(tally.counted.unrecorded, 1);
+        assert_eq!(tally.counted.admitted(), 9);
+    }
+
+    #[test]
+    fn latencies_count_from_when_a_check_should_have_begun() {
+        let mut tally = Tally::new(&Plan {
+            rate: Some(1.0),
+            ..plan()
+        });
+        tally.add(&mut vec![outcome(Source::Store, 400)]);
+        let intended = [500, 600].map(Duration::from_millis);
+        tally.unsent(intended.into_iter(), Duration::from_millis(900));
+        let counted = &tally.counted;
+        let ms = |histogram: &Histogram<u64>| -> Vec<u64> {
+            let values = histogram.iter_recorded();
+            values
+                .map(|it| it.value_iterated_to() / 1_000_000)
+                .collect()
+        };
+        assert_eq!(ms(&counted.waits), [210, 300, 400]);
+        assert_eq!(ms(&counted.lateness), [200, 300, 400]);
+        assert_eq!((counted.late, counted.unsent), (1, 2));
+        let offered: Vec<u64> = counted.bins.iter().map(|bin| bin.offered).collect();
+        assert_eq!(offered, [0, 0, 1, 0, 0, 1, 1, 0, 0, 0]);
+        assert_eq!(counted.bins[4].admitted, 1);
     }
 }

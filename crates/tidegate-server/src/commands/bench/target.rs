@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tidegate::{Config, ConfigErrors, Limit, Policy, StoreUrl};
+use tidegate::{Config, ConfigErrors, Limit, Mode, Policy, StoreUrl};
 
 use super::server;
 use crate::cli::Bench;
@@ -37,6 +37,15 @@ pub(super) enum Target {
     Server { url: String, timeout_ms: u64 },
 }
 
+/// What is put to the test.
+#[derive(Debug, Clone)]
+pub(super) struct Subject {
+    pub(super) target: Target,
+    /// What it is held to. Of a server: as one node of its own.
+    pub(super) policy: Policy,
+    pub(super) mode: String,
+}
+
 /// The flags that a config or a server has its own say on.
 pub(super) fn beside(arguments: &Bench) -> Option<&'static str> {
     let flags = [
@@ -51,8 +60,8 @@ pub(super) fn beside(arguments: &Bench) -> Option<&'static str> {
     given.next().map(|(flag, _)| flag)
 }
 
-/// Whom the command line means, and the policy that is put to the test.
-pub(super) async fn find(arguments: &Bench) -> anyhow::Result<(Target, Policy)> {
+/// Whom the command line means, and under which policy.
+pub(super) async fn find(arguments: &Bench) -> anyhow::Result<Subject> {
     let url = arguments.url.as_deref();
     if let Some(url) = url
         && ["http:", "https:", "unix:"]
@@ -79,7 +88,16 @@ pub(super) async fn find(arguments: &Bench) -> anyhow::Result<(Target, Policy)> 
             arguments.processes
         );
     }
-    Ok((target, policy))
+    let mode = match policy.mode() {
+        Mode::Background => "background",
+        Mode::Lease => "lease",
+        _ => "exact",
+    };
+    Ok(Subject {
+        target,
+        policy,
+        mode: mode.into(),
+    })
 }
 
 impl Target {

@@ -15,7 +15,7 @@ use tokio::time::interval;
 use super::asker::{Asked, Asker};
 use super::callers::Run;
 use super::plan::{Go, Plan, Said};
-use super::wire;
+use super::{probe, wire};
 
 /// How often a process says how far it is.
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -48,10 +48,23 @@ pub(in super::super) async fn run() -> anyhow::Result<ExitCode> {
     });
     let before = asked.store_errors();
     let telling = tokio::spawn(progress(Arc::clone(&run)));
+    let probing = probing(&run, &asked).map(tokio::spawn);
     run.run(askers).await;
-    telling.abort();
-    drop(telling.await);
+    for task in [Some(telling), probing].into_iter().flatten() {
+        task.abort();
+        drop(task.await);
+    }
     finish(&run, &asked, &before)
+}
+
+/// Where the bound depends on it: how long the store takes to be told something.
+fn probing(run: &Arc<Run>, asked: &Asked) -> Option<impl Future<Output = ()> + use<>> {
+    match asked {
+        Asked::Store(limiter) if run.plan.offered_bin.is_some() => {
+            Some(probe::run(Arc::clone(run), Arc::clone(limiter)))
+        }
+        _ => None,
+    }
 }
 
 async fn line(lines: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
