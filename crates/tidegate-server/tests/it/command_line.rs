@@ -168,7 +168,9 @@ fn colors_are_for_terminals_and_for_who_wants_them() {
         let output = command.output().expect("script, of every Linux");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let serve = "serve --http 127.0.0.1:0 --drain 0 & sleep 0.5; kill -TERM $!; wait $!";
+    // It listens when the file is there, and is told to stop some time after that.
+    let serve = "serve --http unix:there --drain 0 & \
+                 while ! [ -S there ]; do sleep 0.1; done; sleep 0.5; kill -TERM $!; wait $!";
     for arguments in ["--help", serve] {
         assert!(
             on_a_terminal(arguments, None).contains('\u{1b}'),

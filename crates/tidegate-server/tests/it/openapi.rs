@@ -90,12 +90,12 @@ headers = ["l", "r", "m"]
 [[policies.levels]]
 name = "a"
 key = "{key}"
-limit = "5/10s"
+limit = "5/1h"
 algorithm = "sliding_log"
 [[policies.levels]]
 name = "b"
 key = "{key}:{x}"
-limit = "2/10s"
+limit = "2/1h"
 algorithm = "sliding_window"
 
 [[policies]]

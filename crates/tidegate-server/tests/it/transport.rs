@@ -263,7 +263,7 @@ async fn ten_over_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'st
 
 #[tokio::test]
 async fn http2_is_told_to_go_away_and_answered_until_then() {
-    let mut server = Start::new("").argument("--drain").argument("1").start();
+    let mut server = Start::new("").argument("--drain").argument("3").start();
     let stream = TcpStream::connect(server.address()).await;
     let mut sender = connect_http2(stream.expect("a server")).await;
     server.signal("TERM");

@@ -62,7 +62,7 @@ pub(crate) fn send(port: u16, method: &str, target: &str, headers: &[(&str, &str
 pub(crate) fn exchange(port: u16, request: &[u8]) -> Response {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("somebody who listens");
     stream
-        .set_read_timeout(Some(Duration::from_secs(10)))
+        .set_read_timeout(Some(Duration::from_secs(60)))
         .expect("a time that is not zero");
     stream.write_all(request).expect("somebody who reads");
     let mut bytes = Vec::new();

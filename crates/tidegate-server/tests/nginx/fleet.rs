@@ -25,7 +25,7 @@ fn two_nginx_and_two_tidegates_on_one_redis_share_one_limit() {
         })
         .sum()
     });
-    assert_eq!(passed, 40, "of 200");
+    assert_eq!(passed, 40, "bound broken: of 200");
     for tidegate in &tidegates {
         let asked = tidegate.metric("tidegate_decisions_total", "");
         assert!(asked >= 100.0, "each has answered for its nginx: {asked}");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How long a program may take for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder that goes with its owner.
 pub(crate) struct Folder(PathBuf);
@@ -59,6 +59,11 @@ impl Process {
         let signal = format!("-{signal}");
         let status = Command::new("kill").args([&signal, &id]).status();
         assert!(status.expect("`kill`").success(), "{} is gone", self.name);
+        // A signal is on its way for a moment, in which the process still answers.
+        let state = || std::fs::read_to_string(format!("/proc/{id}/stat"));
+        while signal == "-STOP" && !state().expect("a process that runs").contains(") T ") {
+            std::thread::yield_now();
+        }
     }
 
     /// As if the power went.

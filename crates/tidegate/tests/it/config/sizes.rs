@@ -13,7 +13,7 @@ const SIZE: usize = if cfg!(debug_assertions) {
 };
 
 /// Far more than it takes, even on a busy machine.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(30);
 
 fn answered_soon(what: &str, text: &str) -> Result<Config, String> {
     let start = Instant::now();
