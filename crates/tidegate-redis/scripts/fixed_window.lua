@@ -65,6 +65,23 @@ end
 redis.call('SET', @key, struct.pack('<BI7I7I6I4I6', 2, era@, now, left@, used@, window@),
   'PXAT', string.format('%d', (now + left@ + 999) / 1000))
 
+--@flush
+-- ARGV   [3] what is left of the node's window, [4] whether the node has opened it (1) or
+--        heard of it (0)
+if cost > 0 then
+  if epoch@ == 1 then
+    if used@ == 0 then left@ = window@ - now % window@ end
+  elseif used@ == 0 or ARGV[4] == '1' then
+    -- Of two windows, the later end.
+    left@ = math.max(1, left@, math.min(ARGV[3] + 0, window@))
+  end
+  used@ = math.min(used@ + cost, 4294967295)
+end
+if cost > 0 or outdated@ then
+  --+write
+end
+reply[@+1], reply[@+2], reply[@+3] = used@, left@, era@
+
 --@refund
 local _, window@ = struct.unpack('<I4I6B', @argument)
 --+state

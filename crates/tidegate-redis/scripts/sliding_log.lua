@@ -256,6 +256,16 @@ do
   reply[@+3] = refused and admitted == 0 and log_retry(log@, limit@, cost) or 0
 end
 
+--@flush
+do
+  -- Totals are three bytes long.
+  local added = math.max(0, math.min(cost, 16000000 - log@.used))
+  if added > 0 or log@.outdated then log_write(log@, now, limit@, added) end
+  local reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
+  local retry = log@.used >= limit@ and log_retry(log@, limit@, 1) or 0
+  reply[@+1], reply[@+2], reply[@+3], reply[@+4] = log@.used, reset, retry, log@.raw
+end
+
 --@refund
 do
   local _, window = struct.unpack('<I4I6', @argument)

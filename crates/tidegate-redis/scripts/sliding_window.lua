@@ -98,6 +98,23 @@ redis.call('SET', @key,
   struct.pack('<BI7I7I7I4I4I6I6', 3, era@, old_era@, now, before@, used@, elapsed@, window@),
   'PXAT', string.format('%d', (now + reset + 999) / 1000))
 
+--@flush
+-- ARGV   [3] how much of it in the node's last window, [4] how much of its window has
+--        elapsed
+if used@ == 0 then era@ = now end
+if cost > 0 then
+  local last = ARGV[3] + 0
+  local this = cost - last
+  -- An edge has passed on the way.
+  if ARGV[4] - elapsed@ > window@ / 2 then last, this = this, 0 end
+  before@ = math.min(before@ + last, 1073741823)
+  used@ = math.min(used@ + this, 1073741823)
+end
+if cost > 0 or outdated@ then
+  --+write
+end
+reply[@+1], reply[@+2], reply[@+3], reply[@+4] = before@, used@, elapsed@, era@
+
 --@refund
 local _, window@ = struct.unpack('<I4I6', @argument)
 --+state

@@ -10,14 +10,12 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
-use tidegate::algorithm::{
-    FixedWindow, FixedWindowState, Outcome, SlidingLog, SlidingWindow, SlidingWindowState, Span,
-    TokenBucket, TokenBucketState, Used,
-};
+use tidegate::algorithm::Span;
 use tidegate::{
     Align, Charge, Cost, Decision, Keys, Kind, LevelOutcome, Limit, Policy, Receipt, Source,
 };
 
+use crate::count::Count;
 use crate::script::{Script, Scripts, Task};
 
 /// More microseconds than any bucket holds.
@@ -214,20 +212,21 @@ pub(crate) fn decisions(
     asked: usize,
     reply: &[i64],
 ) -> Result<Vec<Decision>, BadReply> {
-    let mut numbers = Numbers(reply);
+    let mut numbers = Numbers::new(reply);
     let now_us = numbers.next()?;
     let admitted = usize::try_from(numbers.next()?).map_err(|_| BadReply)?;
     let mut levels: SmallVec<[State<'_>; 4]> = SmallVec::new();
     for limit in limits {
         levels.push(State::read(limit, now_us, &mut numbers)?);
     }
-    if !numbers.0.is_empty() || admitted > asked {
+    numbers.end()?;
+    if admitted > asked {
         return Err(BadReply);
     }
     let mut decisions = Vec::with_capacity(asked.max(1));
     for _ in 0..admitted {
         for level in &mut levels {
-            level.charge(cost);
+            level.count.charge(level.limit, cost);
         }
         let outcomes = levels.iter().map(|level| level.outcome(cost, true));
         let charged = charge != Charge::Nothing;
@@ -240,7 +239,10 @@ pub(crate) fn decisions(
         ));
     }
     if admitted < asked.max(1) {
-        let admits: SmallVec<[bool; 4]> = levels.iter().map(|level| level.admits(cost)).collect();
+        let admits: SmallVec<[bool; 4]> = levels
+            .iter()
+            .map(|it| it.count.admits(it.limit, cost))
+            .collect();
         let denied_by = admits.iter().position(|admits| !admits);
         if denied_by.is_none() && charge != Charge::Nothing {
             return Err(BadReply);
@@ -248,7 +250,7 @@ pub(crate) fn decisions(
         if charge == Charge::Always {
             for (level, admits) in levels.iter_mut().zip(&admits) {
                 if !admits {
-                    level.saturate(cost);
+                    level.count.saturate(level.limit, cost);
                 }
             }
         }
@@ -261,161 +263,50 @@ pub(crate) fn decisions(
 }
 
 /// The numbers of a reply, one after the other.
-struct Numbers<'r>(&'r [i64]);
+pub(crate) struct Numbers<'r>(&'r [i64]);
 
-impl Numbers<'_> {
-    fn next(&mut self) -> Result<u64, BadReply> {
+impl<'r> Numbers<'r> {
+    pub(crate) fn new(reply: &'r [i64]) -> Self {
+        Self(reply)
+    }
+
+    pub(crate) fn next(&mut self) -> Result<u64, BadReply> {
         let (first, rest) = self.0.split_first().ok_or(BadReply)?;
         self.0 = rest;
         u64::try_from(*first).map_err(|_| BadReply)
     }
 
-    fn next_u32(&mut self) -> Result<u32, BadReply> {
+    pub(crate) fn next_u32(&mut self) -> Result<u32, BadReply> {
         u32::try_from(self.next()?).map_err(|_| BadReply)
+    }
+
+    /// There must not be any more.
+    pub(crate) fn end(&self) -> Result<(), BadReply> {
+        match self.0 {
+            [] => Ok(()),
+            _ => Err(BadReply),
+        }
     }
 }
 
-/// A level's state, and the mark of a charge now.
-enum State<'l> {
-    TokenBucket(&'l TokenBucket, TokenBucketState, u64),
-    FixedWindow(&'l FixedWindow, FixedWindowState, u64),
-    SlidingWindow(&'l SlidingWindow, SlidingWindowState, u64),
-    SlidingLog(&'l SlidingLog, LogState),
-    Block,
-}
-
-/// What a script tells of a log: the events themselves stay where they are.
-#[derive(Clone, Copy)]
-struct LogState {
-    used: u32,
-    reset_after_us: u64,
-    /// For a cost that is refused after all that are admitted.
-    retry_after_us: u64,
-    raw_us: u64,
+/// A level's count, and the mark of a charge now.
+struct State<'l> {
+    limit: &'l Limit,
+    count: Count,
+    mark: u64,
 }
 
 impl<'l> State<'l> {
     fn read(limit: &'l Limit, now_us: u64, numbers: &mut Numbers<'_>) -> Result<Self, BadReply> {
-        Ok(match limit.kind() {
-            Kind::TokenBucket(limit) => {
-                let debt = Span {
-                    us: numbers.next()?,
-                    parts: numbers.next_u32()?,
-                };
-                let state = TokenBucketState {
-                    debt,
-                    last_us: now_us,
-                };
-                Self::TokenBucket(limit, state, numbers.next()?)
-            }
-            Kind::FixedWindow(limit) => {
-                let state = FixedWindowState {
-                    count: numbers.next_u32()?,
-                    left_us: numbers.next()?,
-                    last_us: now_us,
-                };
-                Self::FixedWindow(limit, state, numbers.next()?)
-            }
-            Kind::SlidingWindow(limit) => {
-                let state = SlidingWindowState {
-                    prev: numbers.next_u32()?,
-                    cur: numbers.next_u32()?,
-                    elapsed_us: numbers.next()?,
-                    last_us: now_us,
-                };
-                if state.elapsed_us >= limit.rate().window_us() {
-                    return Err(BadReply);
-                }
-                Self::SlidingWindow(limit, state, numbers.next()?)
-            }
-            Kind::SlidingLog(limit) => {
-                let state = LogState {
-                    used: numbers.next_u32()?,
-                    reset_after_us: numbers.next()?,
-                    retry_after_us: numbers.next()?,
-                    raw_us: numbers.next()?,
-                };
-                Self::SlidingLog(limit, state)
-            }
-            Kind::Block => Self::Block,
-        })
-    }
-
-    fn admits(&self, cost: Cost) -> bool {
-        match self {
-            Self::TokenBucket(limit, state, _) => limit.admits(state, cost),
-            Self::FixedWindow(limit, state, _) => limit.admits(state, cost),
-            Self::SlidingWindow(limit, state, _) => limit.admits(state, cost),
-            Self::SlidingLog(limit, state) => {
-                let left = limit.rate().requests().checked_sub(state.used);
-                left.is_some_and(|left| cost.get() <= left)
-            }
-            Self::Block => false,
-        }
-    }
-
-    fn charge(&mut self, cost: Cost) {
-        match self {
-            Self::TokenBucket(limit, state, _) => *state = limit.charge(*state, cost),
-            Self::FixedWindow(limit, state, _) => *state = limit.charge(*state, cost),
-            Self::SlidingWindow(limit, state, _) => *state = limit.charge(*state, cost),
-            Self::SlidingLog(limit, state) => state.add(limit, cost.get()),
-            Self::Block => {}
-        }
-    }
-
-    /// After a refusal that was counted all the same.
-    fn saturate(&mut self, cost: Cost) {
-        match self {
-            Self::TokenBucket(limit, state, _) => *state = limit.saturate(*state, cost),
-            Self::FixedWindow(limit, state, _) => *state = limit.saturate(*state, cost),
-            Self::SlidingWindow(limit, state, _) => *state = limit.saturate(*state, cost),
-            Self::SlidingLog(limit, state) => {
-                let left = limit.rate().requests().saturating_sub(state.used);
-                let added = cost.get().min(left);
-                if added > 0 {
-                    state.add(limit, added);
-                }
-            }
-            Self::Block => {}
-        }
+        let (count, mark) = Count::read(limit, now_us, numbers)?;
+        Ok(Self { limit, count, mark })
     }
 
     fn outcome(&self, cost: Cost, admitted: bool) -> LevelOutcome {
-        let (outcome, mark) = match self {
-            Self::TokenBucket(limit, state, era) => (limit.outcome(state, cost, admitted), *era),
-            Self::FixedWindow(limit, state, era) => (limit.outcome(state, cost, admitted), *era),
-            Self::SlidingWindow(limit, state, era) => (limit.outcome(state, cost, admitted), *era),
-            Self::SlidingLog(limit, state) => (state.outcome(limit, cost, admitted), state.raw_us),
-            Self::Block => (Outcome::BLOCKED, 0),
-        };
         LevelOutcome {
-            outcome,
+            outcome: self.count.outcome(self.limit, cost, admitted),
             cost,
-            mark,
-        }
-    }
-}
-
-impl LogState {
-    fn add(&mut self, limit: &SlidingLog, cost: u32) {
-        self.used = self.used.saturating_add(cost);
-        self.reset_after_us = limit.rate().window_us();
-    }
-
-    fn outcome(&self, limit: &SlidingLog, cost: Cost, admitted: bool) -> Outcome {
-        let requests = limit.rate().requests();
-        Outcome {
-            limit: requests,
-            used: Used::requests(self.used),
-            retry_after_us: if admitted {
-                Some(0)
-            } else if cost.get() > requests {
-                None
-            } else {
-                Some(self.retry_after_us)
-            },
-            reset_after_us: self.reset_after_us,
+            mark: self.mark,
         }
     }
 }

@@ -11,4 +11,5 @@ mod pitfalls;
 mod random;
 mod scenarios;
 mod spread;
+mod told;
 mod written;

@@ -136,14 +136,14 @@ impl ErrorKind {
     /// about ourselves.
     #[must_use]
     pub const fn speaks_of_the_store(self) -> bool {
-        !matches!(
+        !self.is_about_a_key() && !matches!(self, Self::QueueFull | Self::BreakerOpen)
+    }
+
+    /// Whether it says something about one key, or one script.
+    pub(crate) const fn is_about_a_key(self) -> bool {
+        matches!(
             self,
-            Self::QueueFull
-                | Self::BreakerOpen
-                | Self::TryAgain
-                | Self::Moved
-                | Self::WrongType
-                | Self::Script
+            Self::TryAgain | Self::Moved | Self::WrongType | Self::Script
         )
     }
 }

@@ -24,8 +24,10 @@
 mod configured;
 mod limiter;
 
+mod background;
 mod custom;
 mod local;
+mod prints;
 mod refusals;
 mod shared;
 
@@ -47,6 +49,7 @@ mod retry;
 
 mod acks;
 mod call;
+mod count;
 mod lane;
 mod script;
 

@@ -3,11 +3,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::time::Duration;
 
 use tidegate::{
     Attributes, Charge, CheckError, Cost, Decisions, Explained, MemoryStore, PoliciesError, Policy,
     PolicyDecision, PolicyLimiter, Receipt, Which,
 };
+use tokio::time::Instant;
 
 use crate::configured::SetupError;
 use crate::error::StoreError;
@@ -288,6 +290,11 @@ impl SharedLimiter {
             return Ok(self.memory.refund(policy, attributes, receipt)?);
         };
         let keys = shared.keys(attributes, Cost::ONE)?;
+        if let Some(background) = &shared.background
+            && background.give_back(&keys, receipt)
+        {
+            return Ok(());
+        }
         let refunded = shared.store.refund(&keys, receipt).await;
         shared.forget_refusals(&keys);
         Ok(refunded?)
@@ -308,7 +315,10 @@ impl SharedLimiter {
         };
         let prefix = shared.store.prefix();
         let keys = shared.policy.stored_keys(attributes, which, prefix)?;
-        let forgotten = shared.store.delete(keys).await;
+        let forgotten = shared.store.delete(keys.clone()).await;
+        if let Some(background) = &shared.background {
+            background.forget(&keys);
+        }
         // One level may be named without the attributes of the others.
         match shared.policy.keys(attributes) {
             Ok(keys) => shared.forget_refusals(&keys),
@@ -319,6 +329,20 @@ impl SharedLimiter {
             local.reset(policy, attributes, which)?;
         }
         Ok(forgotten)
+    }
+
+    /// Tells the stores all that was admitted in the mode `background`: whether that was
+    /// done within this time. For the end of a program; what is not told is lost with it.
+    pub async fn flush(&self, within: Duration) -> bool {
+        let deadline = Instant::now() + within;
+        let mut told = true;
+        for shared in self.shared.values() {
+            if let Some(background) = &shared.background {
+                let left = deadline.saturating_duration_since(Instant::now());
+                told &= background.flush(left).await;
+            }
+        }
+        told
     }
 
     /// Every level as it stands for these attributes, with its settings, charging

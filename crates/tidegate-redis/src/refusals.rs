@@ -10,7 +10,6 @@
 //! A state machine without a clock of its own.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +17,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::algorithm::Outcome;
 use tidegate::{Cost, Decision, Keys, LevelKey, LevelOutcome};
+
+use crate::prints::{Print, Prints, part};
 
 /// The keys remembered at once: this many in each of so many parts. More of them are
 /// asked for.
@@ -33,7 +34,7 @@ pub(crate) struct Refusals {
     held: AtomicUsize,
     /// How often some were forgotten: an answer from before that says nothing.
     forgotten: AtomicU64,
-    seeds: [RandomState; 2],
+    prints: Prints,
 }
 
 /// Some of the keys, and when those that were over were last looked for.
@@ -42,9 +43,6 @@ struct Shard {
     keys: HashMap<Print, Refusal>,
     swept: Option<Duration>,
 }
-
-/// A key by two hashes: so long that no two keys meet.
-type Print = [u64; 2];
 
 #[derive(Debug, Clone, Copy)]
 struct Refusal {
@@ -73,7 +71,7 @@ impl Refusals {
             shards: Default::default(),
             held: AtomicUsize::new(0),
             forgotten: AtomicU64::new(0),
-            seeds: [RandomState::new(), RandomState::new()],
+            prints: Prints::default(),
         }
     }
 
@@ -84,7 +82,7 @@ impl Refusals {
             return known;
         }
         for key in keys.iter() {
-            let print = self.print(&key);
+            let print = self.prints.of(&key);
             let refusal = self.shard(print).keys.get(&print).copied();
             let refusal = refusal.filter(|refusal| refusal.cost == cost);
             if let Some(outcome) = refusal.and_then(|refusal| refusal.at(now, self.longest)) {
@@ -133,7 +131,7 @@ impl Refusals {
                 told: now,
                 outcome,
             };
-            let print = self.print(&key);
+            let print = self.prints.of(&key);
             let mut shard = self.shard(print);
             let before = shard.keys.len();
             shard.make_room(sent.at, self.longest);
@@ -151,7 +149,7 @@ impl Refusals {
     pub(crate) fn forget(&self, keys: &Keys<'_>) {
         self.forgotten.fetch_add(1, Relaxed);
         for key in keys.iter() {
-            let print = self.print(&key);
+            let print = self.prints.of(&key);
             if self.shard(print).keys.remove(&print).is_some() {
                 self.held.fetch_sub(1, Relaxed);
             }
@@ -168,15 +166,8 @@ impl Refusals {
         }
     }
 
-    fn print(&self, key: &LevelKey<'_>) -> Print {
-        let text = key.text();
-        let identity = (key.level().name(), &*text);
-        self.seeds.each_ref().map(|seed| seed.hash_one(identity))
-    }
-
     fn shard(&self, print: Print) -> MutexGuard<'_, Shard> {
-        let index = usize::try_from(print[1] % SHARDS as u64).unwrap_or(0);
-        let shard = self.shards[index].lock();
+        let shard = self.shards[part(print, SHARDS)].lock();
         shard.unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -40,6 +40,8 @@ pub(crate) enum Task {
     CheckCounting,
     /// Give back.
     Refund,
+    /// Count what was admitted elsewhere.
+    Flush,
 }
 
 /// Where a script's time comes from.
@@ -89,6 +91,7 @@ impl Scripts {
 
 const CHECK: &str = include_str!("../scripts/check.lua");
 const REFUND: &str = include_str!("../scripts/refund.lua");
+const FLUSH: &str = include_str!("../scripts/flush.lua");
 const STATE: &str = include_str!("../scripts/state.lua");
 
 fn fragment(algorithm: Algorithm) -> &'static str {
@@ -107,6 +110,7 @@ fn assemble(task: Task, shape: &[Algorithm], time: Time) -> String {
     let skeleton = match task {
         Task::Check | Task::CheckCounting => CHECK,
         Task::Refund => REFUND,
+        Task::Flush => FLUSH,
     };
     let mut text = String::new();
     for line in code(skeleton) {
@@ -163,8 +167,9 @@ fn levels(task: Task, shape: &[Algorithm], section: &str) -> String {
     let (mut keys, mut reply) = (0, 2);
     for (level, algorithm) in shape.iter().enumerate() {
         keys += usize::from(*algorithm != Algorithm::Block);
-        // A check has one argument a level, a refund two.
+        // A check has one argument a level, a refund two, and what is told has one level.
         let argument = match task {
+            Task::Flush => 1,
             Task::Refund => 1 + 2 * keys,
             Task::Check | Task::CheckCounting => 2 + keys,
         };

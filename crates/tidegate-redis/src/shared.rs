@@ -3,15 +3,17 @@
 //! nowhere else.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::algorithm::{Outcome, Used};
 use tidegate::{
-    Attributes, Charge, CheckError, Cost, Decision, Keys, Kind, LevelOutcome, Limit, OnError,
+    Attributes, Charge, CheckError, Cost, Decision, Keys, Kind, LevelOutcome, Limit, Mode, OnError,
     Policy, PolicyDecision, PolicyLimiter, Source,
 };
 use tokio::time::Instant;
 
+use crate::background::Background;
 use crate::call::Prepared;
 use crate::configured::SetupError;
 use crate::custom::Custom;
@@ -31,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) custom: Option<Custom>,
     /// Decides when the store cannot, under `on_error = "local"`.
     pub(crate) local: Option<PolicyLimiter>,
+    /// Decides in place of the store, which is told later.
+    pub(crate) background: Option<Arc<Background>>,
     /// What need not be asked again for a moment.
     refusals: Option<Refusals>,
     /// Their time is counted from here.
@@ -63,9 +67,15 @@ impl Shared {
         // A refusal that is counted has to be told to the store.
         let memory = match charge {
             Charge::Always => Duration::ZERO,
+            _ if policy.mode() != Mode::Exact => Duration::ZERO,
             _ => policy.refusal_memory(),
         };
+        let background = (policy.mode() == Mode::Background).then(|| {
+            let before = before.and_then(|before| before.background.as_ref());
+            Background::new(&policy, &store, before)
+        });
         Ok(Self {
+            background,
             prepared: store.prepare(&policy, charge),
             policy,
             store,
@@ -116,6 +126,12 @@ impl Shared {
                 return Err(StoreError::new(ErrorKind::Script, detail));
             }
             return custom.decide(&self.store, &self.policy, keys, cost).await;
+        }
+        if let Some(background) = &self.background
+            && charge == Charge::Admitted
+            && let Some(decision) = background.decide(keys, cost)
+        {
+            return Ok(self.decision(keys, decision));
         }
         let refusals = self.refusals.as_ref();
         let refusals = refusals.filter(|_| charge == Charge::Admitted);

@@ -305,15 +305,40 @@ impl RedisStore {
         keys: Vec<String>,
         arguments: Vec<Vec<u8>>,
     ) -> Result<Value, StoreError> {
+        let timeout = self.0.timeout;
+        self.script_within(script, keys, arguments, timeout).await
+    }
+
+    /// Runs a script that may take so long, or the timeout where that is longer.
+    pub(crate) async fn script_within(
+        &self,
+        script: Arc<Script>,
+        keys: Vec<String>,
+        arguments: Vec<Vec<u8>>,
+        within: Duration,
+    ) -> Result<Value, StoreError> {
         let question = Question::Script {
             script,
             keys,
             arguments,
         };
-        match self.run(question).await? {
+        match self
+            .run_within(question, within.max(self.0.timeout))
+            .await?
+        {
             Answer::Value(value) => Ok(value),
             Answer::Decision(_) => Err(StoreError::new(ErrorKind::Script, "no value")),
         }
+    }
+
+    /// The script for a task on one level.
+    pub(crate) fn known_script(&self, task: Task, limit: &Limit) -> Arc<Script> {
+        self.0.scripts.get(task, [limit])
+    }
+
+    /// Whether both are handles to the same connections.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Whether its keys are spread over many servers.
@@ -328,8 +353,12 @@ impl RedisStore {
     /// Puts a question, within the deadline, again where that is safe and may help; or
     /// not at all while the server for it keeps failing.
     async fn run(&self, question: Question) -> Result<Answer, StoreError> {
+        self.run_within(question, self.0.timeout).await
+    }
+
+    async fn run_within(&self, question: Question, within: Duration) -> Result<Answer, StoreError> {
         let inner = &self.0;
-        let deadline = Instant::now() + inner.timeout;
+        let deadline = Instant::now() + within;
         let question = Arc::new(question);
         let mut schedule = Schedule::default();
         // Whom to ask, whether for keys on their way to it, and what its breaker said.

@@ -15,6 +15,9 @@ pub enum Source {
     Store,
     /// The store, a moment ago: its refusal still holds.
     RefusalMemory,
+    /// This node, by its own count and what it last heard from the store: its numbers
+    /// are estimates.
+    Background,
     /// A limiter of this process, because the store could not.
     Local,
     /// Nobody: the store could not, and the policy says what to do then.
@@ -23,9 +26,10 @@ pub enum Source {
 
 impl Source {
     /// All of them, for those who count.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Store,
         Self::RefusalMemory,
+        Self::Background,
         Self::Local,
         Self::ErrorPolicy,
     ];
@@ -36,6 +40,7 @@ impl Source {
         match self {
             Self::Store => "store",
             Self::RefusalMemory => "refusal_memory",
+            Self::Background => "background",
             Self::Local => "local",
             Self::ErrorPolicy => "error_policy",
         }

@@ -226,7 +226,7 @@ impl Pair {
         Ok(Vec::<i64>::from_redis_value(reply)?)
     }
 
-    fn run(&mut self, task: Task, mut arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
+    pub(super) fn run(&mut self, task: Task, mut arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
         let script = self.scripts.get(task, &self.limits);
         arguments.push(self.now_us.to_string().into_bytes());
         let keyed = self.keys.iter().zip(&self.limits);

@@ -6,10 +6,10 @@ use super::pair::{Host, Pair};
 use crate::server::Server;
 
 /// A small generator of random numbers (splitmix64).
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -17,15 +17,15 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    fn index(&mut self, length: usize) -> usize {
+    pub(super) fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).expect("an index")
     }
 
-    fn chance(&mut self, percent: u64) -> bool {
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
@@ -41,7 +41,7 @@ impl Random {
     }
 
     /// Time goes on, by a little or a lot.
-    fn wait_us(&mut self) -> u64 {
+    pub(super) fn wait_us(&mut self) -> u64 {
         match self.below(10) {
             0..3 => 0,
             3..6 => self.below(1_000),
@@ -54,7 +54,7 @@ impl Random {
 }
 
 /// Limits from the ordinary to the edges of what can be counted.
-const LIMITS: &[&str] = &[
+pub(super) const LIMITS: &[&str] = &[
     "10r/s",
     "10r/s burst=3",
     "3/1001us",
@@ -106,7 +106,7 @@ const LOGS: &[&str] = &[
 ];
 
 /// How many times as many seeds as usual: `TIDEGATE_SEEDS=100` for a long search.
-fn more() -> u64 {
+pub(super) fn more() -> u64 {
     let more = std::env::var("TIDEGATE_SEEDS").ok();
     more.and_then(|more| more.parse().ok()).unwrap_or(1)
 }

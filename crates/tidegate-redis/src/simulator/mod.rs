@@ -6,10 +6,13 @@
 //! repetitions, pauses, crashes, steps of the clock, failovers that forget. The same
 //! seed gives the same run; one that fails is printed, and kept in [`tests`].
 
+mod fleet;
+mod fleet_tests;
 mod network;
 mod node;
 mod store;
 mod tests;
+mod told;
 mod world;
 
 /// Numbers that look random and are not.

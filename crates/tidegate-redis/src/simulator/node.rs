@@ -47,12 +47,7 @@ impl Node {
 
     /// What its clock reads.
     fn clock(&self, now: Duration) -> Duration {
-        let off = now.as_micros() * u128::from(self.drift.unsigned_abs()) / 1_000_000;
-        let off = Duration::from_micros(u64::try_from(off).unwrap_or(0));
-        match self.drift < 0 {
-            true => now - off,
-            false => now + off,
-        }
+        drifted(now, self.drift)
     }
 
     /// A request comes: whether it is refused from memory, or has to be asked for.
@@ -112,5 +107,15 @@ impl Node {
     /// The deadline of a question: whether it was still waited for.
     pub(super) fn give_up(&mut self, number: u64) -> bool {
         self.waiting.remove(&number).is_some()
+    }
+}
+
+/// A moment on a clock that runs wrong by so many parts in a million.
+pub(super) fn drifted(now: Duration, drift: i64) -> Duration {
+    let off = now.as_micros() * u128::from(drift.unsigned_abs()) / 1_000_000;
+    let off = Duration::from_micros(u64::try_from(off).unwrap_or(0));
+    match drift < 0 {
+        true => now - off,
+        false => now + off,
     }
 }

@@ -15,7 +15,7 @@ use super::world::{Outcome, Setting, run};
 const KEPT: [u64; 5] = [150, 467, 1_078, 3_562, 3_683];
 
 /// Some limit of every algorithm.
-fn some_limit(random: &mut Random) -> Limit {
+pub(super) fn some_limit(random: &mut Random) -> Limit {
     let requests = u32::try_from(random.within(1, 40)).expect("a few");
     let window = Duration::from_millis(random.one_of(&[20, 100, 1_000, 60_000]));
     let limit = Limit::per(requests, window);
@@ -29,6 +29,22 @@ fn some_limit(random: &mut Random) -> Limit {
     }
 }
 
+/// Whether windows lie on the grid of the clock. A step moves the grid; what they promise
+/// is then told on no clock that a record could have.
+pub(super) fn is_aligned(limit: &Limit) -> bool {
+    match limit.kind() {
+        Kind::FixedWindow(window) => window.align() == Align::Epoch,
+        Kind::SlidingWindow(_) => true,
+        _ => false,
+    }
+}
+
+/// The one seed that is asked for.
+pub(super) fn seed_alone() -> Option<u64> {
+    let seed = std::env::var("TIDEGATE_SEED").ok();
+    seed.and_then(|seed| seed.parse().ok())
+}
+
 /// Some run. In a calm one nothing happens that would make a remembered refusal wrong.
 fn some_setting(seed: u64, calm: bool, mutation: Mutation) -> Setting {
     let mut random = Random::new(seed ^ 0xfeed);
@@ -37,13 +53,6 @@ fn some_setting(seed: u64, calm: bool, mutation: Mutation) -> Setting {
         false => random.one_of(&[0, 0, 2, 20]),
     };
     let limit = some_limit(&mut random);
-    // A step moves the grid of windows that are aligned to the clock; what they promise
-    // is then told on no clock that a record could have.
-    let is_aligned = match limit.kind() {
-        Kind::FixedWindow(window) => window.align() == Align::Epoch,
-        Kind::SlidingWindow(_) => true,
-        _ => false,
-    };
     let clock_steps = trouble(&mut random);
     Setting {
         limit,
@@ -55,7 +64,7 @@ fn some_setting(seed: u64, calm: bool, mutation: Mutation) -> Setting {
         costs: random.within(1, 3),
         network: Network::some(&mut random),
         faults: random.one_of(&[0, 2, 20]),
-        clock_steps: if is_aligned { 0 } else { clock_steps },
+        clock_steps: if is_aligned(&limit) { 0 } else { clock_steps },
         failovers: trouble(&mut random),
         refunds: trouble(&mut random),
         drift: if calm { 0 } else { 500 },
@@ -71,7 +80,7 @@ fn judge(seed: u64, setting: &Setting, outcome: &Outcome) {
 }
 
 /// Runs seeds on two threads, and hands each of them on with what it came to.
-fn each(seeds: Range<u64>, check: impl Fn(u64) + Sync) {
+pub(super) fn each(seeds: Range<u64>, check: impl Fn(u64) + Sync) {
     let middle = seeds.start + (seeds.end - seeds.start) / 2;
     std::thread::scope(|scope| {
         for half in [seeds.start..middle, middle..seeds.end] {
@@ -88,10 +97,7 @@ fn exact_never_breaks_its_bound() {
         judge(seed, &setting, &outcome);
     };
     // One alone: TIDEGATE_SEED=3683 cargo test -p tidegate-redis --lib simulator
-    if let Some(seed) = std::env::var("TIDEGATE_SEED")
-        .ok()
-        .and_then(|it| it.parse().ok())
-    {
+    if let Some(seed) = seed_alone() {
         return check(seed);
     }
     KEPT.into_iter().for_each(check);

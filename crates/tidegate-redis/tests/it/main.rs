@@ -10,6 +10,7 @@ mod support;
 mod user;
 
 mod access;
+mod background;
 mod checks;
 mod custom;
 mod docs;

@@ -21,6 +21,9 @@ const MAX_CONNECTIONS: u32 = 10_000;
 /// How long requests under way may take once the listeners are closed.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
 
+/// How long a store may take to hear of the last decisions in the background.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// What all connections need.
 #[derive(Clone)]
 struct Shared {
@@ -110,7 +113,13 @@ pub async fn run(app: Arc<App>, listeners: Vec<Listener>, mut signals: Signals, 
             close.closed().await;
             room.acquire_many(MAX_CONNECTIONS).await.is_ok()
         };
-        timeout(LAST_REQUESTS, gone).await.is_ok()
+        let gone = timeout(LAST_REQUESTS, gone).await.is_ok();
+        // What was admitted in the background, the others should know.
+        let told = app.running().limiter.flush(LAST_WORDS).await;
+        if !told {
+            tracing::warn!("a store was not told all that was admitted in the background");
+        }
+        gone
     };
     let gone = tokio::select! {
         gone = gone => gone,

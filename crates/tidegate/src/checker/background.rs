@@ -13,13 +13,17 @@ use std::time::Duration;
 /// | algorithm | promise |
 /// | --- | --- |
 /// | token bucket | `B + N*t/W`, and for each other node `min(B + N*D/W, a(D))`, in any `t` |
-/// | fixed window | `N`, and for each other node `min(N, a(D))`, a window |
-/// | sliding window | the same for windows of the grid, and twice that in any `W` |
-/// | sliding log | the same in any `W` |
+/// | fixed window, aligned to the epoch | `N`, and for each other node `min(N, a(D))`, a window |
+/// | fixed window, from the first request | `N`, and for each other node `min(2N, a(D))`, a window: the nodes' windows need not begin together |
+/// | sliding window | `N`, and for each other node `min(N, a(D))`, for windows of the grid, and twice that in any `W` |
+/// | sliding log | `N`, and for each other node `min(N, a(D))`, in any `W` |
 ///
 /// Here `a(D)` is the most that the node was offered for a key in any stretch of length
 /// `D`. Which node is the one that the others are others to is not known from a record:
 /// it is taken to be the one with the smallest `a(D)`, so that the bound holds for each.
+///
+/// A store that loses its state forgets what was over the limit, too: each time, all of
+/// it may be admitted once more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Background {
     stale_us: u64,

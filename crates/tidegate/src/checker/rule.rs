@@ -50,15 +50,20 @@ pub(super) fn rules(
     // the limit.
     let unheard =
         |most: u128, request: u128| background.map_or(0, |nodes| nodes.unheard(most, request));
-    let window = |rate: crate::rate::Rate| {
+    let window_of = |rate: crate::rate::Rate, of_others: u64| {
         let requests = u64::from(rate.requests());
-        let more = u64::try_from(unheard(requests.into(), 1)).unwrap_or(u64::MAX);
-        let most = (requests * (u64::from(losses) + 1)).saturating_add(more);
+        let most = u128::from(requests * of_others);
+        let more = u64::try_from(unheard(most, 1)).unwrap_or(u64::MAX);
+        // What is forgotten may be given out again: with what was over the limit.
+        let most = requests
+            .saturating_add(more)
+            .saturating_mul(u64::from(losses) + 1);
         Window {
             most,
             length_us: rate.window_us(),
         }
     };
+    let window = |rate| window_of(rate, 1);
     match limit.kind() {
         Kind::TokenBucket(bucket) => {
             let request = u128::from(bucket.token_parts());
@@ -67,18 +72,20 @@ pub(super) fn rules(
             let stale_us = background.map_or(0, Background::staleness_us);
             let more = unheard(burst + refill * u128::from(stale_us), request);
             smallvec![Rule::Rate(Rate {
-                capacity: burst * (u128::from(losses) + 1) + more,
+                capacity: (burst + more) * (u128::from(losses) + 1),
                 refill,
                 request,
             })]
         }
         Kind::FixedWindow(fixed) => {
-            let window = window(fixed.rate());
             smallvec![match fixed.align() {
-                Align::Epoch => Rule::Aligned(window),
-                // Nodes that have not heard of each other open windows of their own.
-                Align::First if is_partial || background.is_some() => Rule::Partition(window),
-                Align::First => Rule::FromFirst(window),
+                Align::Epoch => Rule::Aligned(window(fixed.rate())),
+                // Nodes that have not heard of each other open windows of their own: one of
+                // a node's may have the end of one and the start of the next in it.
+                Align::First if is_partial || background.is_some() => {
+                    Rule::Partition(window_of(fixed.rate(), 2))
+                }
+                Align::First => Rule::FromFirst(window(fixed.rate())),
             }]
         }
         Kind::SlidingWindow(sliding) => {

@@ -61,7 +61,7 @@ impl Draft {
         if !self.levels.is_empty() {
             check_names(&levels, &mut problems);
         }
-        check_mode(self.settings.mode, &levels, &mut problems);
+        check_mode(&self.settings, &levels, &mut problems);
         let tag = self.tag(&levels, &mut problems);
         let overrides = self.cases(&levels, &mut problems);
         if !problems.0.is_empty() {
@@ -117,6 +117,10 @@ impl Draft {
         if self.settings.on_error == OnError::Local {
             let message = "\"local\" beside a script, which this process cannot run: expected \"allow\" or \"deny\"";
             problems.add(Place::Policy, "on_error", message.into());
+        }
+        if self.settings.mode == Mode::Background {
+            let message = "\"background\" beside a script, which decides alone: expected \"exact\"";
+            problems.add(Place::Policy, "mode", message.into());
         }
     }
 
@@ -377,6 +381,11 @@ fn check_settings(settings: &Settings, problems: &mut Problems) {
             format!("{value}: only mode = \"background\" has one"),
         );
     }
+    let intervals = Duration::from_millis(1)..=Duration::from_secs(60);
+    if !intervals.contains(&settings.sync_interval) {
+        let value = Text(settings.sync_interval);
+        add("sync_interval", format!("{value}: expected 1ms to 60s"));
+    }
     if settings.mode != Mode::Exact && settings.refusal_memory != standard.refusal_memory {
         let value = Text(settings.refusal_memory);
         add(
@@ -403,25 +412,33 @@ fn check_settings(settings: &Settings, problems: &mut Problems) {
 }
 
 /// What the modes can do, and which are there.
-fn check_mode(mode: Mode, levels: &[Checked], problems: &mut Problems) {
-    let mut add = |message| problems.add(Place::Policy, "mode", message);
-    let name = match mode {
-        Mode::Exact => return,
-        Mode::Lease => "lease",
-        Mode::Background => "background",
-    };
-    let limits = levels.iter().filter_map(|level| level.limit);
-    let cannot = limits.map(|limit| limit.algorithm()).find(|algorithm| {
-        !matches!(
-            algorithm,
-            Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::Block
-        )
-    });
-    match cannot {
-        Some(algorithm) if mode == Mode::Lease => add(format!(
-            "\"lease\" with {algorithm}: only token_bucket and fixed_window can lease"
-        )),
-        _ => add(format!("{name:?} is not built yet: expected \"exact\"")),
+fn check_mode(settings: &Settings, levels: &[Checked], problems: &mut Problems) {
+    let mut add = |message: String| problems.add(Place::Policy, "mode", message);
+    let mut algorithms = levels
+        .iter()
+        .filter_map(|level| Some(level.limit?.algorithm()));
+    match settings.mode {
+        Mode::Exact => {}
+        Mode::Lease => {
+            let can_lease = |algorithm: &Algorithm| {
+                matches!(
+                    algorithm,
+                    Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::Block
+                )
+            };
+            match algorithms.find(|algorithm| !can_lease(algorithm)) {
+                Some(algorithm) => add(format!(
+                    "\"lease\" with {algorithm}: only token_bucket and fixed_window can lease"
+                )),
+                None => {
+                    add("\"lease\" is not built yet: expected \"exact\" or \"background\"".into())
+                }
+            }
+        }
+        Mode::Background if settings.count_denied => {
+            add("\"background\" with count_denied = true: expected \"exact\", which counts refusals".into());
+        }
+        Mode::Background => {}
     }
 }
 

@@ -179,6 +179,13 @@ impl PolicyBuilder {
         self
     }
 
+    /// How often a node in background mode tells the store: every 50 ms unless said
+    /// otherwise, from 1 ms to a minute.
+    pub fn sync_interval(mut self, interval: Duration) -> Self {
+        self.0.settings.sync_interval = interval;
+        self
+    }
+
     /// How long a refusal is remembered at most; zero turns that off.
     pub fn refusal_memory(mut self, duration: Duration) -> Self {
         self.0.settings.refusal_memory = duration;

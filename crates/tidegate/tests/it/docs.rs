@@ -306,7 +306,7 @@ fn moved(value: &str, by: i64) -> Option<String> {
 #[test]
 fn what_is_still_to_come_is_refused_as_the_table_says() {
     let rows = rows(section(POLICIES, "### Still to come"), "| in |");
-    assert!(rows.len() >= 3);
+    assert!(rows.len() >= 2);
     for row in rows {
         let [place, line, message] = [0, 1, 2].map(|cell| code(row[cell])[0]);
         let start = TABLES.iter().find(|(_, start)| start.starts_with(place));
@@ -399,6 +399,7 @@ fn links_lead_somewhere() {
         ("docs/redis.md", REDIS),
         ("docs/bench.md", include_str!("../../../../docs/bench.md")),
         ("docs/http.md", include_str!("../../../../docs/http.md")),
+        ("docs/modes.md", include_str!("../../../../docs/modes.md")),
         ("docs/nginx.md", include_str!("../../../../docs/nginx.md")),
         (
             "docs/operations.md",

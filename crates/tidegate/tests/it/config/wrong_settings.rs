@@ -23,18 +23,33 @@ sync_interval = "10ms""#,
             r#"tidegate.toml:4:8: policies.login.mode: "backgrund": expected one of "exact", "lease", "background""#,
         ),
         (
-            "modes that are not built yet",
+            "a mode that is not built yet",
             r#"[[policies]]
 name = "login"
 limit = "10r/s"
-mode = "lease"
-[[policies]]
-name = "api"
+mode = "lease""#,
+            r#"tidegate.toml:4:8: policies.login.mode: "lease" is not built yet: expected "exact" or "background""#,
+        ),
+        (
+            "refusals counted by those who decide alone",
+            r#"[[policies]]
+name = "login"
 limit = "10r/s"
 mode = "background"
-sync_interval = "10ms""#,
-            r#"tidegate.toml:4:8: policies.login.mode: "lease" is not built yet: expected "exact"
-tidegate.toml:8:8: policies.api.mode: "background" is not built yet: expected "exact""#,
+sync_interval = "10ms"
+count_denied = true"#,
+            r#"tidegate.toml:4:8: policies.login.mode: "background" with count_denied = true: expected "exact", which counts refusals"#,
+        ),
+        (
+            "a script of one's own that is not asked",
+            r#"[stores.default]
+url = "redis://127.0.0.1"
+[[policies]]
+name = "login"
+algorithm = "script"
+script = "mine.lua"
+mode = "background""#,
+            r#"tidegate.toml:7:8: policies.login.mode: "background" beside a script, which decides alone: expected "exact""#,
         ),
         (
             "a lease of a log",
@@ -68,8 +83,7 @@ name = "login"
 limit = "10r/s"
 mode = "background"
 refusal_memory = "2s""#,
-            r#"tidegate.toml:4:8: policies.login.mode: "background" is not built yet: expected "exact"
-tidegate.toml:5:18: policies.login.refusal_memory: 2s: only mode = "exact" has one"#,
+            r#"tidegate.toml:5:18: policies.login.refusal_memory: 2s: only mode = "exact" has one"#,
         ),
         (
             "a memory of refusals that is too long",

@@ -167,7 +167,12 @@ impl Claim {
         };
         let (window_us, requests) = (spec.rate.window_us(), u64::from(spec.rate.requests()));
         let times = u64::from(self.losses) + 1;
-        let most = requests * times + self.unheard(requests, 1);
+        // The others' windows lie where the node's do, unless each opens its own.
+        let of_others = match self.limit.kind() {
+            Kind::FixedWindow(fixed) if fixed.align() == Align::First => 2 * requests,
+            _ => requests,
+        };
+        let most = (requests + self.unheard(of_others, 1)) * times;
         let any = |most: u64| {
             intervals(&self.events).all(|(from, to, cost)| to - from >= window_us || cost <= most)
         };
@@ -180,7 +185,7 @@ impl Claim {
                 };
                 let more = self.unheard(burst + refill * 2 * GRID_US, window_us);
                 intervals(&self.events).all(|(from, to, cost)| {
-                    cost * window_us <= burst * times + more + refill * (to - from)
+                    cost * window_us <= (burst + more) * times + refill * (to - from)
                 })
             }
             Kind::FixedWindow(fixed) if fixed.align() == Align::Epoch => {

@@ -1,0 +1,281 @@
+//! The keys of a policy that are decided here, and the queue of those that the store has
+//! to be told of. A state machine without a clock of its own.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate::{Cost, Decision, Keys, LevelOutcome, Limit, Receipt, Source};
+
+use super::entry::{Entry, offset};
+use super::unsent::Parcel;
+use crate::count::Count;
+use crate::prints::{Print, Prints, part};
+
+/// The keys that are decided here at once. Others are asked for, as in the mode `exact`:
+/// they have to wait, but nothing is forgotten, and nothing grows.
+pub(crate) const KEYS: usize = 1 << 17;
+
+/// A policy of one level is kept in so many parts. The keys of several levels are
+/// charged together, and so are in one.
+const SHARDS: usize = 16;
+
+/// How often a full table is searched for keys that can go.
+const SWEEP: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    prefix: String,
+    shards: Box<[Mutex<Shard>]>,
+    keys_a_shard: usize,
+    queued: AtomicUsize,
+    /// Parcels so far.
+    parcels: AtomicU64,
+    /// The store's clock less this node's, as it was last heard.
+    offset_us: AtomicI64,
+    prints: Prints,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    keys: HashMap<Print, Entry>,
+    queue: VecDeque<Print>,
+    swept: Option<Duration>,
+}
+
+/// A parcel, and where it comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Outgoing {
+    print: Print,
+    number: u64,
+    pub(crate) key: String,
+    pub(crate) parcel: Parcel,
+}
+
+impl Table {
+    /// For policies of so many levels whose keys begin like this. Until the store is
+    /// heard of, its clock is taken to read `now_us` at `now`.
+    pub(crate) fn new(prefix: &str, levels: usize, now_us: u64, now: Duration) -> Self {
+        let shards = if levels > 1 { 1 } else { SHARDS };
+        Self::with_room(prefix, shards, KEYS / shards, offset(now_us, now))
+    }
+
+    fn with_room(prefix: &str, shards: usize, keys_a_shard: usize, offset_us: i64) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            keys_a_shard,
+            queued: AtomicUsize::new(0),
+            parcels: AtomicU64::new(0),
+            offset_us: AtomicI64::new(offset_us),
+            prints: Prints::default(),
+        }
+    }
+
+    /// Decides, and charges every level or none. `None` where there is no room for
+    /// a key.
+    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost, now: Duration) -> Option<Decision> {
+        let levels: SmallVec<[(Print, &Limit); 2]> = keys
+            .iter()
+            .map(|key| (self.prints.of(&key), key.limit()))
+            .collect();
+        let (first, _) = *levels.first()?;
+        let mut shard = self.shard(first);
+        let mut admits: SmallVec<[bool; 4]> = SmallVec::new();
+        for (key, (print, limit)) in keys.iter().zip(&levels) {
+            if **limit == Limit::block() {
+                admits.push(false);
+                continue;
+            }
+            if !shard.keys.contains_key(print) {
+                if !shard.has_room(self.keys_a_shard, now) {
+                    return None;
+                }
+                let (stored, offset_us) = (key.stored(&self.prefix), self.offset_us.load(Relaxed));
+                let entry = Entry::new(stored, **limit, offset_us, now);
+                shard.keys.insert(*print, entry);
+            }
+            let entry = shard.keys.get_mut(print)?;
+            entry.tick(limit, now);
+            admits.push(entry.local.admits(limit, cost));
+        }
+        let denied_by = admits.iter().position(|admits| !admits);
+        let mut decided_at_us = None;
+        let mut outcomes: SmallVec<[LevelOutcome; 2]> = SmallVec::new();
+        for ((print, limit), admits) in levels.iter().zip(&admits) {
+            let Some(entry) = shard.keys.get_mut(print) else {
+                let outcome = Count::Block.outcome(limit, cost, false);
+                let mark = 0;
+                outcomes.push(LevelOutcome {
+                    outcome,
+                    cost,
+                    mark,
+                });
+                continue;
+            };
+            if denied_by.is_none() {
+                entry.charge(cost);
+            }
+            decided_at_us.get_or_insert(entry.now_us(now));
+            outcomes.push(LevelOutcome {
+                outcome: entry.outcome(cost, *admits),
+                cost,
+                mark: entry.last_parcel,
+            });
+            if entry.ask() {
+                shard.queue.push_back(*print);
+                self.queued.fetch_add(1, Relaxed);
+            }
+        }
+        drop(shard);
+        let now_us = decided_at_us.unwrap_or_default();
+        let charged = denied_by.is_none();
+        Some(Decision::from_store(
+            outcomes,
+            now_us,
+            denied_by,
+            Source::Background,
+            charged,
+        ))
+    }
+
+    /// Gives back what a decision about these keys charged, where it has not been told
+    /// to anybody. Says whether there was anything to give back.
+    pub(crate) fn give_back(&self, keys: &Keys<'_>, receipt: &Receipt, now: Duration) -> bool {
+        let mut any = false;
+        for (key, (cost, parcel)) in keys.iter().zip(receipt.charges()) {
+            let print = self.prints.of(&key);
+            if let Some(entry) = self.shard(print).keys.get_mut(&print) {
+                entry.tick(key.limit(), now);
+                any |= entry.give_back(cost, receipt.decided_at_us(), parcel);
+            }
+        }
+        any
+    }
+
+    /// Forgets keys, by what they are called in the store, and what it was not told.
+    pub(crate) fn forget(&self, stored: &[String]) {
+        for shard in &self.shards {
+            let is_meant = |entry: &Entry| stored.iter().any(|key| **key == *entry.key);
+            lock(shard).keys.retain(|_, entry| !is_meant(entry));
+        }
+    }
+
+    /// How many keys wait to be sent.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Relaxed)
+    }
+
+    /// Whether the store has been told everything.
+    pub(crate) fn is_told(&self) -> bool {
+        let mut shards = self.shards.iter();
+        shards.all(|shard| lock(shard).keys.values().all(Entry::is_told))
+    }
+
+    /// Takes what there is to tell, of at most so many keys: those that have waited
+    /// longest.
+    pub(crate) fn send(&self, most: usize, now: Duration) -> Vec<Outgoing> {
+        let mut parcels = Vec::new();
+        // Each part gets its turn: none can keep the others waiting.
+        let share = most.div_ceil(self.shards.len());
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let Shard { keys, queue, .. } = &mut *shard;
+            let taken = queue.len().min(share).min(most - parcels.len());
+            for print in queue.drain(..taken) {
+                let Some(entry) = keys.get_mut(&print) else {
+                    continue;
+                };
+                let number = self.parcels.fetch_add(1, Relaxed) + 1;
+                if let Some(parcel) = entry.send(number, now) {
+                    parcels.push(Outgoing {
+                        print,
+                        number,
+                        key: entry.key.to_string(),
+                        parcel,
+                    });
+                }
+            }
+            self.queued.fetch_sub(taken, Relaxed);
+        }
+        parcels
+    }
+
+    /// What was sent then has arrived, at this time of the store, and left this count.
+    pub(crate) fn arrived(
+        &self,
+        outgoing: &Outgoing,
+        sent: Duration,
+        now: Duration,
+        heard: (u64, Count),
+    ) {
+        self.landed(outgoing, |entry| {
+            let again = entry.arrived(&outgoing.parcel, sent, now, heard);
+            self.offset_us.store(entry.offset_us(), Relaxed);
+            again
+        });
+    }
+
+    /// What was sent has not arrived, as far as anybody knows.
+    pub(crate) fn failed(&self, outgoing: &Outgoing) {
+        self.landed(outgoing, Entry::failed);
+    }
+
+    /// Broken on purpose: what was sent is forgotten.
+    #[cfg(test)]
+    pub(crate) fn lose(&self, outgoing: &Outgoing) {
+        self.landed(outgoing, Entry::lose);
+    }
+
+    /// Broken on purpose: charges what it admits only to what the store is told.
+    #[cfg(test)]
+    pub(crate) fn decide_by_hearsay(
+        &self,
+        keys: &Keys<'_>,
+        cost: Cost,
+        now: Duration,
+    ) -> Option<Decision> {
+        let print = self.prints.of(&keys.iter().next()?);
+        let before = self.shard(print).keys.get(&print).map(|entry| entry.local);
+        let decision = self.decide(keys, cost, now)?;
+        let mut shard = self.shard(print);
+        let entry = shard.keys.get_mut(&print)?;
+        let new = Count::new(&entry.limit, entry.now_us(now));
+        entry.local = before.unwrap_or(new);
+        Some(decision)
+    }
+
+    fn landed(&self, outgoing: &Outgoing, change: impl FnOnce(&mut Entry) -> bool) {
+        let mut shard = self.shard(outgoing.print);
+        let entry = shard.keys.get_mut(&outgoing.print);
+        // It may have been forgotten in the meantime.
+        if let Some(entry) = entry.filter(|entry| entry.last_parcel == outgoing.number)
+            && change(entry)
+        {
+            shard.queue.push_back(outgoing.print);
+            self.queued.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn shard(&self, print: Print) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[part(print, self.shards.len())])
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shard {
+    /// Whether there is room for another key, once those that can go are gone.
+    fn has_room(&mut self, most: usize, now: Duration) -> bool {
+        let is_due = self.swept.is_none_or(|swept| now >= swept + SWEEP);
+        if self.keys.len() >= most && is_due {
+            self.keys.retain(|_, entry| !entry.is_spent(now));
+            self.swept = Some(now);
+        }
+        self.keys.len() < most
+    }
+}

@@ -1,0 +1,143 @@
+//! What nodes tell that have decided on their own: the script and the arithmetic here
+//! come to the same.
+
+use redis::FromRedisValue;
+use tidegate::{Cost, Kind, Limit};
+
+use super::pair::{Pair, START_US};
+use super::random::{LIMITS, Random, more};
+use crate::background::{Parcel, Unsent, heard};
+use crate::count::{Count, LogCount};
+use crate::script::Task;
+use crate::server::Server;
+
+/// What the store must have of a key by now.
+struct Expected {
+    count: Option<Count>,
+    /// Of a log, each event: when, and what it cost.
+    events: Vec<(u64, u32)>,
+}
+
+impl Expected {
+    fn tell(&mut self, parcel: &Parcel, now_us: u64) -> Count {
+        let mut events = self.events.clone();
+        let before = match parcel.limit.kind() {
+            Kind::SlidingLog(log) => {
+                let window_us = log.rate().window_us();
+                // A clock that steps back takes the events along.
+                let last_us = self.count.map_or(0, |count| count.last_us());
+                let back = last_us.saturating_sub(now_us);
+                events.iter_mut().for_each(|(at, _)| *at -= back);
+                events.retain(|(at, _)| at + window_us > now_us);
+                Some(total(&events, now_us, window_us))
+            }
+            _ => self.count,
+        };
+        let count = parcel.arrive(before, now_us);
+        // A look writes nothing, unless the clock has stepped back; nor does what is over.
+        let is_back = self.count.is_some_and(|it| it.last_us() > now_us);
+        let limit = &parcel.limit;
+        let as_before = before.map_or_else(|| Count::new(limit, now_us), |it| it.at(limit, now_us));
+        if count != as_before
+            || is_back
+            || matches!(count, Count::TokenBucket(_)) && parcel.unsent.cost > 0
+        {
+            if let (Some(Count::SlidingLog(before)), Count::SlidingLog(after)) = (before, count)
+                && after.used > before.used
+            {
+                events.push((now_us, after.used - before.used));
+            }
+            self.count = Some(count);
+            self.events = events;
+        }
+        count
+    }
+}
+
+/// What a log of these events comes to.
+fn total(events: &[(u64, u32)], now_us: u64, window_us: u64) -> Count {
+    let newest = events.last().map_or(now_us, |(at, _)| at + window_us);
+    Count::SlidingLog(LogCount {
+        used: events.iter().map(|(_, cost)| cost).sum(),
+        reset_after_us: newest - now_us,
+        retry_after_us: 0,
+        last_us: now_us,
+    })
+}
+
+impl Count {
+    /// The instant it is of.
+    fn last_us(&self) -> u64 {
+        match self {
+            Self::TokenBucket(state) => state.last_us,
+            Self::FixedWindow(state) => state.last_us,
+            Self::SlidingWindow(state) => state.last_us,
+            Self::SlidingLog(log) => log.last_us,
+            Self::Block => 0,
+        }
+    }
+}
+
+/// Some charges of a node, and how long before now the first of them was.
+fn some_charges(random: &mut Random, limit: &Limit, now_us: u64) -> Unsent {
+    let then_us = now_us - random.wait_us().min(START_US / 2);
+    let mut unsent = Unsent::none(&Count::new(limit, then_us));
+    for _ in 0..random.below(4) {
+        let cost = u32::try_from(1 + random.below(20)).expect("a small one");
+        let at_us = then_us + random.below(now_us - then_us + 1);
+        let mut to = Count::new(limit, at_us);
+        to.charge(limit, Cost::ONE);
+        unsent.charge(limit, Cost::of(cost), &to);
+    }
+    unsent.own = unsent.own.at(limit, now_us);
+    unsent
+}
+
+fn run(server: &Server, seed: u64) {
+    let mut random = Random(seed);
+    let limits: Vec<Limit> = LIMITS
+        .iter()
+        .filter(|limit| **limit != "block")
+        .map(|limit| Limit::parse(limit).expect("a limit"))
+        .collect();
+    let limit = limits[random.index(limits.len())];
+    let mut pair = Pair::one(server, &format!("told {seed}"), limit);
+    let mut expected = Expected {
+        count: None,
+        events: Vec::new(),
+    };
+    for step in 0..30 {
+        let mut now_us = pair.now_us + random.wait_us();
+        if random.chance(5) {
+            now_us = now_us.saturating_sub(random.wait_us().min(START_US / 4));
+        }
+        pair.set_time(now_us);
+        let parcel = Parcel {
+            limit,
+            unsent: some_charges(&mut random, &limit, now_us),
+            idle_us: random.wait_us(),
+            on_time: random.chance(80),
+            is_opened_here: random.chance(50),
+        };
+        let reply = pair.run(Task::Flush, parcel.arguments()).expect("a reply");
+        let reply = Vec::<i64>::from_redis_value(reply).expect("numbers");
+        let (then_us, mut got) = heard(&limit, &reply).expect("a count");
+        let mut wanted = expected.tell(&parcel, now_us);
+        // When there is room in a log again is not known from its total.
+        for count in [&mut got, &mut wanted] {
+            if let Count::SlidingLog(log) = count {
+                log.retry_after_us = 0;
+            }
+        }
+        let told = format!("seed {seed}, step {step}: {limit}: {parcel:?}");
+        assert_eq!((then_us, got), (now_us, wanted), "{told}");
+    }
+}
+
+#[test]
+fn the_script_and_the_node_come_to_the_same() {
+    let server = Server::start();
+    for seed in 0..300 * more() {
+        run(&server, seed);
+    }
+}

@@ -1,0 +1,423 @@
+//! A fleet in the mode `background`: nodes that decide by the same [`Table`] that
+//! production drives, tell the store over a bad network, and are held to the formula.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::time::Duration;
+
+use tidegate::checker::{Background, Checker, Record, Verdict};
+use tidegate::{Cost, Decision, Limit, Mode, Policy};
+
+use super::Random;
+use super::network::Network;
+use super::tests::is_aligned;
+use super::told::Told;
+use crate::background::{Outgoing, Table};
+use crate::count::Count;
+
+/// How long a node waits for the store to have heard.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Where the clocks begin.
+const START_US: u64 = 1_700_000_000_000_000;
+
+/// What is broken on purpose, to see whether the simulator notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mutation {
+    None,
+    /// A node decides by what it has heard alone.
+    LocalCountLeftOut,
+    /// What could not be told is forgotten.
+    DroppedOnFailure,
+}
+
+/// What a run is like.
+#[derive(Debug, Clone)]
+pub(super) struct Setting {
+    pub(super) limit: Limit,
+    pub(super) sync_interval: Duration,
+    pub(super) nodes: u64,
+    pub(super) keys: u64,
+    /// The longest pause between two requests of the fleet.
+    pub(super) pause_us: u64,
+    pub(super) requests: u64,
+    pub(super) costs: u64,
+    pub(super) network: Network,
+    /// In a thousand requests, each of them: pauses, crashes and partitions of a node;
+    /// failovers and steps of the store's clock.
+    pub(super) faults: u64,
+    pub(super) failovers: u64,
+    pub(super) clock_steps: u64,
+    /// How far clocks of nodes are off, and how wrong they run, in parts of a million.
+    pub(super) skew_us: u64,
+    pub(super) drift: u64,
+    pub(super) mutation: Mutation,
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) verdict: Verdict,
+    /// How often the store was told something.
+    pub(super) told: u64,
+    /// From the first admission to the last.
+    pub(super) span: Duration,
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Request {
+        number: u64,
+    },
+    /// It is time for a node to tell the store.
+    Interval {
+        node: usize,
+    },
+    /// A parcel reaches the store.
+    Parcel {
+        number: u64,
+        node: usize,
+        outgoing: Outgoing,
+    },
+    /// The word of that reaches the node.
+    Reply {
+        number: u64,
+        node: usize,
+        heard: (u64, Count),
+    },
+    Patience {
+        number: u64,
+        node: usize,
+    },
+}
+
+/// An event, in the order of time.
+struct Due(Duration, u64, Event);
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+struct Node {
+    table: Table,
+    drift: i64,
+    paused_until: Duration,
+    cut_off_until: Duration,
+    waiting: HashMap<u64, (Outgoing, Duration)>,
+    /// Since when a key could not be told of.
+    failing: HashMap<String, Duration>,
+    /// What it was asked for, by key: when, and the cost.
+    offered: BTreeMap<String, Vec<(Duration, u64)>>,
+}
+
+struct World {
+    setting: Setting,
+    policy: Policy,
+    random: Random,
+    now: Duration,
+    queue: BinaryHeap<Reverse<Due>>,
+    sequence: u64,
+    nodes: Vec<Node>,
+    /// Those that have crashed: what they had not told, nobody knows.
+    gone: Vec<Node>,
+    store: Told,
+    checker: Checker,
+    told: u64,
+    round_trip: Duration,
+    outage: Duration,
+    last_request: bool,
+    admitted_from_us: Option<u64>,
+    admitted_to_us: u64,
+}
+
+/// Runs a world from its first request until the store has been told everything.
+pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
+    let policy = Policy::builder("p").limit(setting.limit);
+    let policy = policy.mode(Mode::Background).build().expect("a policy");
+    let mut world = World {
+        store: Told::new(setting.limit),
+        checker: Checker::new(setting.limit),
+        now: Duration::from_secs(1),
+        queue: BinaryHeap::new(),
+        sequence: 0,
+        nodes: Vec::new(),
+        gone: Vec::new(),
+        told: 0,
+        round_trip: Duration::ZERO,
+        outage: Duration::ZERO,
+        last_request: false,
+        admitted_from_us: None,
+        admitted_to_us: 0,
+        policy,
+        random: Random::new(seed),
+        setting,
+    };
+    for node in 0..world.setting.nodes {
+        let born = world.born();
+        world.nodes.push(born);
+        let node = usize::try_from(node).unwrap_or(0);
+        world.after(Duration::ZERO, Event::Interval { node });
+    }
+    world.after(Duration::ZERO, Event::Request { number: 0 });
+    while let Some(Reverse(Due(at, _, event))) = world.queue.pop() {
+        world.now = at;
+        world.happen(event);
+    }
+    world.finish()
+}
+
+impl World {
+    /// A node that knows nothing, with a clock of its own.
+    fn born(&mut self) -> Node {
+        let off = |random: &mut Random, most: u64| {
+            let number = random.below(2 * most + 1);
+            i64::try_from(number).unwrap_or(0) - i64::try_from(most).unwrap_or(0)
+        };
+        let skew_us = off(&mut self.random, self.setting.skew_us);
+        // Clocks that run slow: what a fast one makes of the time since it last heard is
+        // more than has passed, and so is what it admits.
+        let drift = -off(&mut self.random, self.setting.drift).abs();
+        let now_us = START_US.saturating_add_signed(skew_us);
+        Node {
+            table: Table::new("tg", 1, now_us, Duration::ZERO),
+            drift,
+            paused_until: Duration::ZERO,
+            cut_off_until: Duration::ZERO,
+            waiting: HashMap::new(),
+            failing: HashMap::new(),
+            offered: BTreeMap::new(),
+        }
+    }
+
+    fn after(&mut self, delay: Duration, event: Event) {
+        self.sequence += 1;
+        let due = Due(self.now + delay, self.sequence, event);
+        self.queue.push(Reverse(due));
+    }
+
+    /// Over the network, unless the node is cut off.
+    fn send(&mut self, node: usize, event: &Event) {
+        if self.nodes[node].cut_off_until > self.now {
+            return;
+        }
+        for delay in self.setting.network.send(&mut self.random) {
+            self.after(delay, event.clone());
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        START_US + u64::try_from(self.now.as_micros()).unwrap_or(0)
+    }
+
+    fn clock(&self, node: usize) -> Duration {
+        super::node::drifted(self.now, self.nodes[node].drift)
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Request { number } => self.request(number),
+            Event::Interval { node } => self.interval(node),
+            Event::Parcel {
+                number,
+                node,
+                outgoing,
+            } => {
+                self.told += 1;
+                let now_us = self.now_us();
+                let Outgoing { key, parcel, .. } = &outgoing;
+                let heard = self.store.tell(now_us, key, parcel);
+                let reply = Event::Reply {
+                    number,
+                    node,
+                    heard,
+                };
+                self.send(node, &reply);
+            }
+            Event::Reply {
+                number,
+                node,
+                heard,
+            } => {
+                let now = self.clock(node);
+                let Some((outgoing, sent)) = self.nodes[node].waiting.remove(&number) else {
+                    return;
+                };
+                self.round_trip = self.round_trip.max(self.now - sent);
+                if let Some(since) = self.nodes[node].failing.remove(&outgoing.key) {
+                    self.outage = self.outage.max(self.now - since);
+                }
+                let sent = super::node::drifted(sent, self.nodes[node].drift);
+                self.nodes[node].table.arrived(&outgoing, sent, now, heard);
+            }
+            Event::Patience { number, node } => {
+                let node = &mut self.nodes[node];
+                let Some((outgoing, sent)) = node.waiting.remove(&number) else {
+                    return;
+                };
+                node.failing.entry(outgoing.key.clone()).or_insert(sent);
+                match self.setting.mutation {
+                    Mutation::DroppedOnFailure => node.table.lose(&outgoing),
+                    _ => node.table.failed(&outgoing),
+                }
+            }
+        }
+    }
+
+    fn interval(&mut self, node: usize) {
+        let paused_until = self.nodes[node].paused_until;
+        if paused_until > self.now {
+            return self.after(paused_until - self.now, Event::Interval { node });
+        }
+        let mut parcels = self.nodes[node].table.send(1_024, self.clock(node));
+        // In an order that is the same in every run.
+        parcels.sort_by(|one, other| one.key.cmp(&other.key));
+        for outgoing in parcels {
+            self.sequence += 1;
+            let number = self.sequence;
+            let waiting = (outgoing.clone(), self.now);
+            self.nodes[node].waiting.insert(number, waiting);
+            self.after(PATIENCE, Event::Patience { number, node });
+            let parcel = Event::Parcel {
+                number,
+                node,
+                outgoing,
+            };
+            self.send(node, &parcel);
+        }
+        let is_done = self.last_request && self.nodes[node].table.is_told();
+        if !is_done {
+            self.after(self.setting.sync_interval, Event::Interval { node });
+        }
+    }
+
+    fn request(&mut self, number: u64) {
+        self.last_request = number + 1 >= self.setting.requests;
+        if !self.last_request {
+            let pause = self.random.below(self.setting.pause_us + 1);
+            let next = Event::Request { number: number + 1 };
+            self.after(Duration::from_micros(pause), next);
+        }
+        self.trouble();
+        let node = usize::try_from(self.random.below(self.setting.nodes)).unwrap_or(0);
+        let key = self.random.below(self.setting.keys).to_string();
+        let cost = Cost::new(self.random.within(1, self.setting.costs)).expect("a small one");
+        if self.nodes[node].paused_until > self.now {
+            // Nobody is there to take it.
+            return;
+        }
+        let offered = self.nodes[node].offered.entry(key.clone()).or_default();
+        offered.push((self.now, cost.get().into()));
+        let clock = self.clock(node);
+        let decision = self.decide(node, clock, &key, cost);
+        self.decided(&key, cost, &decision);
+    }
+
+    fn decide(&self, node: usize, clock: Duration, key: &str, cost: Cost) -> Decision {
+        let attributes = [("key", key)];
+        let keys = self.policy.keys(&attributes).expect("the one attribute");
+        let table = &self.nodes[node].table;
+        let decision = match self.setting.mutation {
+            Mutation::LocalCountLeftOut => table.decide_by_hearsay(&keys, cost, clock),
+            _ => table.decide(&keys, cost, clock),
+        };
+        decision.expect("a few keys")
+    }
+
+    fn decided(&mut self, key: &str, cost: Cost, decision: &Decision) {
+        let mut record = Record::of(key, cost, decision);
+        if !is_aligned(&self.setting.limit) {
+            // On a clock that does not step, and not as a node believes that has not heard
+            // of the store's yet.
+            record.at_us = self.now_us();
+        }
+        self.checker.push(&record);
+        if decision.allowed() {
+            let at_us = record.at_us;
+            let from_us = self.admitted_from_us.unwrap_or(at_us).min(at_us);
+            self.admitted_from_us = Some(from_us);
+            self.admitted_to_us = self.admitted_to_us.max(at_us);
+        }
+    }
+
+    /// What goes wrong beside the network.
+    fn trouble(&mut self) {
+        let Setting {
+            faults,
+            failovers,
+            clock_steps,
+            ..
+        } = self.setting;
+        let node = usize::try_from(self.random.below(self.setting.nodes)).unwrap_or(0);
+        if self.random.chance(faults) {
+            let pause = Duration::from_millis(self.random.within(1, 400));
+            self.nodes[node].paused_until = self.now + pause;
+            self.outage = self.outage.max(pause);
+        }
+        if self.random.chance(faults) {
+            let cut_off = Duration::from_millis(self.random.within(1, 1_000));
+            self.nodes[node].cut_off_until = self.now + cut_off;
+        }
+        if self.random.chance(faults) {
+            let born = self.born();
+            let old = std::mem::replace(&mut self.nodes[node], born);
+            self.gone.push(old);
+        }
+        if self.random.chance(clock_steps) {
+            let step = i64::try_from(self.random.below(2_000_001)).unwrap_or(0);
+            self.store.step(step - 1_000_000);
+        }
+        if self.random.chance(failovers) {
+            self.store.fail_over();
+        }
+    }
+
+    fn finish(self) -> Outcome {
+        let sync = self.setting.sync_interval;
+        let stale = Background::new(sync, self.round_trip, []);
+        let stale = stale.outage(self.outage).staleness();
+        let nodes = self.nodes.iter().chain(&self.gone);
+        let offered = nodes.map(|node| most_offered(node, stale));
+        let background = Background::new(sync, self.round_trip, offered).outage(self.outage);
+        let checker = self.checker.background(background);
+        let mut checker = checker.allow_losses(self.store.losses).partial(true);
+        let from_us = self.admitted_from_us.unwrap_or(self.admitted_to_us);
+        Outcome {
+            verdict: checker.verdict(),
+            told: self.told,
+            span: Duration::from_micros(self.admitted_to_us - from_us),
+        }
+    }
+}
+
+/// The most that a node was offered of a key within such a time.
+fn most_offered(node: &Node, within: Duration) -> u64 {
+    let of_key = |offered: &Vec<(Duration, u64)>| {
+        let (mut first, mut sum, mut most) = (0, 0, 0);
+        for (at, cost) in offered {
+            sum += cost;
+            while *at - offered[first].0 > within {
+                sum -= offered[first].1;
+                first += 1;
+            }
+            most = most.max(sum);
+        }
+        most
+    };
+    node.offered.values().map(of_key).max().unwrap_or(0)
+}

@@ -1,0 +1,232 @@
+//! The mode `background`: nobody waits for the store, and it hears of everything.
+
+use std::time::{Duration, Instant};
+
+use tidegate::{Cost, Limit, Mode, OnError, Policy, Source, Which};
+use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+
+use crate::proxy::{Proxy, Replies};
+use crate::server::Server;
+use crate::support::{YEAR, check, every_algorithm, limiter, limiter_over, look, patient};
+
+const KEY: [(&str, &str); 1] = [("key", "a")];
+
+/// Long enough on any machine.
+const LONG: Duration = Duration::from_secs(20);
+
+fn background(name: &str, limit: Limit) -> Policy {
+    let policy = Policy::builder(name).limit(limit).mode(Mode::Background);
+    let policy = policy.sync_interval(Duration::from_millis(10));
+    policy.build().expect("a policy")
+}
+
+/// How many of so many requests are admitted, each by this node.
+async fn admitted(limiter: &SharedLimiter, policy: &str, offered: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..offered {
+        let decision = check(limiter, policy, &KEY).await;
+        assert_eq!(decision.source(), Source::Background);
+        admitted += usize::from(decision.allowed());
+    }
+    admitted
+}
+
+/// What the store has of the key, once it is what is expected.
+async fn until_used(limiter: &SharedLimiter, policy: &str, expected: f64) {
+    let start = Instant::now();
+    loop {
+        let used = look(limiter, policy, &KEY).await.rate();
+        if (used - expected).abs() < 0.001 {
+            return;
+        }
+        assert!(
+            start.elapsed() < LONG,
+            "{policy}: {used} used, {expected} expected"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn b1_with_a_store_half_a_second_slow_each_node_counts_itself() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    proxy.set(Replies::Delay(Duration::from_millis(500)));
+    let store = RedisStore::new(&proxy.url(), RedisOptions::default()).unwrap();
+    let policy = background("p", Limit::per_second(2));
+    let limiter = limiter_over(store, [policy]);
+    let start = Instant::now();
+    let (mut admitted, mut slowest) = (0_u32, Vec::new());
+    for _ in 0..400 {
+        let asked = Instant::now();
+        let decision = check(&limiter, "p", &KEY).await;
+        slowest.push(asked.elapsed());
+        admitted += u32::from(decision.allowed());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let took = start.elapsed();
+    slowest.sort_unstable();
+    let (middle, most) = (slowest[200], slowest[399]);
+    println!("{admitted} of 400 in {took:?}; a check took {middle:?}, at most {most:?}");
+    // Two at once, and two more each second that it took.
+    let most_admitted = 2.0 + 2.0 * took.as_secs_f64();
+    assert!(admitted >= 2);
+    assert!(
+        f64::from(admitted) <= most_admitted,
+        "{admitted} in {took:?}"
+    );
+    assert!(middle < Duration::from_millis(1), "a check took {middle:?}");
+    // The store hears of it, late as it is.
+    proxy.set(Replies::Pass);
+    assert!(limiter.flush(LONG).await);
+    let there = redis::cmd("EXISTS")
+        .arg("tg:{a}:p:p")
+        .query(&mut server.connect());
+    assert_eq!(there, Ok(1));
+}
+
+#[tokio::test]
+async fn the_store_is_told_what_every_algorithm_has_admitted() {
+    let server = Server::start();
+    let limits = every_algorithm(5, YEAR);
+    let policies = limits.map(|(name, limit)| background(name, limit));
+    let nodes = [
+        limiter(&server, policies.clone()),
+        limiter(&server, policies),
+    ];
+    for (name, _) in limits {
+        assert_eq!(admitted(&nodes[0], name, 3).await, 3, "{name}");
+        until_used(&nodes[1], name, 3.0).await;
+        assert!(nodes[0].flush(LONG).await);
+        // The other node has heard of none of it yet, and admits what it may alone; then
+        // all of it is known, and more than the limit.
+        assert_eq!(admitted(&nodes[1], name, 9).await, 5, "{name}");
+        until_used(&nodes[0], name, 8.0).await;
+        assert!(nodes[1].flush(LONG).await);
+        assert_eq!(admitted(&nodes[1], name, 3).await, 0, "{name}");
+        // The first hears of it when it next has something to tell, or asks.
+        let start = Instant::now();
+        let mut more = 0;
+        while check(&nodes[0], name, &KEY).await.allowed() || more == 0 {
+            more += 1;
+            assert!(nodes[0].flush(LONG).await && start.elapsed() < LONG);
+        }
+        assert!(more <= 2, "{name}: {more} more");
+    }
+}
+
+#[tokio::test]
+async fn k2_what_could_not_be_told_is_kept_and_told_again() {
+    let mut server = Server::start();
+    let limiter = limiter(
+        &server,
+        [background("p", Limit::per(100, YEAR).fixed_window())],
+    );
+    assert_eq!(admitted(&limiter, "p", 10).await, 10);
+    assert!(limiter.flush(LONG).await);
+    until_used(&limiter, "p", 10.0).await;
+    server.kill();
+    for _ in 0..20 {
+        assert_eq!(admitted(&limiter, "p", 2).await, 2);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(
+        !limiter.flush(Duration::from_millis(50)).await,
+        "nobody is there to tell"
+    );
+    server.restart();
+    assert!(limiter.flush(LONG).await);
+    // The server has lost what it had; what it was not told, it hears now.
+    until_used(&limiter, "p", 40.0).await;
+    assert_eq!(admitted(&limiter, "p", 100).await, 60);
+}
+
+#[tokio::test]
+async fn a_request_is_given_back_until_the_store_has_been_told() {
+    let server = Server::start();
+    let policy = Policy::builder("p").limit(Limit::per(2, YEAR));
+    let policy = policy
+        .mode(Mode::Background)
+        .sync_interval(Duration::from_secs(60));
+    let limiter = limiter(&server, [policy.build().unwrap()]);
+    // The first is told at once, the next ones only after an interval.
+    assert_eq!(admitted(&limiter, "p", 1).await, 1);
+    assert!(limiter.flush(LONG).await);
+    let decision = check(&limiter, "p", &KEY).await;
+    let receipt = decision.receipt().unwrap();
+    assert_eq!(admitted(&limiter, "p", 1).await, 0);
+    limiter.refund("p", &KEY, &receipt).await.unwrap();
+    let decision = check(&limiter, "p", &KEY).await;
+    assert!(decision.allowed());
+    let receipt = decision.receipt().unwrap();
+    assert!(limiter.flush(LONG).await);
+    until_used(&limiter, "p", 2.0).await;
+    limiter.refund("p", &KEY, &receipt).await.unwrap();
+    until_used(&limiter, "p", 2.0).await;
+}
+
+#[tokio::test]
+async fn a_reset_forgets_what_was_counted_here_too() {
+    let server = Server::start();
+    let limiter = limiter(&server, [background("p", Limit::per(3, YEAR))]);
+    assert_eq!(admitted(&limiter, "p", 5).await, 3);
+    assert!(limiter.flush(LONG).await);
+    limiter.reset("p", &KEY, Which::Only).await.unwrap();
+    assert_eq!(admitted(&limiter, "p", 5).await, 3);
+}
+
+#[tokio::test]
+async fn all_levels_are_charged_or_none() {
+    let server = Server::start();
+    let policy = Policy::builder("p")
+        .level("all", "", Limit::per(4, YEAR))
+        .level("each", "{key}", Limit::per(3, YEAR).sliding_log())
+        .mode(Mode::Background);
+    let limiter = limiter(&server, [policy.build().unwrap()]);
+    assert_eq!(admitted(&limiter, "p", 9).await, 3);
+    let other = check(&limiter, "p", &[("key", "b")]).await;
+    assert!(other.allowed());
+    let other = check(&limiter, "p", &[("key", "b")]).await;
+    assert_eq!(other.denied_by(), Some("all"));
+    assert!(limiter.flush(LONG).await);
+    let look = look(&limiter, "p", &[("key", "b")]).await;
+    let used: Vec<f64> = look.levels().map(|it| it.numbers().rate()).collect();
+    assert!(
+        (used[0] - 4.0).abs() < 0.001 && (used[1] - 1.0).abs() < 0.001,
+        "{used:?}"
+    );
+}
+
+#[tokio::test]
+async fn other_policies_go_on_with_what_was_counted() {
+    let server = Server::start();
+    let first = limiter(&server, [background("p", Limit::per(10, YEAR))]);
+    assert_eq!(admitted(&first, "p", 8).await, 8);
+    let second = first
+        .changed([background("p", Limit::per(9, YEAR))])
+        .unwrap();
+    drop(first);
+    assert_eq!(admitted(&second, "p", 8).await, 1);
+    // Those of a policy that is gone are told, too.
+    let exact = second.changed([Policy::builder("p")
+        .limit(Limit::per(20, YEAR))
+        .build()
+        .unwrap()]);
+    let exact = exact.unwrap();
+    drop(second);
+    until_used(&exact, "p", 9.0).await;
+}
+
+#[tokio::test]
+async fn an_outage_is_not_noticed_by_those_who_ask() {
+    let server = Server::start();
+    let store = RedisStore::new(&server.url(), patient()).unwrap();
+    drop(server);
+    let policy = Policy::builder("p")
+        .limit(Limit::per(5, YEAR))
+        .on_error(OnError::Deny);
+    let limiter = limiter_over(store, [policy.mode(Mode::Background).build().unwrap()]);
+    assert_eq!(admitted(&limiter, "p", 50).await, 5);
+    let never = limiter.check("p", &KEY, Cost::of(6)).await.unwrap();
+    assert_eq!((never.allowed(), never.retry_after()), (false, None));
+}
