@@ -431,3 +431,52 @@ fn the_report_is_for_people_and_the_picture_for_everyone() {
     let links = parsed.descendants().flat_map(|node| node.attributes());
     assert!(links.filter(|it| it.name().contains("href")).count() == 0);
 }
+
+#[test]
+fn three_processes_that_decide_on_their_own_keep_to_the_formula() {
+    let redis = Server::start();
+    let url = redis.url();
+    for algorithm in ["token_bucket", "fixed_window", "sliding_log"] {
+        let arguments = [
+            &url,
+            "--mode",
+            "background",
+            "--sync-interval",
+            "20ms",
+            "--processes",
+            "3",
+            "--rate",
+            "3000",
+            "--duration",
+            "2s",
+            "--algorithm",
+            algorithm,
+        ];
+        let (code, report) = bench(&arguments);
+        assert_eq!(code, 0, "{report:#}");
+        assert_eq!(report["mode"], "background");
+        let verdict = &report["verdict"];
+        assert_eq!(verdict["held"], true);
+        let decided = &report["sources"]["background"];
+        let admitted = number(&decided["admitted"]);
+        assert_eq!(
+            admitted + number(&decided["refused"]),
+            number(&report["checks"])
+        );
+        let level = &verdict["levels"][0];
+        assert!(admitted >= 100.0 && admitted <= number(&level["bound_over_run"]));
+        let figures = &verdict["background"];
+        let figure = |name: &str| number(&figures[name]);
+        assert_eq!(figure("sync_interval_us"), 20_000.0);
+        assert!(figure("round_trip_us") > 0.0);
+        let told = figure("sync_interval_us") + figure("round_trip_us");
+        assert_eq!(
+            figure("staleness_us"),
+            2.0 * told + figure("outage_us"),
+            "{report:#}"
+        );
+        let offered = figures["offered"].as_array().expect("a list");
+        assert_eq!(offered.len(), 3);
+        assert!(offered.iter().all(|offered| number(offered) >= 1.0));
+    }
+}

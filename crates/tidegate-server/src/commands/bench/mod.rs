@@ -24,6 +24,7 @@ mod probe;
 mod tally;
 mod wire;
 
+mod formula;
 mod judge;
 mod summary;
 

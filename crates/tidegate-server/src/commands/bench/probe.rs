@@ -5,18 +5,22 @@
 //! question should have been put, so a process that has no turn for a while is seen, too:
 //! it tells nobody anything either.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::Cost;
 use tidegate_redis::SharedLimiter;
+use tokio::sync::oneshot::Receiver;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::callers::Run;
+use super::plan::Plan;
 use super::tally::Told;
+use super::target::Target;
 
 /// How often the store is asked.
 const EVERY: Duration = Duration::from_millis(5);
+
+/// How long it may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is known of the questions so far.
 #[derive(Debug, Default)]
@@ -44,19 +48,46 @@ impl Probes {
     }
 }
 
-/// Asks for as long as the run goes on; what has come of it is in the tally.
-pub(super) async fn run(run: Arc<Run>, limiter: Arc<SharedLimiter>) {
-    let value = format!("{}-probe", run.plan.run);
-    let names = run.plan.attributes.iter();
+/// A limiter of its own, with patience: the one under load is to be left alone, and so
+/// are its breaker and what it counts as errors.
+pub(super) fn limiter(plan: &Plan) -> anyhow::Result<Option<SharedLimiter>> {
+    let Target::Store { folder, .. } = &plan.target else {
+        return Ok(None);
+    };
+    if plan.offered_bin.is_none() {
+        return Ok(None);
+    }
+    let mut config = plan.target.config()?;
+    for store in config.stores.values_mut() {
+        store.timeout = store.timeout.max(PATIENCE);
+    }
+    Ok(Some(SharedLimiter::from_config(&config, folder)?))
+}
+
+/// Asks until it is told to stop.
+pub(super) async fn run(plan: Plan, limiter: SharedLimiter, mut stop: Receiver<()>) -> Told {
+    let value = format!("{}-probe", plan.run);
+    let names = plan.attributes.iter();
     let attributes: Vec<(&str, &str)> = names.map(|name| (&**name, &*value)).collect();
+    // The first one has to make a connection.
+    drop(limiter.peek(&plan.policy, &attributes, Cost::ONE).await);
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut probes = Probes::default();
     loop {
-        let intended = ticks.tick().await.into_std();
-        let answer = limiter.peek(&run.plan.policy, &attributes, Cost::ONE).await;
-        probes.add(intended, Instant::now(), answer.is_ok());
-        run.tally().counted.told = probes.told;
+        let intended = tokio::select! {
+            tick = ticks.tick() => tick.into_std(),
+            _ = &mut stop => return probes.told,
+        };
+        let answer = limiter.peek(&plan.policy, &attributes, Cost::ONE);
+        let (is_answer, is_over) = tokio::select! {
+            answer = answer => (answer.is_ok(), false),
+            _ = &mut stop => (true, true),
+        };
+        probes.add(intended, Instant::now(), is_answer);
+        if is_over {
+            return probes.told;
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use tidegate::Policy;
 use tidegate::checker::Stretch;
 
 use super::fleet::Gathered;
-use super::judge::{Formula, Judged, Level};
+use super::formula::Formula;
+use super::judge::{Judged, Level};
 use super::plan::Plan;
 use super::tally::{Bin, Counted};
 

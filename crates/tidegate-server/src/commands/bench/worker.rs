@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use tidegate_redis::SharedLimiter;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin, stdin};
 use tokio::signal::ctrl_c;
+use tokio::sync::oneshot;
 use tokio::time::interval;
 
 use super::asker::{Asked, Asker};
@@ -28,7 +30,7 @@ pub(in super::super) async fn run() -> anyhow::Result<ExitCode> {
     tokio::spawn(async { while ctrl_c().await.is_ok() {} });
     let mut lines = BufReader::new(stdin()).lines();
     let plan: Plan = serde_json::from_str(&line(&mut lines).await?)?;
-    let (asked, askers) = match prepare(&plan).await {
+    let (asked, askers, probes) = match prepare(&plan).await {
         Ok(prepared) => prepared,
         Err(error) => {
             tell(&Said::Failed(format!("{error:#}")))?;
@@ -48,23 +50,18 @@ pub(in super::super) async fn run() -> anyhow::Result<ExitCode> {
     });
     let before = asked.store_errors();
     let telling = tokio::spawn(progress(Arc::clone(&run)));
-    let probing = probing(&run, &asked).map(tokio::spawn);
+    let (stop, stopped) = oneshot::channel();
+    let probing = probes.map(|limiter| probe::run(run.plan.clone(), limiter, stopped));
+    let probing = probing.map(tokio::spawn);
     run.run(askers).await;
-    for task in [Some(telling), probing].into_iter().flatten() {
-        task.abort();
-        drop(task.await);
+    telling.abort();
+    drop(telling.await);
+    if let Some(probing) = probing {
+        // Whoever does not listen has ended.
+        let _ = stop.send(());
+        run.tally().counted.told = probing.await?;
     }
     finish(&run, &asked, &before)
-}
-
-/// Where the bound depends on it: how long the store takes to be told something.
-fn probing(run: &Arc<Run>, asked: &Asked) -> Option<impl Future<Output = ()> + use<>> {
-    match asked {
-        Asked::Store(limiter) if run.plan.offered_bin.is_some() => {
-            Some(probe::run(Arc::clone(run), Arc::clone(limiter)))
-        }
-        _ => None,
-    }
 }
 
 async fn line(lines: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
@@ -73,7 +70,7 @@ async fn line(lines: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
 }
 
 /// Makes connections, and a way to ask for each caller.
-async fn prepare(plan: &Plan) -> anyhow::Result<(Asked, Vec<Asker>)> {
+async fn prepare(plan: &Plan) -> anyhow::Result<(Asked, Vec<Asker>, Option<SharedLimiter>)> {
     let asked = Asked::new(plan)?;
     asked.warm_up(plan).await;
     let mut askers = Vec::new();
@@ -83,7 +80,7 @@ async fn prepare(plan: &Plan) -> anyhow::Result<(Asked, Vec<Asker>)> {
     if askers.is_empty() {
         bail!("no callers");
     }
-    Ok((asked, askers))
+    Ok((asked, askers, probe::limiter(plan)?))
 }
 
 async fn progress(run: Arc<Run>) {

@@ -1,0 +1,180 @@
+//! What a bound comes to over a run, and the figures behind that of the mode
+//! `background`.
+
+use std::time::Duration;
+
+use tidegate::checker::Background;
+use tidegate::{Align, Kind, Limit};
+
+use super::fleet::Gathered;
+use super::plan::Plan;
+use super::tally::{Offered, Told};
+
+/// The figures behind the bound of the mode `background`.
+pub(super) struct Formula {
+    pub(super) sync_interval: Duration,
+    pub(super) round_trip: Duration,
+    /// The longest that the store could not be reached.
+    pub(super) outage: Duration,
+    pub(super) staleness: Duration,
+    /// What each process was offered for a key within the staleness, at most; none where
+    /// that is not known, and anything may have been.
+    pub(super) offered: Vec<Option<u64>>,
+}
+
+/// What the bound allows a key in this time, and what the rate comes to.
+pub(super) fn allowed(limit: &Limit, time: Duration, formula: Option<&Formula>) -> (f64, f64) {
+    let Some(spec) = limit.spec() else {
+        return (0.0, 0.0);
+    };
+    let windows = time.as_secs_f64() / spec.rate.window().as_secs_f64();
+    let requests = f64::from(spec.rate.requests());
+    let unheard = |most: f64| formula.map_or(0.0, |formula| formula.unheard(most));
+    if let Kind::TokenBucket(bucket) = limit.kind() {
+        let burst = f64::from(bucket.burst());
+        let refill = match bucket.is_strict() {
+            true => requests - burst,
+            false => requests,
+        };
+        let stale = formula.map_or(Duration::ZERO, |formula| formula.staleness);
+        let stale = stale.as_secs_f64() / spec.rate.window().as_secs_f64();
+        let more = unheard(burst + refill * stale);
+        return (burst + refill * windows + more, refill * windows);
+    }
+    // Windows that begin at any time may be cut at both ends.
+    let (count, others) = match limit.kind() {
+        Kind::SlidingWindow(_) => (2.0, 1.0),
+        Kind::FixedWindow(fixed) if fixed.align() == Align::Epoch => (2.0, 1.0),
+        Kind::FixedWindow(_) => (1.0, 2.0),
+        _ => (1.0, 1.0),
+    };
+    let most = requests + unheard(requests * others);
+    (most * (windows.floor() + count), requests * windows)
+}
+
+impl Formula {
+    /// The figures of a run.
+    pub(super) fn new(plan: &Plan, gathered: &Gathered, sync_interval: Duration) -> Self {
+        let Told { round_trip, outage } = gathered.counted.told;
+        let mut formula = Self {
+            sync_interval,
+            round_trip,
+            outage,
+            staleness: Duration::ZERO,
+            offered: Vec::new(),
+        };
+        formula.staleness = formula.background().staleness();
+        let width = plan.offered_bin.unwrap_or(sync_interval);
+        let offered = gathered.offered.iter().map(|offered| {
+            let checks = most(offered.as_ref()?, width, formula.staleness);
+            Some(checks.saturating_mul(plan.cost.into()))
+        });
+        formula.offered = offered.collect();
+        formula
+    }
+
+    /// What a node may not have heard of, when each other one lets at most `most` pass.
+    fn unheard(&self, most: f64) -> f64 {
+        let offered = self.offered.iter();
+        let mut offered: Vec<u64> = offered.map(|it| it.unwrap_or(u64::MAX)).collect();
+        offered.sort_unstable();
+        let others = offered.iter().skip(1);
+        others.map(|offered| (*offered as f64).min(most)).sum()
+    }
+
+    pub(super) fn background(&self) -> Background {
+        let offered = self.offered.iter();
+        let offered = offered.map(|offered| offered.unwrap_or(u64::MAX));
+        let nodes = Background::new(self.sync_interval, self.round_trip, offered);
+        nodes.outage(self.outage)
+    }
+}
+
+/// The most checks of a key in any stretch of this length: no fewer, and at most those
+/// of two bins more.
+fn most(offered: &[Offered], width: Duration, length: Duration) -> u64 {
+    let reach = length.as_nanos().div_ceil(width.as_nanos());
+    let reach = u32::try_from(reach).unwrap_or(u32::MAX);
+    let mut sorted = offered.to_vec();
+    sorted.sort_unstable_by_key(|offer| (offer.key, offer.bin));
+    let (mut first, mut sum, mut most) = (0, 0, 0);
+    for offer in &sorted {
+        sum += u64::from(offer.checks);
+        while sorted[first].key != offer.key || offer.bin - sorted[first].bin > reach {
+            sum -= u64::from(sorted[first].checks);
+            first += 1;
+        }
+        most = most.max(sum);
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_that_was_offered_is_never_too_little() {
+        let offer = |key, bin, checks| Offered { key, bin, checks };
+        let offered = [
+            offer(1, 0, 5),
+            offer(1, 9, 3),
+            offer(2, 0, 4),
+            offer(2, 1, 2),
+            offer(2, 0, 1),
+            offer(2, 3, 1),
+        ];
+        let time = Duration::from_millis;
+        assert_eq!(most(&offered, time(10), time(10)), 7);
+        assert_eq!(most(&offered, time(10), time(11)), 7);
+        assert_eq!(most(&offered, time(10), time(30)), 8);
+        assert_eq!(most(&offered, time(10), time(100)), 8);
+        assert_eq!(most(&[], time(10), time(30)), 0);
+    }
+
+    #[test]
+    fn what_a_bound_allows_over_a_run() {
+        let cases = [
+            ("100r/s", (1_100.0, 1_000.0)),
+            ("100r/s burst=20", (1_020.0, 1_000.0)),
+            ("100r/s burst=20 strict", (820.0, 800.0)),
+            ("100r/s fixed_window", (1_100.0, 1_000.0)),
+            ("100r/s fixed_window align=epoch", (1_200.0, 1_000.0)),
+            ("100r/s sliding_window", (1_200.0, 1_000.0)),
+            ("100r/s sliding_log", (1_100.0, 1_000.0)),
+            ("block", (0.0, 0.0)),
+        ];
+        for (limit, expected) in cases {
+            let limit = Limit::parse(limit).unwrap();
+            let ten = Duration::from_secs(10);
+            assert_eq!(allowed(&limit, ten, None), expected, "{limit}");
+        }
+    }
+
+    #[test]
+    fn what_others_were_offered_comes_on_top_once() {
+        let formula = |offered: [Option<u64>; 3]| Formula {
+            sync_interval: Duration::from_millis(50),
+            round_trip: Duration::from_millis(10),
+            outage: Duration::from_millis(80),
+            staleness: Duration::from_millis(200),
+            offered: offered.to_vec(),
+        };
+        let (few, many) = (
+            formula([Some(5), Some(7), Some(6)]),
+            formula([None, None, Some(1)]),
+        );
+        assert_eq!(few.background().staleness(), few.staleness);
+        let ten = Duration::from_secs(10);
+        let bound = |limit: &str, formula| {
+            let limit = Limit::parse(limit).unwrap();
+            allowed(&limit, ten, Some(formula)).0
+        };
+        assert_eq!(bound("100r/s burst=20", &few), 1_020.0 + 13.0);
+        // Each other node a burst, and what it refills in that time.
+        assert_eq!(bound("100r/s burst=20", &many), 1_020.0 + 80.0);
+        assert_eq!(bound("100r/s sliding_log", &few), 11.0 * 113.0);
+        assert_eq!(bound("100r/s sliding_log", &many), 11.0 * 300.0);
+        assert_eq!(bound("100r/s fixed_window", &many), 11.0 * 500.0);
+    }
+}
