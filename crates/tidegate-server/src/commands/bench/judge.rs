@@ -5,6 +5,7 @@ use std::time::Duration;
 use tidegate::checker::{Checker, Record, Verdict};
 use tidegate::{Cost, Limit, Mode, Policy, PolicyLevel};
 
+use super::figures::thousands;
 use super::fleet::Gathered;
 use super::formula::{Formula, allowed};
 use super::plan::Plan;
@@ -90,19 +91,21 @@ fn partial(gathered: &Gathered, outside: u64) -> Vec<String> {
     if counted.unrecorded > 0 {
         why.push(format!(
             "{} admitted checks beyond the {} that are kept are not judged",
-            counted.unrecorded,
-            gathered.decisions.len()
+            thousands(counted.unrecorded),
+            thousands(gathered.decisions.len() as u64)
         ));
     }
     let failed = counted.failed();
     if failed > 0 {
         why.push(format!(
-            "{failed} checks had no answer, and may have been admitted"
+            "{} checks had no answer, and may have been admitted",
+            thousands(failed)
         ));
     }
     if outside > 0 {
         why.push(format!(
-            "{outside} checks were decided without the store, and may have been charged"
+            "{} checks were decided without the store, and may have been charged",
+            thousands(outside)
         ));
     }
     why

@@ -231,7 +231,7 @@ fn level_text(level: &LevelBody) -> String {
             (format!("BROKEN for {broken_keys} of {keys}"), broken)
         }
         (None, Some(tightest)) => (format!("held for {keys}; nearest to the bound"), tightest),
-        (None, None) => return text,
+        (None, None) => return text + &format!("  held for {keys}\n"),
     };
     let length = time((stretch.to_us - stretch.from_us) as f64);
     writeln!(
