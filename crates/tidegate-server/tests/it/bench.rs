@@ -79,7 +79,7 @@ fn three_processes_on_one_redis_keep_one_limit() {
         ]);
         assert_eq!(code, 0, "{report:#}");
         let verdict = &report["verdict"];
-        assert_eq!(verdict["held"], true);
+        assert_eq!(verdict["held"], true, "bound broken: {report:#}");
         assert_eq!(verdict["judged"], "all", "{report:#}");
         let level = &verdict["levels"][0];
         assert_eq!(level["keys"], keys.parse::<u64>().expect("a number"));
@@ -88,7 +88,8 @@ fn three_processes_on_one_redis_keep_one_limit() {
             number(&level["bound_over_run"]),
         );
         let keys: f64 = keys.parse().expect("a number");
-        assert!(admitted <= bound && admitted >= 100.0 * keys, "{report:#}");
+        assert!(admitted <= bound, "bound broken: {report:#}");
+        assert!(admitted >= 100.0 * keys, "{report:#}");
         assert_eq!(number(&report["admitted"]), admitted);
         let (checks, refused) = (number(&report["checks"]), number(&report["refused"]));
         assert_eq!(checks, admitted + refused);
@@ -225,7 +226,7 @@ fn a_server_is_asked_by_http_and_by_socket() {
             "--keys",
             "3",
             "--duration",
-            "700ms",
+            "2500ms",
             "--callers",
             "4",
             "--cost",
@@ -284,7 +285,7 @@ fn a_server_that_goes_away_is_no_reason_to_hang() {
         asked.filter(|count| *count >= 1.0)
     });
     drop(server.take());
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(1));
     interrupt(&bench);
     let begun = Instant::now();
     let (code, report) = end(bench);
@@ -300,13 +301,7 @@ fn a_server_that_goes_away_is_no_reason_to_hang() {
 
 #[test]
 fn a_store_that_is_down_is_reported_by_kind() {
-    let (code, report) = bench(&[
-        "redis://127.0.0.1:1/",
-        "--duration",
-        "300ms",
-        "--callers",
-        "2",
-    ]);
+    let (code, report) = bench(&["redis://127.0.0.1:1/", "--duration", "1s", "--callers", "2"]);
     assert_eq!(code, 2, "{report:#}");
     let verdict = &report["verdict"];
     assert_eq!(
@@ -345,7 +340,7 @@ fn a_policy_of_a_config_is_put_to_the_test() {
         "--config",
         "t.toml",
         "--duration",
-        "200ms",
+        "1s",
         "--keys",
         "4",
     ];
@@ -378,7 +373,7 @@ fn the_report_is_for_people_and_the_picture_for_everyone() {
         &[
             "bench",
             "--duration",
-            "300ms",
+            "800ms",
             "--keys",
             "10",
             "--zipf",
@@ -389,7 +384,7 @@ fn the_report_is_for_people_and_the_picture_for_everyone() {
     );
     assert_eq!((code, error.as_str()), (0, ""), "{said}");
     for part in [
-        "memory:, policy bench: 100r/s, exact\n1 process with 64 callers, 10 keys by Zipf's law (1.2), cost 1, 0.",
+        "memory:, policy bench: 100r/s, exact\n1 process with 64 callers, 10 keys by Zipf's law (1.2), cost 1, ",
         "\nclosed loop: ",
         "\nchecks ",
         " a second\nadmitted ",

@@ -1,6 +1,6 @@
 //! A client that hides nothing: bytes into a socket, and the answers that come out.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 
@@ -165,9 +165,17 @@ impl Connection {
 
     fn read(&mut self) -> bool {
         let mut buffer = [0; 64 << 10];
-        let read = match &mut self.stream {
-            Stream::Tcp(stream) => stream.read(&mut buffer),
-            Stream::Unix(stream) => stream.read(&mut buffer),
+        let read = loop {
+            let read = match &mut self.stream {
+                Stream::Tcp(stream) => stream.read(&mut buffer),
+                Stream::Unix(stream) => stream.read(&mut buffer),
+            };
+            // A process that was stopped and goes on is interrupted, where it waits for a
+            // limited time.
+            let interrupted = |error: &Error| error.kind() == ErrorKind::Interrupted;
+            if !read.as_ref().is_err_and(interrupted) {
+                break read;
+            }
         };
         match read {
             Ok(count) => {
