@@ -16,9 +16,9 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::signal::ctrl_c;
 use tokio::time::{interval, timeout};
 
+use super::counted::{Admitted, Counted, Offered};
 use super::figures::thousands;
 use super::plan::{Go, Plan, Said};
-use super::tally::{Admitted, Counted, Offered};
 use super::wire;
 
 /// How long processes may take to be ready, and to hand over at the end.

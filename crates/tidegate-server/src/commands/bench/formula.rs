@@ -6,9 +6,9 @@ use std::time::Duration;
 use tidegate::checker::Background;
 use tidegate::{Align, Kind, Limit};
 
+use super::counted::{Offered, Told};
 use super::fleet::Gathered;
 use super::plan::Plan;
-use super::tally::{Offered, Told};
 
 /// The figures behind the bound of the mode `background`.
 pub(super) struct Formula {

@@ -21,6 +21,7 @@ mod keys;
 mod pace;
 mod probe;
 
+mod counted;
 mod tally;
 mod wire;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate::Mode;
 
-use super::tally::Counted;
+use super::counted::Counted;
 use super::target::{Subject, Target};
 use crate::cli::Bench;
 use crate::commands::attributes;

@@ -12,8 +12,8 @@ use tidegate_redis::SharedLimiter;
 use tokio::sync::oneshot::Receiver;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::counted::Told;
 use super::plan::Plan;
-use super::tally::Told;
 use super::target::Target;
 
 /// How often the store is asked.

@@ -8,11 +8,11 @@ use serde::Serialize;
 use tidegate::Policy;
 use tidegate::checker::Stretch;
 
+use super::counted::{Bin, Counted};
 use super::fleet::Gathered;
 use super::formula::Formula;
 use super::judge::{Judged, Level};
 use super::plan::Plan;
-use super::tally::{Bin, Counted};
 
 /// An offered rate is reached when this much of it was sent.
 const REACHED: f64 = 0.99;

@@ -6,7 +6,7 @@ use anyhow::bail;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::tally::{Admitted, Offered};
+use super::counted::{Admitted, Offered};
 
 /// Bytes of an entry.
 const ENTRY: usize = 12;
