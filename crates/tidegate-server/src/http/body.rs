@@ -2,9 +2,11 @@
 //! all bodies together so many at once.
 
 use std::ops::Deref;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
@@ -64,7 +66,12 @@ pub(super) async fn read(room: &Room, body: Incoming) -> Result<Whole<'_>, Probl
     if body.size_hint().lower() > MAX_READ {
         return Err(too_long());
     }
-    let read = timeout(PATIENCE, collect(room, body)).await;
+    let mut collected = pin!(collect(room, body));
+    // Nearly every body is there with its head, and needs no timer.
+    if let Some(read) = collected.as_mut().now_or_never() {
+        return read;
+    }
+    let read = timeout(PATIENCE, collected).await;
     read.unwrap_or_else(|_| {
         let detail = format!("the body: not there within {PATIENCE:?}");
         Err(Problem::new(StatusCode::REQUEST_TIMEOUT, detail))

@@ -7,7 +7,6 @@ use std::marker::PhantomData;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::join_all;
-use http::Request;
 use hyper::body::Incoming;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -129,9 +128,9 @@ pub(super) fn unreadable(error: serde_json::Error) -> String {
 pub(super) async fn answer(
     app: &App,
     running: &Running,
-    request: Request<Incoming>,
+    body: Incoming,
 ) -> Result<Answer, Problem> {
-    let body = body::read(&app.room, request.into_body()).await?;
+    let body = body::read(&app.room, body).await?;
     let questions = match parse(&body).map_err(Problem::bad)? {
         Questions::One(question) => {
             let decision = decide(app, running, &question).await?;

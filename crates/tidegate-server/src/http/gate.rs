@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use tidegate::Cost;
 
@@ -16,19 +17,19 @@ struct Refusal {
     with_body: bool,
 }
 
-pub(super) async fn answer<B>(
+pub(super) async fn answer(
     app: &App,
     running: &Running,
     policy: &str,
-    request: &Request<B>,
+    head: &Parts,
 ) -> Result<Answer, Problem> {
-    let query = request.uri().query().unwrap_or_default();
+    let query = head.uri.query().unwrap_or_default();
     let mut query = Query::parse(query).map_err(Problem::bad)?;
     query
         .expect(&["deny", "body", "cost"])
         .map_err(Problem::bad)?;
     for (header, attribute) in &running.gate_headers {
-        let mut values = request.headers().get_all(header).iter();
+        let mut values = head.headers.get_all(header).iter();
         if let Some(value) = values.next() {
             if values.next().is_some() {
                 let detail = format!("the header {header} twice: expected it once");

@@ -1,6 +1,6 @@
 //! `/v1/keys/{policy}`: a key explained, or forgotten.
 
-use http::Request;
+use http::request::Parts;
 use serde::Serialize;
 use tidegate::{Explained, Which};
 
@@ -42,12 +42,12 @@ struct ResetBody {
     forgotten: usize,
 }
 
-pub(super) async fn explain<B>(
+pub(super) async fn explain(
     running: &Running,
     policy: &str,
-    request: &Request<B>,
+    head: &Parts,
 ) -> Result<Answer, Problem> {
-    let query = Query::parse(request.uri().query().unwrap_or_default()).map_err(Problem::bad)?;
+    let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(Problem::bad)?;
     query.expect(&[]).map_err(Problem::bad)?;
     has_numbers(running, policy)?;
     let levels = running.limiter.explain(policy, query.attributes()).await?;
@@ -62,13 +62,13 @@ pub(super) async fn explain<B>(
     }))
 }
 
-pub(super) async fn reset<B>(
+pub(super) async fn reset(
     running: &Running,
     policy: &str,
-    request: &Request<B>,
+    head: &Parts,
 ) -> Result<Answer, Problem> {
-    authorize(running, request)?;
-    let query = Query::parse(request.uri().query().unwrap_or_default()).map_err(Problem::bad)?;
+    authorize(running, head)?;
+    let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(Problem::bad)?;
     query.expect(&["level", "all"]).map_err(Problem::bad)?;
     let (level, all) = (query.reserved("level"), query.reserved("all"));
     let which = match (&level, all.as_deref()) {

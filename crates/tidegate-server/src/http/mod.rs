@@ -12,16 +12,19 @@ pub mod query;
 mod refund;
 
 use std::borrow::Cow;
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use percent_encoding::percent_decode_str;
 use tidegate::{Attributes, CheckError, Cost, PolicyDecision};
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 
 use crate::app::{Access, App, Running};
 pub(crate) use problem::Problem;
@@ -41,29 +44,23 @@ static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Answers a request.
-pub(crate) async fn answer(app: &App, request: Request<Incoming>) -> Answer {
+pub(crate) async fn answer(
+    app: Arc<App>,
+    request: Request<Incoming>,
+) -> Result<Answer, Infallible> {
     let running = app.running();
-    let id = request_id(&request);
-    let (version, is_head) = (request.version(), request.method() == Method::HEAD);
-    // Whatever is logged on the way says which request it is about.
-    let span = match &id {
-        Some(id) => tracing::info_span!("request", id = id.to_str().unwrap_or_default()),
-        None => Span::none(),
+    let (head, body) = request.into_parts();
+    let id = request_id(&head);
+    let mut answer = match &id {
+        None => answered(&app, &running, &head, body).await,
+        // Whatever is logged on the way says which request it is about.
+        Some(id) => {
+            let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default());
+            let answered = answered(&app, &running, &head, body);
+            answered.instrument(span).await
+        }
     };
-    let answered = async {
-        route(app, &running, request)
-            .await
-            .unwrap_or_else(|problem| {
-                tracing::debug!(
-                    status = problem.status.as_u16(),
-                    detail = &*problem.detail,
-                    "a request that cannot be answered"
-                );
-                problem.into_answer()
-            })
-    };
-    let mut answer = answered.instrument(span).await;
-    if is_head {
+    if head.method == Method::HEAD {
         // HTTP/2 would send it all the same.
         let body = std::mem::take(answer.body_mut());
         let length = body.size_hint().lower();
@@ -75,45 +72,59 @@ pub(crate) async fn answer(app: &App, request: Request<Incoming>) -> Answer {
     }
     // Any of these is another one a moment later.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if app.is_draining() && version < Version::HTTP_2 {
+    if app.is_draining() && head.version < Version::HTTP_2 {
         // So that nobody sends another request into a connection that is about to end.
         let close = HeaderValue::from_static("close");
         headers.insert(CONNECTION, close);
     }
-    answer
+    Ok(answer)
+}
+
+/// What is wrong with a request is an answer, too.
+async fn answered(app: &App, running: &Running, head: &Parts, body: Incoming) -> Answer {
+    let answer = route(app, running, head, body).await;
+    answer.unwrap_or_else(|problem| {
+        tracing::debug!(
+            status = problem.status.as_u16(),
+            detail = &*problem.detail,
+            "a request that cannot be answered"
+        );
+        problem.into_answer()
+    })
 }
 
 async fn route(
     app: &App,
     running: &Running,
-    request: Request<Incoming>,
+    head: &Parts,
+    body: Incoming,
 ) -> Result<Answer, Problem> {
-    let path = request.uri().path();
+    let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/gate/") {
-        return gate::answer(app, running, &name(policy), &request).await;
+        return gate::answer(app, running, &name(policy), head).await;
     }
     if let Some(policy) = path.strip_prefix("/v1/keys/") {
         let policy = name(policy);
-        return match *request.method() {
-            Method::GET | Method::HEAD => keys::explain(running, &policy, &request).await,
-            Method::DELETE => keys::reset(running, &policy, &request).await,
-            _ => Err(Problem::method(&request, "GET, HEAD, DELETE")),
+        return match head.method {
+            Method::GET | Method::HEAD => keys::explain(running, &policy, head).await,
+            Method::DELETE => keys::reset(running, &policy, head).await,
+            _ => Err(Problem::method(head, "GET, HEAD, DELETE")),
         };
     }
     let (allowed, is_allowed) = match path {
-        "/v1/check" | "/v1/refund" => ("POST", request.method() == Method::POST),
+        "/v1/check" | "/v1/refund" => ("POST", head.method == Method::POST),
         "/v1/policies" | "/openapi.json" | "/metrics" | "/healthz" | "/readyz" => (
             "GET, HEAD",
-            matches!(*request.method(), Method::GET | Method::HEAD),
+            matches!(head.method, Method::GET | Method::HEAD),
         ),
         _ => return Err(Problem::path(path)),
     };
     if !is_allowed {
-        return Err(Problem::method(&request, allowed));
+        return Err(Problem::method(head, allowed));
     }
     match path {
-        "/v1/check" => check::answer(app, running, request).await,
-        "/v1/refund" => refund::answer(app, running, request).await,
+        "/v1/check" => check::answer(app, running, body).await,
+        "/v1/refund" => refund::answer(app, running, head, body).await,
         "/v1/policies" => Ok(json(&policies::listed(running))),
         "/openapi.json" => Ok(text(JSON, OPENAPI)),
         "/metrics" => Ok(text(
@@ -166,14 +177,14 @@ where
 }
 
 /// What came in with a request to be told from others; it goes back with the answer.
-fn request_id<B>(request: &Request<B>) -> Option<HeaderValue> {
-    let id = request.headers().get(&REQUEST_ID)?;
+fn request_id(head: &Parts) -> Option<HeaderValue> {
+    let id = head.headers.get(&REQUEST_ID)?;
     (id.len() <= 128 && id.to_str().is_ok()).then(|| id.clone())
 }
 
 /// Whoever changes anything must show the admin token.
-fn authorize<B>(running: &Running, request: &Request<B>) -> Result<(), Problem> {
-    let header = request.headers().get(AUTHORIZATION);
+fn authorize(running: &Running, head: &Parts) -> Result<(), Problem> {
+    let header = head.headers.get(AUTHORIZATION);
     let token = header.and_then(|header| {
         let (scheme, token) = header.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)

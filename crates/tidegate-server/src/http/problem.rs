@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
 use tidegate::CheckError;
@@ -62,8 +63,8 @@ impl Problem {
         }
     }
 
-    pub(crate) fn method<B>(request: &Request<B>, allowed: &'static str) -> Self {
-        let detail = format!("{}: expected {allowed}", request.method());
+    pub(crate) fn method(head: &Parts, allowed: &'static str) -> Self {
+        let detail = format!("{}: expected {allowed}", head.method);
         Self {
             header: Some((ALLOW, HeaderValue::from_static(allowed))),
             ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail)

@@ -1,6 +1,7 @@
 //! `POST /v1/refund`: what a decision charged is given back.
 
-use http::{Request, Response, StatusCode};
+use http::request::Parts;
+use http::{Response, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
 
@@ -19,10 +20,11 @@ struct Body {
 pub(super) async fn answer(
     app: &App,
     running: &Running,
-    request: Request<Incoming>,
+    head: &Parts,
+    body: Incoming,
 ) -> Result<Answer, Problem> {
-    authorize(running, &request)?;
-    let body = body::read(&app.room, request.into_body()).await?;
+    authorize(running, head)?;
+    let body = body::read(&app.room, body).await?;
     let body: Body =
         serde_json::from_slice(&body).map_err(|error| Problem::bad(unreadable(error)))?;
     let returned = receipt::decode(&body.receipt)
