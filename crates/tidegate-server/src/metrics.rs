@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
@@ -36,7 +37,7 @@ pub(crate) struct Metrics {
 }
 
 /// Those of each policy, at hand.
-pub(crate) struct Meters(HashMap<Box<str>, Meter>);
+pub(crate) struct Meters(HashMap<Box<str>, Meter, FixedState>);
 
 struct Meter {
     allowed: IntCounter,

@@ -49,7 +49,7 @@ pub(crate) fn encode(
     }
     // An empty name ends them.
     push(&mut bytes, b"");
-    bytes.extend_from_slice(&receipt.to_bytes());
+    receipt.write(&mut bytes);
     let start = text.len();
     text.resize(start + bytes.len().div_ceil(3) * 4, 0);
     let written = URL_SAFE_NO_PAD.encode_slice(&bytes, &mut text[start..]);

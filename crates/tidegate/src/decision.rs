@@ -382,6 +382,12 @@ impl Receipt {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(12 + 16 * self.levels.len());
+        self.write(&mut bytes);
+        bytes
+    }
+
+    /// Appends [the receipt as bytes](Self::to_bytes).
+    pub fn write(&self, bytes: &mut Vec<u8>) {
         bytes.extend(self.decided_at_us.to_le_bytes());
         bytes.extend(self.voided.to_le_bytes());
         for charged in &self.levels {
@@ -390,7 +396,6 @@ impl Receipt {
             bytes.extend(charged.voided.to_le_bytes());
             bytes.extend(charged.mark_us.to_le_bytes());
         }
-        bytes
     }
 
     /// What [`to_bytes`](Self::to_bytes) has made; `None` for anything else.

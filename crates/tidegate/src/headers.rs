@@ -32,7 +32,27 @@ pub enum Dialect {
 
 /// Header fields: names and values, ready to be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Headers<'p>(SmallVec<[(Cow<'p, str>, Cow<'static, str>); 4]>);
+pub struct Headers<'p>(SmallVec<[(Cow<'p, str>, Cow<'p, str>); 4]>);
+
+/// What fields say of a level, whatever the decision. Written down once, because nearly
+/// every answer has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Item {
+    /// `policy`, or `policy.level` where there are several. Names are such that they
+    /// need no escapes, neither in a structured field nor in JSON.
+    pub(crate) name: Box<str>,
+    /// The level's own limit, in `RateLimit-Policy`.
+    limit: Box<str>,
+}
+
+impl Item {
+    pub(crate) fn new(name: Box<str>, limit: &Limit) -> Self {
+        Self {
+            limit: limit_item(&name, limit).into(),
+            name,
+        }
+    }
+}
 
 /// The greatest integer of a structured field (RFC 9651).
 const MAX_INTEGER: u128 = 999_999_999_999_999;
@@ -109,9 +129,9 @@ impl<'p> Headers<'p> {
             && let Some(level) = decision.reported()
         {
             let numbers = level.numbers();
-            headers.add(limit, numbers.limit().to_string());
-            headers.add(remaining, numbers.remaining().to_string());
-            headers.add(reset, seconds(numbers.reset_after()).to_string());
+            headers.add(limit, Digits::of(numbers.limit().into()));
+            headers.add(remaining, Digits::of(numbers.remaining().into()));
+            headers.add(reset, Digits::of(seconds(numbers.reset_after())));
         }
         for (name, value) in decisions()
             .filter_map(|decision| decision.answer())
@@ -122,7 +142,7 @@ impl<'p> Headers<'p> {
         let refusal = decisions().find(|decision| !decision.allowed());
         let told = refusal.filter(|refusal| *refusal.policy().headers() != Dialect::None);
         if let Some(wait) = told.and_then(PolicyDecision::retry_after) {
-            headers.add(RETRY_AFTER, seconds(wait).max(1).to_string());
+            headers.add(RETRY_AFTER, Digits::of(seconds(wait).max(1)));
         }
         headers
     }
@@ -143,47 +163,46 @@ impl<'p> Headers<'p> {
     fn add_ietf(&mut self, decision: &PolicyDecision<'p>) {
         let refused = !decision.allowed();
         for level in decision.levels() {
-            let name = item_name(decision, &level);
-            let quota = quota(level.limit());
-            let mut limit = quoted(&name);
-            push(&mut limit, ";q=", quota.map_or(0, |(quota, _)| quota));
-            if let Some((_, window)) = quota {
-                push(&mut limit, ";w=", window);
-            }
+            let item = decision.policy().levels()[level.index()].item();
+            let limit = match level.is_overridden() {
+                true => limit_item(&item.name, level.limit()).into(),
+                false => Cow::Borrowed(&*item.limit),
+            };
             self.list("RateLimit-Policy", limit);
             let numbers = level.numbers();
-            let mut item = quoted(&name);
-            push(&mut item, ";r=", numbers.remaining().into());
+            let remaining = Digits::of(numbers.remaining().into());
             let wait = numbers.retry_after().filter(|_| refused && level.refuses());
             let wait = wait.unwrap_or_else(|| numbers.reset_after());
-            if quota.is_some() {
-                push(&mut item, ";t=", seconds(wait).max(1));
-            }
-            self.list("RateLimit", item);
+            let wait = level
+                .limit()
+                .spec()
+                .map(|_| Digits::of(seconds(wait).max(1)));
+            let parameters = (";r=", remaining, ";t=", wait);
+            self.list("RateLimit", item_text(&item.name, parameters).into());
         }
     }
 
     fn add_draft_06_policy(&mut self, decision: &PolicyDecision<'p>) {
         for level in decision.levels() {
             if let Some((quota, window)) = quota(level.limit()) {
-                self.list("RateLimit-Policy", format!("{quota};w={window}"));
+                self.list("RateLimit-Policy", format!("{quota};w={window}").into());
             }
         }
     }
 
-    fn add(&mut self, name: &'p str, value: String) {
-        self.0.push((name.into(), value.into()));
+    fn add(&mut self, name: &'p str, value: Digits) {
+        self.0.push((name.into(), value.as_str().to_owned().into()));
     }
 
     /// Appends an item to a list, or begins it.
-    fn list(&mut self, name: &'static str, item: String) {
+    fn list(&mut self, name: &'static str, item: Cow<'p, str>) {
         match self.0.iter_mut().find(|(other, _)| *other == name) {
             Some((_, list)) => {
                 let list = list.to_mut();
                 list.push_str(", ");
                 list.push_str(&item);
             }
-            None => self.add(name, item),
+            None => self.0.push((name.into(), item)),
         }
     }
 }
@@ -191,7 +210,7 @@ impl<'p> Headers<'p> {
 /// Names and values, in the order to send them, for those who can use the memory of a
 /// value.
 impl<'p> IntoIterator for Headers<'p> {
-    type Item = (Cow<'p, str>, Cow<'static, str>);
+    type Item = (Cow<'p, str>, Cow<'p, str>);
     type IntoIter = HeadersIntoIter<'p>;
 
     fn into_iter(self) -> HeadersIntoIter<'p> {
@@ -201,10 +220,10 @@ impl<'p> IntoIterator for Headers<'p> {
 
 /// The fields of [`Headers`], one by one.
 #[derive(Debug)]
-pub struct HeadersIntoIter<'p>(smallvec::IntoIter<[(Cow<'p, str>, Cow<'static, str>); 4]>);
+pub struct HeadersIntoIter<'p>(smallvec::IntoIter<[(Cow<'p, str>, Cow<'p, str>); 4]>);
 
 impl<'p> Iterator for HeadersIntoIter<'p> {
-    type Item = (Cow<'p, str>, Cow<'static, str>);
+    type Item = (Cow<'p, str>, Cow<'p, str>);
 
     fn next(&mut self) -> Option<Self::Item> {
         self.0.next()
@@ -245,7 +264,7 @@ pub(crate) fn problem<'p: 'd, 'd>(
             if !violated.is_empty() {
                 violated.push(',');
             }
-            write!(violated, "\"{}\"", item_name(decision, &level))
+            write!(violated, "\"{}\"", level.level().item().name)
                 .expect("a string takes everything");
         }
     }
@@ -256,36 +275,54 @@ pub(crate) fn problem<'p: 'd, 'd>(
     )
 }
 
-/// `policy`, or `policy.level` where there are several. Names are such that they need
-/// no escapes, neither in a structured field nor in JSON.
-fn item_name<'d>(decision: &PolicyDecision<'d>, level: &LevelReport<'_>) -> Cow<'d, str> {
-    let policy = decision.policy();
-    match policy.levels().len() {
-        1 => policy.name().into(),
-        _ => format!("{}.{}", policy.name(), level.name()).into(),
+/// An item of `RateLimit-Policy`.
+fn limit_item(name: &str, limit: &Limit) -> String {
+    let quota = quota(limit);
+    let requests = Digits::of(quota.map_or(0, |(requests, _)| requests));
+    let window = quota.map(|(_, window)| Digits::of(window));
+    item_text(name, (";q=", requests, ";w=", window))
+}
+
+/// An item with a parameter, and perhaps a second one.
+fn item_text(name: &str, parameters: (&str, Digits, &str, Option<Digits>)) -> String {
+    let (first_name, first, second_name, second) = parameters;
+    let first = first.as_str();
+    match &second {
+        Some(second) => [
+            "\"",
+            name,
+            "\"",
+            first_name,
+            first,
+            second_name,
+            second.as_str(),
+        ]
+        .concat(),
+        None => ["\"", name, "\"", first_name, first].concat(),
     }
 }
 
-/// The beginning of an item, with room for the rest of it.
-fn quoted(name: &str) -> String {
-    let mut item = String::with_capacity(name.len() + 40);
-    item.push('"');
-    item.push_str(name);
-    item.push('"');
-    item
+/// The digits of a number. Every answer has several of them, and `write!` takes longer.
+struct Digits {
+    bytes: [u8; 20],
+    start: usize,
 }
 
-/// Appends a parameter. Every answer has several of them, and `write!` takes longer.
-fn push(item: &mut String, name: &str, mut value: u64) {
-    let mut digits = [b'0'; 20];
-    let mut start = digits.len();
-    while start == digits.len() || value > 0 {
-        start -= 1;
-        digits[start] += (value % 10) as u8;
-        value /= 10;
+impl Digits {
+    fn of(mut number: u64) -> Self {
+        let mut bytes = [b'0'; 20];
+        let mut start = bytes.len();
+        while start == bytes.len() || number > 0 {
+            start -= 1;
+            bytes[start] += (number % 10) as u8;
+            number /= 10;
+        }
+        Self { bytes, start }
     }
-    item.push_str(name);
-    item.extend(digits[start..].iter().map(|digit| char::from(*digit)));
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[self.start..]).expect("digits are text")
+    }
 }
 
 /// Whole seconds, rounded up.

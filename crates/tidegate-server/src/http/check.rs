@@ -59,10 +59,14 @@ pub enum Questions<'a> {
 
 /// Reads the questions in a body: one, or a list of them.
 pub fn parse(body: &[u8]) -> Result<Questions<'_>, String> {
+    // Once, and not for each text in it.
+    let Ok(text) = std::str::from_utf8(body) else {
+        return Err(not_text(body));
+    };
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
         None => Err("the body: nothing: expected a check in JSON".into()),
         Some(b'[') => {
-            let elements: Vec<&RawValue> = serde_json::from_slice(body).map_err(unreadable)?;
+            let elements: Vec<&RawValue> = serde_json::from_str(text).map_err(unreadable)?;
             if elements.len() > MAX_BATCH {
                 let count = elements.len();
                 return Err(format!(
@@ -70,16 +74,23 @@ pub fn parse(body: &[u8]) -> Result<Questions<'_>, String> {
                 ));
             }
             let elements = elements.iter();
-            let questions = elements.map(|raw| question(raw.get().as_bytes()));
+            let questions = elements.map(|raw| question(raw.get()));
             Ok(Questions::Many(questions.collect()))
         }
-        Some(_) => question(body).map(Questions::One),
+        Some(_) => question(text).map(Questions::One),
     }
 }
 
+/// What is wrong with a body that is no text, and where.
+#[cold]
+fn not_text(body: &[u8]) -> String {
+    let read = serde_json::from_slice::<serde_json::Value>(body);
+    read.map_or_else(unreadable, |_| "the body: expected UTF-8".into())
+}
+
 /// Reads one question.
-fn question(text: &[u8]) -> Result<Question<'_>, String> {
-    let body: Body<'_> = serde_json::from_slice(text).map_err(unreadable)?;
+fn question(text: &str) -> Result<Question<'_>, String> {
+    let body: Body<'_> = serde_json::from_str(text).map_err(unreadable)?;
     let mut attributes: Pairs<'_> = SmallVec::new();
     for (name, value) in body.attributes.into_iter().flat_map(|texts| texts.0) {
         attributes.push((name.0, value.into_bytes()));

@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate::{Attributes, Policy, PolicyDecision, StoreUrl};
+use tidegate::{Attributes, LevelDecision, Policy, PolicyDecision, StoreUrl};
 
 use crate::app::{App, Running};
 use crate::receipt;
@@ -24,18 +24,13 @@ pub(crate) fn write(
     instance: u64,
 ) {
     let policy = decision.policy();
-    let reported = decision.reported().map(|level| *level.numbers());
+    let (reported, retry_after) = (decision.reported(), decision.retry_after());
     put(json, "{\"allowed\":", decision.allowed());
     put(json, ",\"policy\":", policy.name());
     put(json, ",\"denied_by\":", decision.denied_by());
-    // Null where nothing is counted.
-    put(json, ",\"limit\":", reported.map(|it| it.limit()));
-    put(json, ",\"remaining\":", reported.map(|it| it.remaining()));
-    put(json, ",\"rate\":", reported.map_or(0.0, |it| it.rate()));
-    let retry_after = decision.retry_after().map(milliseconds);
-    put(json, ",\"retry_after_ms\":", retry_after);
-    let reset_after = reported.map_or(0, |it| milliseconds(it.reset_after()));
-    put(json, ",\"reset_after_ms\":", reset_after);
+    let start = json.len();
+    put_numbers(json, reported.map(|level| *level.numbers()), retry_after);
+    let written = start..json.len();
     put(json, ",\"source\":", decision.source().as_str());
     put(json, ",\"shadow\":", policy.shadow());
     put(json, ",\"would_deny\":", decision.would_deny());
@@ -57,13 +52,11 @@ pub(crate) fn write(
             ",{\"name\":"
         };
         put(json, begin, level.name());
-        put(json, ",\"limit\":", numbers.limit());
-        put(json, ",\"remaining\":", numbers.remaining());
-        put(json, ",\"rate\":", numbers.rate());
-        let retry_after = numbers.retry_after().map(milliseconds);
-        put(json, ",\"retry_after_ms\":", retry_after);
-        let reset_after = milliseconds(numbers.reset_after());
-        put(json, ",\"reset_after_ms\":", reset_after);
+        match decision.levels().len() == 1 && numbers.retry_after() == retry_after {
+            // The only level is the one reported.
+            true => json.extend_from_within(written.clone()),
+            false => put_numbers(json, Some(*numbers), numbers.retry_after()),
+        }
         json.push(b'}');
     }
     json.push(b']');
@@ -75,7 +68,19 @@ pub(crate) fn write(
     json.push(b'}');
 }
 
-/// Writes what comes before a value, and the value.
+/// Writes the numbers of a level; nulls where nothing is counted.
+fn put_numbers(json: &mut Vec<u8>, numbers: Option<LevelDecision>, retry_after: Option<Duration>) {
+    put(json, ",\"limit\":", numbers.map(|it| it.limit()));
+    put(json, ",\"remaining\":", numbers.map(|it| it.remaining()));
+    put(json, ",\"rate\":", numbers.map_or(0.0, |it| it.rate()));
+    put(json, ",\"retry_after_ms\":", retry_after.map(milliseconds));
+    let reset_after = numbers.map_or(0, |it| milliseconds(it.reset_after()));
+    put(json, ",\"reset_after_ms\":", reset_after);
+}
+
+/// Writes what comes before a value, and the value. Always inline: then the length of
+/// what comes before is known, and it is stored without a call.
+#[inline(always)]
 fn put(json: &mut Vec<u8>, before: &str, value: impl Value) {
     json.extend(before.as_bytes());
     value.put(json);

@@ -236,8 +236,11 @@ fn put_headers(answer: &mut Answer, decision: &PolicyDecision<'_>) {
                 .ok()
                 .filter(|name| !OURS.contains(name)),
         };
-        let value = Bytes::from(value.into_owned());
-        if let (Some(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
+        let value = match value {
+            Cow::Borrowed(value) => HeaderValue::from_str(value),
+            Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
+        };
+        if let (Some(name), Ok(value)) = (name, value) {
             answer.headers_mut().insert(name, value);
         }
     }

@@ -12,6 +12,7 @@ use super::settings::{Mode, OnError, Settings};
 use super::template::Template;
 use super::{Policy, PolicyLevel, Tag};
 use crate::duration::Text;
+use crate::headers::Item;
 use crate::limit::{Algorithm, Limit};
 
 /// The most levels of one policy.
@@ -71,19 +72,26 @@ impl Draft {
                 problems: problems.0,
             });
         }
+        let is_only = levels.len() == 1;
         let levels = levels.into_iter().zip(overrides);
         let levels = levels.filter_map(|(level, overrides)| {
-            let key = level.key?;
+            let (key, limit) = (level.key?, level.limit?);
+            let item = match is_only {
+                true => self.name.clone(),
+                false => format!("{}.{}", self.name, level.name),
+            };
             Some(PolicyLevel {
                 tag_slots: tag.slots(&key),
                 name: level.name.into(),
-                cases: Cases::new(overrides, level.limit?),
+                cases: Cases::new(overrides, limit),
+                item: Item::new(item.into(), &limit),
                 key,
             })
         });
+        let levels = levels.collect();
         Ok(Policy {
             name: self.name.into(),
-            levels: levels.collect(),
+            levels,
             tag,
             script: self.script,
             headers: self.headers,

@@ -43,7 +43,7 @@ use cases::Cases;
 #[cfg(not(feature = "toml"))]
 use settings::Settings;
 
-use crate::headers::Dialect;
+use crate::headers::{Dialect, Item};
 use crate::limit::Limit;
 
 /// A named, ordered list of levels, and how to ask.
@@ -84,6 +84,8 @@ pub struct PolicyLevel {
     cases: Cases,
     /// Where the tag's attributes stand in the key.
     tag_slots: Box<[u16]>,
+    /// What header fields say of it.
+    item: Item,
 }
 
 /// The attributes that decide where in a cluster a policy's keys live.
@@ -196,9 +198,13 @@ impl Policy {
     /// store.
     #[must_use]
     pub fn with_limits(&self, store: &str, change: impl Fn(&Limit) -> Limit) -> Self {
-        let levels = self.levels.iter().map(|level| PolicyLevel {
-            cases: level.cases.with_limits(&change),
-            ..level.clone()
+        let levels = self.levels.iter().map(|level| {
+            let cases = level.cases.with_limits(&change);
+            PolicyLevel {
+                item: Item::new(level.item.name.clone(), cases.own()),
+                cases,
+                ..level.clone()
+            }
         });
         Self {
             levels: levels.collect(),
@@ -243,6 +249,10 @@ impl PolicyLevel {
     #[must_use]
     pub fn limit(&self) -> &Limit {
         self.cases.own()
+    }
+
+    pub(crate) fn item(&self) -> &Item {
+        &self.item
     }
 
     /// Its overrides, first match first: the attributes with the values they must
