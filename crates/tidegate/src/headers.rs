@@ -177,8 +177,8 @@ impl<'p> Headers<'p> {
                 .limit()
                 .spec()
                 .map(|_| Digits::of(seconds(wait).max(1)));
-            let parameters = (";r=", remaining, ";t=", wait);
-            self.list("RateLimit", item_text(&item.name, parameters).into());
+            let item = item_text(&item.name, (";r=", &remaining), (";t=", wait.as_ref()));
+            self.list("RateLimit", item.into());
         }
     }
 
@@ -280,26 +280,21 @@ fn limit_item(name: &str, limit: &Limit) -> String {
     let quota = quota(limit);
     let requests = Digits::of(quota.map_or(0, |(requests, _)| requests));
     let window = quota.map(|(_, window)| Digits::of(window));
-    item_text(name, (";q=", requests, ";w=", window))
+    item_text(name, (";q=", &requests), (";w=", window.as_ref()))
 }
 
-/// An item with a parameter, and perhaps a second one.
-fn item_text(name: &str, parameters: (&str, Digits, &str, Option<Digits>)) -> String {
-    let (first_name, first, second_name, second) = parameters;
-    let first = first.as_str();
-    match &second {
-        Some(second) => [
-            "\"",
-            name,
-            "\"",
-            first_name,
-            first,
-            second_name,
-            second.as_str(),
-        ]
-        .concat(),
-        None => ["\"", name, "\"", first_name, first].concat(),
-    }
+/// An item with a parameter, and perhaps a second one. It takes no more memory than it
+/// needs, so that a front end can send it as it is.
+fn item_text(name: &str, first: (&str, &Digits), second: (&str, Option<&Digits>)) -> String {
+    let quoted = ["\"", name, "\""].map(str::as_bytes);
+    let first = [first.0.as_bytes(), first.1.as_bytes()];
+    let second = second
+        .1
+        .map(|digits| [second.0.as_bytes(), digits.as_bytes()]);
+    let parts = || quoted.iter().chain(&first).chain(second.iter().flatten());
+    let mut text = Vec::with_capacity(parts().map(|part| part.len()).sum());
+    parts().for_each(|part| text.extend_from_slice(part));
+    String::from_utf8(text).expect("names and digits are text")
 }
 
 /// The digits of a number. Every answer has several of them, and `write!` takes longer.
@@ -320,8 +315,12 @@ impl Digits {
         Self { bytes, start }
     }
 
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
     fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[self.start..]).expect("digits are text")
+        std::str::from_utf8(self.as_bytes()).expect("digits are text")
     }
 }
 

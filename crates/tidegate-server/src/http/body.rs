@@ -87,7 +87,9 @@ async fn collect(room: &Room, mut body: Incoming) -> Result<Whole<'_>, Problem> 
     // Nearly every body comes in one piece.
     let mut first: Option<Bytes> = None;
     let (mut more, mut length, mut taken) = (BytesMut::new(), 0, None);
-    while let Some(frame) = body.frame().await {
+    while !body.is_end_stream()
+        && let Some(frame) = body.frame().await
+    {
         let frame = frame.map_err(|_| Problem::bad("the body: cut off"))?;
         let Ok(data) = frame.into_data() else {
             continue;

@@ -35,7 +35,12 @@ pub(crate) type Answer = Response<Full<Bytes>>;
 /// The names of the paths, for `/openapi.json` and those who look for one.
 const OPENAPI: &str = include_str!("openapi.json");
 
-const JSON: &str = "application/json";
+// Types of bodies. Constants, so that nobody looks at their letters when it runs.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const PLAIN: HeaderValue = HeaderValue::from_static("text/plain");
+const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
+
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 // Nearly every answer has these two: they are not read anew each time.
 static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -71,7 +76,7 @@ pub(crate) async fn answer(
         headers.insert(&REQUEST_ID, id);
     }
     // Any of these is another one a moment later.
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(CACHE_CONTROL, NO_STORE);
     if app.is_draining() && head.version < Version::HTTP_2 {
         // So that nobody sends another request into a connection that is about to end.
         let close = HeaderValue::from_static("close");
@@ -111,31 +116,32 @@ async fn route(
             _ => Err(Problem::method(head, "GET, HEAD, DELETE")),
         };
     }
-    let (allowed, is_allowed) = match path {
-        "/v1/check" | "/v1/refund" => ("POST", head.method == Method::POST),
-        "/v1/policies" | "/openapi.json" | "/metrics" | "/healthz" | "/readyz" => (
-            "GET, HEAD",
-            matches!(head.method, Method::GET | Method::HEAD),
-        ),
-        _ => return Err(Problem::path(path)),
-    };
-    if !is_allowed {
-        return Err(Problem::method(head, allowed));
-    }
     match path {
+        "/v1/check" | "/v1/refund" if head.method != Method::POST => {
+            Err(Problem::method(head, "POST"))
+        }
         "/v1/check" => check::answer(app, running, body).await,
         "/v1/refund" => refund::answer(app, running, head, body).await,
+        _ => look(app, running, head),
+    }
+}
+
+/// What is only there to be looked at.
+fn look(app: &App, running: &Running, head: &Parts) -> Result<Answer, Problem> {
+    let is_allowed = matches!(head.method, Method::GET | Method::HEAD);
+    match head.uri.path() {
+        "/v1/policies" | "/openapi.json" | "/metrics" | "/healthz" | "/readyz" if !is_allowed => {
+            Err(Problem::method(head, "GET, HEAD"))
+        }
         "/v1/policies" => Ok(json(&policies::listed(running))),
         "/openapi.json" => Ok(text(JSON, OPENAPI)),
-        "/metrics" => Ok(text(
-            "text/plain; version=0.0.4",
-            app.metrics.text(&running.limiter),
-        )),
-        "/healthz" => Ok(text("text/plain", "ok\n")),
-        _ => match app.is_ready() {
-            Ok(()) => Ok(text("text/plain", "ready\n")),
+        "/metrics" => Ok(text(METRICS, app.metrics.text(&running.limiter))),
+        "/healthz" => Ok(text(PLAIN, "ok\n")),
+        "/readyz" => match app.is_ready() {
+            Ok(()) => Ok(text(PLAIN, "ready\n")),
             Err(why) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)),
         },
+        path => Err(Problem::path(path)),
     }
 }
 
@@ -199,9 +205,8 @@ fn authorize(running: &Running, head: &Parts) -> Result<(), Problem> {
     }
 }
 
-fn text(kind: &'static str, body: impl Into<Bytes>) -> Answer {
+fn text(kind: HeaderValue, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(body.into()));
-    let kind = HeaderValue::from_static(kind);
     answer.headers_mut().insert(CONTENT_TYPE, kind);
     answer
 }
