@@ -1,6 +1,7 @@
 //! A connection from its first byte to its last: HTTP/1.1 or HTTP/2, with or without
 //! TLS.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::Shared;
+use super::again::Again;
 use super::listen::Io;
 use crate::http;
 
@@ -66,6 +68,7 @@ pub(super) async fn run(shared: &Shared, stream: impl Io) {
         .max_header_list_size(max_head);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
+    let again = Again::new();
     let _open = Open::new(shared.app.metrics.connections());
     let mut closing = shared.closing.clone();
     let closing = async {
@@ -82,7 +85,7 @@ pub(super) async fn run(shared: &Shared, stream: impl Io) {
     loop {
         tokio::select! {
             biased;
-            ended = connection.as_mut() => {
+            ended = poll_fn(|cx| again.poll(cx, connection.as_mut())) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection broke off");
                 }

@@ -1,5 +1,6 @@
 //! Sockets and connections: how they begin, what bounds them, and how they end.
 
+mod again;
 mod connection;
 mod listen;
 pub(crate) mod tls;
