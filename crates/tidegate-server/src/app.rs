@@ -1,11 +1,13 @@
 //! What all requests share: the limiter in force, the metrics, and whether to send more.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
-use http::HeaderName;
+use foldhash::fast::FixedState;
+use http::{HeaderName, HeaderValue};
 use subtle::ConstantTimeEq;
 use tidegate::{Config, Limit, Limiter};
 use tidegate_redis::{ErrorKind, SetupError, SharedLimiter, Store, StoreError};
@@ -42,6 +44,8 @@ pub(crate) struct Running {
     pub(crate) config: Config,
     pub(crate) limiter: SharedLimiter,
     pub(crate) meters: Meters,
+    /// What policies of one level always say of their limits in a header.
+    pub(crate) constant_values: HashMap<Box<str>, HeaderValue, FixedState>,
     /// The gate's headers, and the attributes they are.
     pub(crate) gate_headers: Vec<(HeaderName, String)>,
     pub(crate) tls: Option<TlsAcceptor>,
@@ -170,7 +174,15 @@ impl Running {
             let name = format!("x-tidegate-{}", attribute.to_lowercase().replace('_', "-"));
             Some((HeaderName::try_from(name).ok()?, attribute.clone()))
         });
+        let constant_values = config.policies.iter().filter_map(|policy| {
+            let [level] = policy.levels() else {
+                return None;
+            };
+            let value = HeaderValue::from_str(level.header_item()).ok()?;
+            Some((level.header_item().into(), value))
+        });
         Ok(Self {
+            constant_values: constant_values.collect(),
             admin_token: admin_token.transpose()?,
             gate_headers: gate_headers.collect(),
             tls: tls::acceptor(server, &folder).map_err(StartError::Tls)?,

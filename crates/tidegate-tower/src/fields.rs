@@ -11,6 +11,8 @@ use tidegate::{Dialect, Headers, Policy};
 #[derive(Debug)]
 pub(crate) struct Names {
     known: Box<[(Box<str>, Field)]>,
+    /// What policies of one level always say of their limits.
+    constant: Box<[HeaderValue]>,
     /// Whether there will never be any field.
     is_silent: bool,
 }
@@ -39,8 +41,11 @@ impl Names {
             ("RateLimit".into(), list(RATE_LIMIT)),
             ("Retry-After".into(), RETRY_AFTER.into()),
         ];
-        let mut is_silent = true;
+        let (mut constant, mut is_silent) = (Vec::new(), true);
         for policy in policies {
+            if let [level] = policy.levels() {
+                constant.extend(HeaderValue::from_str(level.header_item()));
+            }
             is_silent &= *policy.headers() == Dialect::None && policy.script().is_none();
             for text in policy.headers().names().into_iter().flatten() {
                 if let Ok(name) = HeaderName::from_bytes(text.as_bytes()) {
@@ -50,6 +55,7 @@ impl Names {
         }
         Self {
             known: names.into(),
+            constant: constant.into(),
             is_silent,
         }
     }
@@ -71,7 +77,10 @@ impl Names {
             };
             let value = match value {
                 Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
-                Cow::Borrowed(value) => HeaderValue::from_str(value),
+                Cow::Borrowed(value) => match self.constant.iter().find(|it| *it == value) {
+                    Some(value) => Ok(value.clone()),
+                    None => HeaderValue::from_str(value),
+                },
             };
             if let (Ok(field), Ok(value)) = (field, value) {
                 fields.push((field, value));

@@ -120,7 +120,9 @@ where
                     let mut response = ready!(future.poll(cx))?;
                     let charged = pass.charged.take();
                     let charged = charged.filter(|it| !it.counts(&ResponseHead::of(&response)));
-                    fields::add(response.headers_mut(), std::mem::take(&mut pass.fields));
+                    if !pass.fields.is_empty() {
+                        fields::add(response.headers_mut(), std::mem::take(&mut pass.fields));
+                    }
                     match charged.and_then(|charged| charged.give_back()) {
                         None => return Poll::Ready(Ok(response.map(ResponseBody::inner))),
                         Some(refund) => State::Refunding {

@@ -42,7 +42,7 @@ pub(crate) struct Item {
     /// need no escapes, neither in a structured field nor in JSON.
     pub(crate) name: Box<str>,
     /// The level's own limit, in `RateLimit-Policy`.
-    limit: Box<str>,
+    pub(crate) limit: Box<str>,
 }
 
 impl Item {
@@ -129,9 +129,9 @@ impl<'p> Headers<'p> {
             && let Some(level) = decision.reported()
         {
             let numbers = level.numbers();
-            headers.add(limit, Digits::of(numbers.limit().into()));
-            headers.add(remaining, Digits::of(numbers.remaining().into()));
-            headers.add(reset, Digits::of(seconds(numbers.reset_after())));
+            headers.add(limit, numbers.limit().to_string());
+            headers.add(remaining, numbers.remaining().to_string());
+            headers.add(reset, seconds(numbers.reset_after()).to_string());
         }
         for (name, value) in decisions()
             .filter_map(|decision| decision.answer())
@@ -142,7 +142,7 @@ impl<'p> Headers<'p> {
         let refusal = decisions().find(|decision| !decision.allowed());
         let told = refusal.filter(|refusal| *refusal.policy().headers() != Dialect::None);
         if let Some(wait) = told.and_then(PolicyDecision::retry_after) {
-            headers.add(RETRY_AFTER, Digits::of(seconds(wait).max(1)));
+            headers.add(RETRY_AFTER, seconds(wait).max(1).to_string());
         }
         headers
     }
@@ -190,8 +190,8 @@ impl<'p> Headers<'p> {
         }
     }
 
-    fn add(&mut self, name: &'p str, value: Digits) {
-        self.0.push((name.into(), value.as_str().to_owned().into()));
+    fn add(&mut self, name: &'p str, value: String) {
+        self.0.push((name.into(), value.into()));
     }
 
     /// Appends an item to a list, or begins it.
@@ -297,7 +297,8 @@ fn item_text(name: &str, first: (&str, &Digits), second: (&str, Option<&Digits>)
     String::from_utf8(text).expect("names and digits are text")
 }
 
-/// The digits of a number. Every answer has several of them, and `write!` takes longer.
+/// The digits of a number. Nearly every answer has several of them, and `write!` takes
+/// longer.
 struct Digits {
     bytes: [u8; 20],
     start: usize,
@@ -317,10 +318,6 @@ impl Digits {
 
     fn as_bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
-    }
-
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(self.as_bytes()).expect("digits are text")
     }
 }
 

@@ -148,7 +148,7 @@ pub(super) async fn answer(
             let mut body = Vec::with_capacity(decision::LENGTH);
             write(&mut body, app, running, &question, &decision);
             let mut answer = text(JSON, body);
-            put_headers(&mut answer, &decision);
+            put_headers(&mut answer, running, &decision);
             return Ok(answer);
         }
         Questions::Many(questions) => questions,

@@ -50,7 +50,7 @@ pub(super) async fn answer(
             answer.headers_mut().insert(CONTENT_TYPE, kind);
         }
     }
-    put_headers(&mut answer, &decision);
+    put_headers(&mut answer, running, &decision);
     Ok(answer)
 }
 

@@ -231,7 +231,7 @@ const OURS: [HeaderName; 9] = [
 ];
 
 /// Puts a decision's headers into a response.
-fn put_headers(answer: &mut Answer, decision: &PolicyDecision<'_>) {
+fn put_headers(answer: &mut Answer, running: &Running, decision: &PolicyDecision<'_>) {
     for (name, value) in decision.headers() {
         let name = match &*name {
             "RateLimit" => Some(RATE_LIMIT.clone()),
@@ -242,7 +242,10 @@ fn put_headers(answer: &mut Answer, decision: &PolicyDecision<'_>) {
                 .filter(|name| !OURS.contains(name)),
         };
         let value = match value {
-            Cow::Borrowed(value) => HeaderValue::from_str(value),
+            Cow::Borrowed(value) => match running.constant_values.get(value) {
+                Some(value) => Ok(value.clone()),
+                None => HeaderValue::from_str(value),
+            },
             Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
         };
         if let (Some(name), Ok(value)) = (name, value) {

@@ -251,6 +251,13 @@ impl PolicyLevel {
         self.cases.own()
     }
 
+    /// Its limit as an item of the header field `RateLimit-Policy`: what every decision
+    /// says of it where no override is in force.
+    #[must_use]
+    pub fn header_item(&self) -> &str {
+        &self.item.limit
+    }
+
     pub(crate) fn item(&self) -> &Item {
         &self.item
     }
