@@ -1,4 +1,4 @@
-//! `cargo xtask bench core`, `redis`, `cluster`, `server` and `tower`: the tables of
+//! `cargo xtask bench core`, `redis`, `cluster`, `modes`, `server` and `tower`: the tables of
 //! docs/benchmarks.md.
 //!
 //! Times come from the program `tidegate-bench`, instruction counts from the same
@@ -28,6 +28,7 @@ const LIMITERS: [(&str, &str); 5] = [
 const CORE: &str = "## Figures";
 const REDIS: &str = "### Redis figures";
 const CLUSTER: &str = "### Cluster figures";
+const MODES: &str = "### Mode figures";
 const SERVER: &str = "### Server figures";
 const TOWER: &str = "### Tower figures";
 
@@ -83,6 +84,19 @@ pub(crate) fn cluster(save: bool) -> Result<()> {
     install::redis()?;
     let figures = output(program(build()?).arg("cluster"))?;
     finish(CLUSTER, &figures, save)
+}
+
+/// The modes under the same load, and the picture of them.
+pub(crate) fn modes(save: bool) -> Result<()> {
+    install::redis()?;
+    run(cargo().args(["build", "--release", "--package", "tidegate-server"]))?;
+    let bench = build()?;
+    let picture = match save {
+        true => root().join("docs/pictures/modes.svg"),
+        false => bench.with_file_name("modes.svg"),
+    };
+    let figures = output(program(&bench).arg("modes").arg(&picture))?;
+    finish(MODES, &figures, save)
 }
 
 /// The server over HTTP, beside one that is built if it has to be. A quick run only shows

@@ -33,6 +33,10 @@ const HELP: &str = "usage: cargo xtask COMMAND
   bench cluster        checks through clusters of one, two and three masters, beside
                        redis-benchmark, and print their table of docs/benchmarks.md
   bench cluster --save the same, and put the table into docs/benchmarks.md
+  bench modes          compare the modes under the same load on one Redis, and print
+                       their table of docs/benchmarks.md
+  bench modes --save   the same, and put the table into docs/benchmarks.md and the
+                       picture into docs/pictures
   bench server         compare the server over HTTP with a bare handler and with
                        throttlecrab-server, which is built once, and print their
                        tables of docs/benchmarks.md
@@ -58,6 +62,8 @@ fn main() -> ExitCode {
         ["bench", "redis", "--save"] => bench::redis(true),
         ["bench", "cluster"] => bench::cluster(false),
         ["bench", "cluster", "--save"] => bench::cluster(true),
+        ["bench", "modes"] => bench::modes(false),
+        ["bench", "modes", "--save"] => bench::modes(true),
         ["bench", "server"] => bench::server(false, false),
         ["bench", "server", "--save"] => bench::server(true, false),
         ["bench", "server", "--quick"] => bench::server(false, true),

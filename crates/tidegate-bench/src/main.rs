@@ -3,8 +3,9 @@
 //!
 //! `tidegate-bench core` prints the tables of `docs/benchmarks.md` about the limiter in
 //! memory, `tidegate-bench redis` those about checks through Redis, `tidegate-bench
-//! cluster` those about clusters, `tidegate-bench server` those about the server, `tidegate-bench tower` those about the layer for
-//! tower.
+//! cluster` those about clusters, `tidegate-bench modes` those about the modes,
+//! `tidegate-bench server` those about the server, `tidegate-bench tower` those about the
+//! layer for tower.
 //! `tidegate-bench instructions N [LIMITER]` makes N checks of known keys and
 //! prints nothing, and so does `tidegate-bench requests N LANE` with requests through
 //! tower: they are there to be counted by callgrind. `cargo xtask bench
@@ -22,6 +23,7 @@ mod cpu;
 mod keys;
 mod limiters;
 mod measure;
+mod modes;
 mod pictures;
 mod redis;
 mod report;
@@ -30,6 +32,7 @@ mod server;
 mod tower;
 mod waits;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use limiters::{Aerorate, Governor, Keyed, Load, OneLevel, Tidegate, TwoLevels};
@@ -40,6 +43,7 @@ static ALLOCATOR: allocator::Counting = allocator::Counting;
 const HELP: &str = "usage: tidegate-bench core
        tidegate-bench redis [CALLERS]
        tidegate-bench cluster
+       tidegate-bench modes PICTURE
        tidegate-bench server THROTTLECRAB [--quick]
        tidegate-bench policies
        tidegate-bench tower
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         ["redis", callers] => callers.parse().ok().map(redis::run_callers),
         ["server", throttlecrab] => server(throttlecrab, false),
         ["server", throttlecrab, "--quick"] => server(throttlecrab, true),
+        ["modes", picture] => modes::measure(Path::new(picture)).ok(),
         ["policies"] => policies(),
         ["tower"] => {
             tower::run();

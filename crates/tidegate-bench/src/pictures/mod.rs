@@ -8,7 +8,7 @@ mod draw;
 #[cfg(test)]
 mod page;
 mod run;
-mod svg;
+pub(crate) mod svg;
 mod traffic;
 
 use std::io;

@@ -5,7 +5,7 @@
 //! same way what [`request`] has laid out, in turns.
 
 mod load;
-mod process;
+pub(crate) mod process;
 mod report;
 mod request;
 

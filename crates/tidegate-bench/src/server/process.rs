@@ -113,7 +113,7 @@ impl Drop for Process {
 }
 
 /// A program that cargo has put next to this one.
-fn sibling(name: &str) -> PathBuf {
+pub(crate) fn sibling(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("a program that lies somewhere");
     own.with_file_name(name)
 }

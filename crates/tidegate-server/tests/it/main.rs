@@ -11,6 +11,7 @@ mod client;
 mod process;
 
 mod check;
+mod fleet;
 mod gate;
 mod headers;
 mod keys;

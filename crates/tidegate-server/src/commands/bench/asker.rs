@@ -159,6 +159,15 @@ impl Asked {
         stores.sum()
     }
 
+    /// Commands that were sent to a Redis.
+    pub(super) fn store_commands(&self) -> u64 {
+        let stores = self.stores().map(|store| match store {
+            Store::Redis(store) => store.stats().commands,
+            Store::Memory(_) => 0,
+        });
+        stores.sum()
+    }
+
     fn stores(&self) -> impl Iterator<Item = &Store> {
         let limiter = match self {
             Self::Store(limiter) => Some(limiter),

@@ -29,6 +29,8 @@ pub(super) struct Counted {
     /// What the store could not answer, by kind, and what it had to forget.
     pub(super) store_errors: BTreeMap<String, u64>,
     pub(super) evicted: u64,
+    /// Commands that a Redis was sent for the checks.
+    pub(super) store_commands: u64,
     /// The keys that were asked for, a bit each.
     pub(super) keys: Vec<u64>,
     /// Admitted checks that found no room to be kept.
@@ -98,6 +100,7 @@ impl Counted {
             failures: BTreeMap::new(),
             store_errors: BTreeMap::new(),
             evicted: 0,
+            store_commands: 0,
             keys: vec![0; plan.keys.div_ceil(64) as usize],
             unrecorded: 0,
             offered_whole: true,
@@ -130,6 +133,7 @@ impl Counted {
             }
         }
         self.evicted += other.evicted;
+        self.store_commands += other.store_commands;
         for (bits, others) in self.keys.iter_mut().zip(&other.keys) {
             *bits |= others;
         }

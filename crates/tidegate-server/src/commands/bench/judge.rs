@@ -126,8 +126,9 @@ impl Judge<'_> {
         let has_key = level.key().attributes().len() > 0;
         let mut checker = Checker::new(*level.limit())
             .allow_losses(self.losses)
-            // One counter for all: others may use it, and earlier runs have.
-            .partial(self.is_partial || !has_key);
+            // One counter for all: others may use it, and earlier runs have. Where a server's
+            // windows begin, it does not say.
+            .partial(self.is_partial || !has_key || self.plan.target.is_server());
         if let Some(formula) = self.formula {
             checker = checker.background(formula.background());
         }

@@ -101,6 +101,10 @@ pub(super) async fn find(arguments: &Bench) -> anyhow::Result<Subject> {
 }
 
 impl Target {
+    pub(super) fn is_server(&self) -> bool {
+        matches!(self, Self::Server { .. })
+    }
+
     /// The config of a store.
     pub(super) fn config(&self) -> anyhow::Result<Config> {
         let Self::Store {

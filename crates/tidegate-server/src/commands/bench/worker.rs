@@ -110,6 +110,7 @@ fn finish(run: &Run, asked: &Asked, before: &BTreeMap<String, u64>) -> anyhow::R
     });
     tally.counted.store_errors = errors.filter(|(_, count)| *count > 0).collect();
     tally.counted.evicted = asked.evicted();
+    tally.counted.store_commands = asked.store_commands();
     let packed = wire::pack(&tally.decisions, &tally.offered);
     tell(&Said::Done {
         counted: Box::new(tally.counted.clone()),

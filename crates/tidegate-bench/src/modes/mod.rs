@@ -1,0 +1,133 @@
+//! The modes beside each other: `tidegate bench` against a Redis of its own, in turns.
+
+mod chart;
+mod run;
+
+use std::path::Path;
+
+use crate::redis::server::Server;
+use crate::report::{table, thousands, time};
+use crate::rounds::Series;
+use run::{Figures, Load, run};
+
+/// How often each is measured, in turns.
+const ROUNDS: usize = 3;
+
+/// What is offered, as a multiple of the limit.
+const OFFERED: [u32; 6] = [1, 2, 4, 6, 8, 10];
+
+/// The rate of the picture's limits.
+const RATE: u32 = 100;
+
+/// What is compared: a name, and the flags that make it.
+type Asked = (&'static str, &'static [&'static str]);
+
+const EXACT: Asked = ("exact", &["--mode", "exact", "--timeout", "5s"]);
+const FORGETFUL: Asked = (
+    "exact, `refusal_memory = \"0s\"`",
+    &[
+        "--mode",
+        "exact",
+        "--refusal-memory",
+        "0s",
+        "--timeout",
+        "5s",
+    ],
+);
+const BACKGROUND: Asked = ("background", &["--mode", "background"]);
+
+/// As fast as it goes: throughput, latency, and what Redis is asked for it.
+const LOADS: [(&str, &[&str], &[Asked]); 3] = [
+    (
+        "a hot key, all admitted",
+        &["--limit", "100000000r/s"],
+        &[EXACT, BACKGROUND],
+    ),
+    (
+        "100,000 keys, all admitted",
+        &["--limit", "100000000r/s", "--keys", "100000"],
+        &[EXACT, BACKGROUND],
+    ),
+    (
+        "a hot key, nearly all refused",
+        &["--limit", "100r/s"],
+        &[FORGETFUL, EXACT, BACKGROUND],
+    ),
+];
+
+/// Prints the table, and draws the picture.
+pub(crate) fn measure(picture: &Path) -> std::io::Result<()> {
+    let server = Server::start();
+    let mut rows = Vec::new();
+    for (name, load, askers) in LOADS {
+        let mut figures: Vec<Vec<Figures>> = vec![Vec::new(); askers.len()];
+        for round in 1..=ROUNDS {
+            for ((asker, flags), figures) in askers.iter().zip(&mut figures) {
+                eprintln!("{name}: {asker}, round {round} of {ROUNDS}");
+                let load = Load::closed(&[load, flags].concat());
+                figures.push(run(&server, &load));
+            }
+        }
+        for ((asker, _), own) in askers.iter().zip(&figures) {
+            rows.push(row(name, asker, own, &figures[0]));
+        }
+    }
+    let header = [
+        "load",
+        "mode",
+        "checks a second",
+        "times the first",
+        "p50",
+        "p99",
+        "calls to Redis a check",
+        "limit",
+    ];
+    println!("{}", table(header, rows.into_iter()));
+    std::fs::write(picture, chart::draw(&lines(&server)))
+}
+
+fn row(load: &str, asker: &str, own: &[Figures], first: &[Figures]) -> [String; 8] {
+    let median = |figure: fn(&Figures) -> f64| {
+        let figures = own.iter().map(figure).collect();
+        Series::of(figures).median()
+    };
+    let ratios = own.iter().zip(first);
+    let ratios = ratios.map(|(own, first)| own.a_second / first.a_second);
+    let held = own.iter().all(|figures| figures.held);
+    [
+        load.into(),
+        asker.into(),
+        thousands(median(|it| it.a_second)),
+        format!("{:.2}", Series::of(ratios.collect()).median()),
+        time(median(|it| it.p50_us)),
+        time(median(|it| it.p99_us)),
+        format!("{:.4}", median(|it| it.calls / it.checks)),
+        if held { "held" } else { "broken" }.into(),
+    ]
+}
+
+/// What three nodes admit of what they are offered.
+fn lines(server: &Server) -> Vec<chart::Line> {
+    let bucket = format!("{RATE}r/s burst=10");
+    let window = format!("{RATE}r/s fixed_window");
+    let lines = [
+        ("exact, token bucket", "exact", &bucket),
+        ("background, token bucket", "background", &bucket),
+        ("background, fixed window", "background", &window),
+    ];
+    let lines = lines.into_iter().map(|(name, mode, limit)| {
+        let points = OFFERED.iter().map(|times| {
+            eprintln!("{name}: {times} times the limit");
+            let flags = ["--mode", mode, "--limit", limit, "--processes", "3"];
+            let load = Load::open(&flags, RATE * times);
+            let figures = run(server, &load);
+            assert!(figures.held, "{name}: the limit was broken");
+            (f64::from(*times), figures.use_of_rate)
+        });
+        chart::Line {
+            name,
+            points: points.collect(),
+        }
+    });
+    lines.collect()
+}
