@@ -258,6 +258,11 @@ pub struct Verify {
     /// before.
     #[arg(long)]
     pub partial: bool,
+    /// The mode was background, each file is the record of one node, and what a node knew
+    /// of the others was at most so old: twice the sync interval and the round trip
+    /// together, and an outage of the store.
+    #[arg(long, value_name = "DURATION", value_parser = bench::duration)]
+    pub stale: Option<Duration>,
 }
 
 /// `tidegate config`.

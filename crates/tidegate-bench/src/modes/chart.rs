@@ -70,9 +70,9 @@ pub(super) fn draw(lines: &[Line]) -> String {
         "admitted, in multiples of the limit",
     );
     svg.text(
-        RIGHT,
-        y(1.0) - 6.0,
-        Anchor::End,
+        LEFT + 6.0,
+        y(1.0) + 16.0,
+        Anchor::Start,
         r##"fill="#111""##,
         "the limit",
     );

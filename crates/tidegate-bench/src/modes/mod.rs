@@ -99,11 +99,19 @@ fn row(load: &str, asker: &str, own: &[Figures], first: &[Figures]) -> [String; 
         asker.into(),
         thousands(median(|it| it.a_second)),
         format!("{:.2}", Series::of(ratios.collect()).median()),
-        time(median(|it| it.p50_us)),
-        time(median(|it| it.p99_us)),
+        short(median(|it| it.p50_us)),
+        short(median(|it| it.p99_us)),
         format!("{:.4}", median(|it| it.calls / it.checks)),
         if held { "held" } else { "broken" }.into(),
     ]
+}
+
+/// A time that may be shorter than a microsecond.
+fn short(us: f64) -> String {
+    match us < 10.0 {
+        true => format!("{us:.2} us"),
+        false => time(us),
+    }
 }
 
 /// What three nodes admit of what they are offered.

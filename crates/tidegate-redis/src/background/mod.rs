@@ -13,7 +13,7 @@ mod table;
 mod unsent;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use tidegate::{Cost, Decision, Keys, Policy, Receipt};
@@ -59,7 +59,8 @@ struct Inner {
     start: Instant,
     is_running: AtomicBool,
     is_over: AtomicBool,
-    /// There is something to tell, or it is to be told at once.
+    /// Whether the task has nothing to tell, and wants to hear when there is.
+    is_idle: AtomicBool,
     wake: Notify,
     hurry: AtomicBool,
 }
@@ -91,6 +92,7 @@ impl Background {
             start: Instant::now(),
             is_running: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            is_idle: AtomicBool::new(false),
             wake: Notify::new(),
             hurry: AtomicBool::new(false),
         })))
@@ -99,15 +101,14 @@ impl Background {
     /// Decides. `None` where there is no room for a key.
     pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost) -> Option<Decision> {
         let inner = &self.0;
-        let was_idle = inner.table.queued() == 0;
-        let decision = inner.table.decide(keys, cost, inner.start.elapsed());
+        let (decision, is_more) = inner.table.decide(keys, cost, inner.start.elapsed())?;
         if !inner.is_running.load(Relaxed) && !inner.is_running.swap(true, Relaxed) {
             tokio::spawn(Arc::clone(inner).run());
         }
-        if was_idle {
+        if is_more && inner.is_idle.load(SeqCst) && inner.is_idle.swap(false, SeqCst) {
             inner.wake.notify_one();
         }
-        decision
+        Some(decision)
     }
 
     /// Gives back what a decision about these keys charged, where the store has not been
@@ -142,7 +143,7 @@ impl Inner {
             while !self.table.is_told() {
                 self.hurry.store(true, Relaxed);
                 self.wake.notify_one();
-                tokio::time::sleep(Duration::from_millis(2)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         timeout(within, told).await.is_ok()
@@ -164,7 +165,11 @@ impl Inner {
             {
                 return;
             }
-            let has_more = self.table.queued() > 0 && on_their_way.len() < AT_ONCE;
+            // First said, then looked: whoever adds a key after the look sees this.
+            self.is_idle.store(true, SeqCst);
+            let has_more = self.table.queued() > 0;
+            self.is_idle.store(!has_more, SeqCst);
+            let has_more = has_more && on_their_way.len() < AT_ONCE;
             tokio::select! {
                 biased;
                 Some(told) = on_their_way.join_next() => {

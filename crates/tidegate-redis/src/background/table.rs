@@ -2,7 +2,7 @@
 //! to be told of. A state machine without a clock of its own.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ pub(crate) struct Table {
     prefix: String,
     shards: Box<[Mutex<Shard>]>,
     keys_a_shard: usize,
+    /// In an order with what whoever waits for it says: no key is missed.
     queued: AtomicUsize,
     /// Parcels so far.
     parcels: AtomicU64,
@@ -75,8 +76,13 @@ impl Table {
     }
 
     /// Decides, and charges every level or none. `None` where there is no room for
-    /// a key.
-    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost, now: Duration) -> Option<Decision> {
+    /// a key. And whether there is more to tell than there was.
+    pub(crate) fn decide(
+        &self,
+        keys: &Keys<'_>,
+        cost: Cost,
+        now: Duration,
+    ) -> Option<(Decision, bool)> {
         let levels: SmallVec<[(Print, &Limit); 2]> = keys
             .iter()
             .map(|key| (self.prints.of(&key), key.limit()))
@@ -102,7 +108,7 @@ impl Table {
             admits.push(entry.local.admits(limit, cost));
         }
         let denied_by = admits.iter().position(|admits| !admits);
-        let mut decided_at_us = None;
+        let (mut decided_at_us, mut is_more) = (None, false);
         let mut outcomes: SmallVec<[LevelOutcome; 2]> = SmallVec::new();
         for ((print, limit), admits) in levels.iter().zip(&admits) {
             let Some(entry) = shard.keys.get_mut(print) else {
@@ -126,19 +132,16 @@ impl Table {
             });
             if entry.ask() {
                 shard.queue.push_back(*print);
-                self.queued.fetch_add(1, Relaxed);
+                self.queued.fetch_add(1, SeqCst);
+                is_more = true;
             }
         }
         drop(shard);
         let now_us = decided_at_us.unwrap_or_default();
         let charged = denied_by.is_none();
-        Some(Decision::from_store(
-            outcomes,
-            now_us,
-            denied_by,
-            Source::Background,
-            charged,
-        ))
+        let source = Source::Background;
+        let decision = Decision::from_store(outcomes, now_us, denied_by, source, charged);
+        Some((decision, is_more))
     }
 
     /// Gives back what a decision about these keys charged, where it has not been told
@@ -165,7 +168,7 @@ impl Table {
 
     /// How many keys wait to be sent.
     pub(crate) fn queued(&self) -> usize {
-        self.queued.load(Relaxed)
+        self.queued.load(SeqCst)
     }
 
     /// Whether the store has been told everything.
@@ -239,7 +242,7 @@ impl Table {
     ) -> Option<Decision> {
         let print = self.prints.of(&keys.iter().next()?);
         let before = self.shard(print).keys.get(&print).map(|entry| entry.local);
-        let decision = self.decide(keys, cost, now)?;
+        let (decision, _) = self.decide(keys, cost, now)?;
         let mut shard = self.shard(print);
         let entry = shard.keys.get_mut(&print)?;
         let new = Count::new(&entry.limit, entry.now_us(now));
@@ -255,7 +258,7 @@ impl Table {
             && change(entry)
         {
             shard.queue.push_back(outgoing.print);
-            self.queued.fetch_add(1, Relaxed);
+            self.queued.fetch_add(1, SeqCst);
         }
     }
 
@@ -277,5 +280,105 @@ impl Shard {
             self.swept = Some(now);
         }
         self.keys.len() < most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::Policy;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const START_US: u64 = 1_700_000_000_000_000;
+
+    fn policy(limit: Limit) -> Policy {
+        Policy::builder("p").limit(limit).build().expect("a policy")
+    }
+
+    /// A table of so many keys in one part.
+    fn table(keys: usize) -> Table {
+        Table::with_room("tg", 1, keys, offset(START_US, Duration::ZERO))
+    }
+
+    fn decide(table: &Table, policy: &Policy, key: &str, now: Duration) -> Option<bool> {
+        let attributes = [("key", key)];
+        let keys = policy.keys(&attributes).expect("the one attribute");
+        let (decision, _) = table.decide(&keys, Cost::ONE, now)?;
+        Some(decision.allowed())
+    }
+
+    /// Tells a store that has only what it is told.
+    fn tell(table: &Table, now: Duration) -> usize {
+        let sent = table.send(1_000, now);
+        let now_us = START_US + u64::try_from(now.as_micros()).expect("a time");
+        for outgoing in &sent {
+            let count = outgoing.parcel.arrive(None, now_us);
+            table.arrived(outgoing, now, now, (now_us, count));
+        }
+        sent.len()
+    }
+
+    #[test]
+    fn a_full_table_has_no_room_until_keys_are_told_and_as_good_as_new() {
+        let (table, policy) = (table(3), policy(Limit::per_second(1)));
+        for key in ["a", "b", "c"] {
+            assert_eq!(decide(&table, &policy, key, Duration::ZERO), Some(true));
+        }
+        assert_eq!(decide(&table, &policy, "d", Duration::ZERO), None);
+        assert_eq!(decide(&table, &policy, "a", Duration::ZERO), Some(false));
+        // As good as new, but nobody has been told of them.
+        assert_eq!(decide(&table, &policy, "d", 2 * SECOND), None);
+        assert_eq!(tell(&table, 2 * SECOND), 3);
+        assert_eq!(table.queued(), 0);
+        // Told, they can go.
+        assert_eq!(decide(&table, &policy, "d", 2 * SECOND + SWEEP), Some(true));
+        assert_eq!(table.queued(), 1);
+    }
+
+    #[test]
+    fn keys_are_told_in_turn_and_once_each() {
+        let (table, policy) = (table(100), policy(Limit::per_hour(5)));
+        for _ in 0..3 {
+            for key in 0..10 {
+                decide(&table, &policy, &key.to_string(), Duration::ZERO);
+            }
+        }
+        assert_eq!(table.queued(), 10);
+        let first = table.send(4, SECOND);
+        let keys: Vec<&str> = first.iter().map(|it| &*it.key).collect();
+        assert_eq!(
+            keys,
+            ["tg:{0}:p:p", "tg:{1}:p:p", "tg:{2}:p:p", "tg:{3}:p:p"]
+        );
+        assert!(first.iter().all(|it| it.parcel.unsent.cost == 3));
+        // While one is on its way, its key is not told of again.
+        decide(&table, &policy, "0", SECOND);
+        assert_eq!(table.queued(), 6);
+        assert_eq!(table.send(100, SECOND).len(), 6);
+        for outgoing in &first {
+            table.failed(outgoing);
+        }
+        let again = table.send(100, SECOND);
+        let costs: Vec<u64> = again.iter().map(|it| it.parcel.unsent.cost).collect();
+        assert_eq!(costs, [4, 3, 3, 3]);
+        assert!(!table.is_told());
+    }
+
+    #[test]
+    fn what_comes_back_for_a_key_that_was_forgotten_says_nothing() {
+        let (table, policy) = (table(100), policy(Limit::per_hour(2)));
+        assert_eq!(decide(&table, &policy, "a", Duration::ZERO), Some(true));
+        let old = table.send(1, Duration::ZERO);
+        table.forget(&["tg:{a}:p:p".into()]);
+        for allowed in [true, true, false] {
+            assert_eq!(decide(&table, &policy, "a", SECOND), Some(allowed));
+        }
+        let new = table.send(1, SECOND);
+        table.failed(&old[0]);
+        let count = Count::new(&old[0].parcel.limit, START_US);
+        table.arrived(&old[0], Duration::ZERO, SECOND, (START_US, count));
+        assert_eq!(decide(&table, &policy, "a", SECOND), Some(false));
+        table.failed(&new[0]);
+        assert_eq!(table.send(1, SECOND)[0].parcel.unsent.cost, 2);
     }
 }

@@ -334,7 +334,9 @@ impl World {
         let table = &self.nodes[node].table;
         let decision = match self.setting.mutation {
             Mutation::LocalCountLeftOut => table.decide_by_hearsay(&keys, cost, clock),
-            _ => table.decide(&keys, cost, clock),
+            _ => table
+                .decide(&keys, cost, clock)
+                .map(|(decision, _)| decision),
         };
         decision.expect("a few keys")
     }

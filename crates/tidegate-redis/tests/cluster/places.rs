@@ -2,11 +2,12 @@
 //! policies of one level on all masters.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use tidegate::{Cost, Limit, Policy};
+use tidegate::{Cost, Limit, Mode, Policy, Source};
 use tidegate_redis::RedisStore;
 
-use crate::support::{YEAR, check, every_algorithm, levels, limiter_over, patient, policy};
+use crate::support::{YEAR, check, every_algorithm, levels, limiter_over, look, patient, policy};
 use crate::test_cluster::{Cluster, SLOTS, run};
 
 /// Keys that other limiters put into two slots (A4, B8), or call by another's name.
@@ -107,7 +108,7 @@ async fn keys_are_where_the_cluster_looks_for_them() {
         .level("all", "", Limit::per(100, YEAR))
         .level("user", "{user}", Limit::per(10, YEAR));
     let policies = [two, total].map(|policy| policy.build().unwrap());
-    let limiter = limiter_over(store, policies);
+    let limiter = limiter_over(store.clone(), policies);
     for tenant in 0..20 {
         for user in 0..3 {
             let [tenant, user] = [tenant, user].map(|it: u32| it.to_string());
@@ -132,4 +133,31 @@ async fn keys_are_where_the_cluster_looks_for_them() {
     let warnings = limiter.warnings().await;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].starts_with("policy \"total\""), "{warnings:?}");
+
+    // What was admitted in the background is told where the keys live.
+    flush(&cluster);
+    let limits = every_algorithm(100, YEAR);
+    let background = limits.map(|(name, limit)| {
+        let policy = Policy::builder(name).limit(limit).mode(Mode::Background);
+        policy.build().unwrap()
+    });
+    let limiter = limiter_over(store, background);
+    for (name, _) in limits {
+        for number in 0..30 {
+            let key = format!("user:{number}");
+            let decision = check(&limiter, name, &[("key", key.as_str())]).await;
+            assert_eq!(decision.source(), Source::Background);
+        }
+    }
+    assert!(limiter.flush(Duration::from_secs(60)).await);
+    let keys: usize = filled(&cluster).values().map(|(_, keys)| keys.len()).sum();
+    assert_eq!(keys, 150);
+    for (name, _) in limits {
+        let seen = look(&limiter, name, &[("key", "user:7")]).await;
+        assert_eq!(
+            (seen.remaining(), seen.source()),
+            (99, Source::Store),
+            "{name}"
+        );
+    }
 }

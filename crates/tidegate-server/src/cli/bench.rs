@@ -113,7 +113,7 @@ pub struct Bench {
     pub plot: Option<PathBuf>,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|sign: char| sign.is_ascii_alphabetic());
     let (_, unit) = text.split_at(digits.len());
     let unit = UNITS.iter().find(|(name, _)| *name == unit);

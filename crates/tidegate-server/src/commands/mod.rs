@@ -3,6 +3,7 @@
 mod ask;
 mod bench;
 mod config;
+mod offered;
 mod serve;
 mod verify;
 

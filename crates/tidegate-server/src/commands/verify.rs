@@ -4,11 +4,13 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use tidegate::checker::{Checker, Record};
+use tidegate::checker::{Background, Checker, Record};
 use tidegate::{Algorithm, Align, Config, Cost, Limit, Source};
 
+use super::offered::Offered;
 use super::say;
 use crate::cli::Verify;
 use crate::record::{Entry, Line, parse};
@@ -24,6 +26,8 @@ struct Records<'a> {
     groups: Vec<Group>,
     /// Lines that are told to be missing.
     dropped: u64,
+    /// Files so far.
+    files: usize,
     /// The group of the line before: mostly also that of the next.
     last: usize,
 }
@@ -36,6 +40,8 @@ struct Group {
     /// The limit as it stands in the lines.
     text: Option<String>,
     checker: Checker,
+    /// What the node of each file was offered, where that matters.
+    offered: Vec<Offered>,
 }
 
 pub(super) fn run(arguments: &Verify) -> anyhow::Result<ExitCode> {
@@ -52,9 +58,11 @@ pub(super) fn run(arguments: &Verify) -> anyhow::Result<ExitCode> {
         config,
         groups: Vec::new(),
         dropped: 0,
+        files: 0,
         last: 0,
     };
     for file in &arguments.files {
+        records.files += 1;
         records.read(file)?;
     }
     if records.groups.is_empty() {
@@ -109,7 +117,9 @@ impl Records<'_> {
             let known = Source::ALL.map(Source::as_str).join(", ");
             bail!("source: {:?}: expected one of {known}", line.source);
         };
-        let checker = &mut self.group(line)?.checker;
+        let (files, stale) = (self.files, self.arguments.stale);
+        let group = self.group(line)?;
+        let checker = &mut group.checker;
         if line.refunded {
             checker.refund(line.key.as_bytes(), line.at_us, cost);
         } else {
@@ -120,6 +130,12 @@ impl Records<'_> {
                 source,
                 allowed: line.allowed,
             });
+            if let Some(stale) = stale {
+                let length_us = u64::try_from(stale.as_micros()).unwrap_or(u64::MAX);
+                group.offered.resize_with(files, Offered::default);
+                let node = &mut group.offered[files - 1];
+                node.add(line.key.as_bytes(), line.at_us, cost.get(), length_us);
+            }
         }
         Ok(())
     }
@@ -142,6 +158,7 @@ impl Records<'_> {
                         level: line.level.as_ref().into(),
                         text: line.limit.as_deref().map(Into::into),
                         checker: Checker::new(limit).allow_losses(self.arguments.losses),
+                        offered: Vec::new(),
                         limit,
                     });
                     self.groups.len() - 1
@@ -195,7 +212,13 @@ impl Records<'_> {
         self.groups
             .sort_by(|one, other| (&one.policy, &one.level).cmp(&(&other.policy, &other.level)));
         for group in self.groups {
-            let verdict = group.checker.partial(partial).verdict();
+            let mut checker = group.checker.partial(partial);
+            if let Some(stale) = self.arguments.stale {
+                let offered = group.offered.iter().map(|node| node.most);
+                let nodes = Background::new(Duration::ZERO, Duration::ZERO, offered);
+                checker = checker.background(nodes.outage(stale));
+            }
+            let verdict = checker.verdict();
             let (policy, level, limit) = (&group.policy, &group.level, &group.limit);
             let (keys, admitted) = (verdict.keys, verdict.admitted);
             let (refused, outside) = (verdict.refused, verdict.outside);

@@ -175,6 +175,38 @@ fn a_record_that_cannot_be_written_is_no_start() {
     assert!(error.contains("the record no/such/folder: "), "{error}");
 }
 
+/// Two nodes that had not heard of each other: each kept to the limit by itself.
+#[test]
+fn records_of_nodes_in_the_background_are_held_to_their_formula() {
+    let folder = Folder::new();
+    let lines = |count: u64| {
+        let line = |number: u64| {
+            let at_us = 1_700_000_000_000_000 + number;
+            format!(
+                r#"{{"at_us":{at_us},"policy":"p","level":"p","key":"a","cost":1,"allowed":true,"source":"background","limit":"3r/h"}}"#
+            ) + "\n"
+        };
+        (0..count).map(line).collect::<String>()
+    };
+    folder.write("one.jsonl", lines(3));
+    folder.write("two.jsonl", lines(3));
+    let verify = |more: &[&str]| {
+        run(
+            &folder,
+            &[&["verify", "one.jsonl", "two.jsonl"], more].concat(),
+        )
+    };
+    assert_eq!(verify(&[]).0, 1, "by itself, it is too much");
+    let (code, said, _) = verify(&["--stale", "200ms"]);
+    assert_eq!(code, 0, "{said}");
+    // One more than a node alone may admit.
+    folder.write("two.jsonl", lines(4));
+    assert_eq!(verify(&["--stale", "200ms"]).0, 1);
+    let (code, _, error) = verify(&["--stale", "soon"]);
+    assert_eq!(code, 2);
+    assert!(error.contains("soon"), "{error}");
+}
+
 #[test]
 fn verify_says_where_a_record_is_wrong() {
     let folder = Folder::new();
