@@ -202,12 +202,24 @@ impl Count {
                 *state = limit.refund(*state, cost, charged_at_us);
             }
             (Kind::FixedWindow(limit), Self::FixedWindow(state)) => {
-                *state = limit.refund(*state, cost, state.last_us + state.left_us);
+                let end_us = state.last_us + state.left_us;
+                if charged_at_us + limit.rate().window_us() >= end_us {
+                    *state = limit.refund(*state, cost, end_us);
+                }
             }
             (Kind::SlidingWindow(limit), Self::SlidingWindow(state)) => {
-                *state = limit.refund(*state, cost, limit.window_end_us(state));
+                let start_us = state.last_us.saturating_sub(state.elapsed_us);
+                let end_us = match charged_at_us >= start_us {
+                    true => limit.window_end_us(state),
+                    false => start_us,
+                };
+                if charged_at_us + limit.rate().window_us() >= start_us {
+                    *state = limit.refund(*state, cost, end_us);
+                }
             }
-            (Kind::SlidingLog(_), Self::SlidingLog(log)) => {
+            (Kind::SlidingLog(limit), Self::SlidingLog(log))
+                if charged_at_us + limit.rate().window_us() > log.last_us =>
+            {
                 log.used = log.used.saturating_sub(cost.get());
             }
             _ => {}

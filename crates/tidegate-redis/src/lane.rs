@@ -47,6 +47,8 @@ pub(crate) enum Question {
         script: Arc<Script>,
         keys: Vec<String>,
         arguments: Vec<Vec<u8>>,
+        /// Whether replicas must have what it writes.
+        is_acknowledged: bool,
     },
     /// Keys to forget.
     Delete(Vec<String>),
@@ -70,7 +72,10 @@ impl Question {
     fn writes(&self) -> bool {
         match self {
             Self::Check(call) => call.charge != Charge::Nothing,
-            Self::Script { .. } | Self::Delete(_) => true,
+            Self::Script {
+                is_acknowledged, ..
+            } => *is_acknowledged,
+            Self::Delete(_) => true,
             Self::Load(_) | Self::Memory => false,
         }
     }
@@ -414,6 +419,7 @@ fn command(group: &Group, by_name: bool) -> Cmd {
             script,
             keys,
             arguments,
+            ..
         } => {
             run(&mut command, script);
             command.arg(keys.len()).arg(keys).arg(arguments);

@@ -9,7 +9,7 @@ use tidegate::{
     Attributes, Charge, CheckError, Cost, Decisions, Explained, MemoryStore, PoliciesError, Policy,
     PolicyDecision, PolicyLimiter, Receipt, Which,
 };
-use tokio::time::Instant;
+use tokio::task::JoinSet;
 
 use crate::configured::SetupError;
 use crate::error::StoreError;
@@ -314,17 +314,17 @@ impl SharedLimiter {
             return Ok(self.memory.reset(policy, attributes, which)?);
         };
         let prefix = shared.store.prefix();
-        let keys = shared.policy.stored_keys(attributes, which, prefix)?;
-        let forgotten = shared.store.delete(keys.clone()).await;
-        if let Some(background) = &shared.background {
-            background.forget(&keys);
-        }
+        let stored = shared.policy.stored_keys(attributes, which, prefix)?;
+        let forgotten = shared.store.delete(stored.clone()).await;
         // One level may be named without the attributes of the others.
         match shared.policy.keys(attributes) {
             Ok(keys) => shared.forget_refusals(&keys),
             Err(_) => shared.forget_all_refusals(),
         }
         let forgotten = forgotten?;
+        if let Some(background) = &shared.background {
+            background.forget(&stored);
+        }
         if let Some(local) = &shared.local {
             local.reset(policy, attributes, which)?;
         }
@@ -334,15 +334,12 @@ impl SharedLimiter {
     /// Tells the stores all that was admitted in the mode `background`: whether that was
     /// done within this time. For the end of a program; what is not told is lost with it.
     pub async fn flush(&self, within: Duration) -> bool {
-        let deadline = Instant::now() + within;
-        let mut told = true;
-        for shared in self.shared.values() {
-            if let Some(background) = &shared.background {
-                let left = deadline.saturating_duration_since(Instant::now());
-                told &= background.flush(left).await;
-            }
+        let mut told = JoinSet::new();
+        let policies = self.shared.values();
+        for background in policies.filter_map(|shared| shared.background.clone()) {
+            told.spawn(async move { background.flush(within).await });
         }
-        told
+        told.join_all().await.into_iter().all(|told| told)
     }
 
     /// Every level as it stands for these attributes, with its settings, charging

@@ -153,6 +153,9 @@ impl Shared {
         if let Some((refusals, sent)) = sent {
             refusals.learn(keys, cost, sent, &decision, self.start.elapsed());
         }
+        if let (Some(background), true) = (&self.background, decision.receipt().is_some()) {
+            background.admitted(keys, cost);
+        }
         if let (Some(local), true) = (&self.local, decision.receipt().is_some()) {
             // What the store has admitted counts here, too: it goes on from there.
             local::charge(local, keys, cost);

@@ -305,12 +305,19 @@ impl RedisStore {
         keys: Vec<String>,
         arguments: Vec<Vec<u8>>,
     ) -> Result<Value, StoreError> {
-        let timeout = self.0.timeout;
-        self.script_within(script, keys, arguments, timeout).await
+        let question = Question::Script {
+            script,
+            keys,
+            arguments,
+            is_acknowledged: true,
+        };
+        value(self.run(question).await?)
     }
 
-    /// Runs a script that may take so long, or the timeout where that is longer.
-    pub(crate) async fn script_within(
+    /// Runs a script that may take so long, or the timeout where that is longer. It is not
+    /// asked for again here, and need not be known to replicas: whoever tells the store
+    /// something tells it again when that has failed.
+    pub(crate) async fn told(
         &self,
         script: Arc<Script>,
         keys: Vec<String>,
@@ -321,14 +328,10 @@ impl RedisStore {
             script,
             keys,
             arguments,
+            is_acknowledged: false,
         };
-        match self
-            .run_within(question, within.max(self.0.timeout))
-            .await?
-        {
-            Answer::Value(value) => Ok(value),
-            Answer::Decision(_) => Err(StoreError::new(ErrorKind::Script, "no value")),
-        }
+        let within = within.max(self.0.timeout);
+        value(self.run_within(question, within, false).await?)
     }
 
     /// The script for a task on one level.
@@ -353,10 +356,15 @@ impl RedisStore {
     /// Puts a question, within the deadline, again where that is safe and may help; or
     /// not at all while the server for it keeps failing.
     async fn run(&self, question: Question) -> Result<Answer, StoreError> {
-        self.run_within(question, self.0.timeout).await
+        self.run_within(question, self.0.timeout, true).await
     }
 
-    async fn run_within(&self, question: Question, within: Duration) -> Result<Answer, StoreError> {
+    async fn run_within(
+        &self,
+        question: Question,
+        within: Duration,
+        is_retried: bool,
+    ) -> Result<Answer, StoreError> {
         let inner = &self.0;
         let deadline = Instant::now() + within;
         let question = Arc::new(question);
@@ -399,7 +407,7 @@ impl RedisStore {
             }
             inner.servers.doubt(error.kind());
             let left = deadline.saturating_duration_since(Instant::now());
-            let pause = match error.kind().is_worth_retrying() {
+            let pause = match is_retried && error.kind().is_worth_retrying() {
                 true => schedule.pause(left, jitter()),
                 false => None,
             };
@@ -477,6 +485,13 @@ impl RedisStore {
             tracing::warn!(store = inner.name, error = %error.redacted(), "the store has not answered: on_error decides");
         }
         error
+    }
+}
+
+fn value(answer: Answer) -> Result<Value, StoreError> {
+    match answer {
+        Answer::Value(value) => Ok(value),
+        Answer::Decision(_) => Err(StoreError::new(ErrorKind::Script, "no value")),
     }
 }
 

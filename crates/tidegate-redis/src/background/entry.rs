@@ -41,7 +41,13 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(key: String, limit: Limit, offset_us: i64, now: Duration) -> Self {
+    /// By a clock that may be the store's, after a parcel that was another's.
+    pub(super) fn new(
+        key: String,
+        limit: Limit,
+        (offset_us, parcel): (i64, u64),
+        now: Duration,
+    ) -> Self {
         let now_us = on_clock(now, offset_us);
         let local = Count::new(&limit, now_us);
         Self {
@@ -55,7 +61,7 @@ impl Entry {
             pending: Unsent::none(&local),
             opened_after: None,
             in_flight: None,
-            last_parcel: 0,
+            last_parcel: parcel,
             asked: false,
             queued: false,
         }
@@ -199,10 +205,11 @@ impl Entry {
     /// A parcel has not arrived, or nobody knows: it is sent again, with what has come
     /// since. Says whether the key has to be put into the queue again.
     pub(super) fn failed(&mut self) -> bool {
-        if let Some(unsent) = self.in_flight.take() {
-            let cost = unsent.cost.saturating_add(self.pending.cost);
-            self.pending = Unsent { cost, ..unsent };
-        }
+        let Some(unsent) = self.in_flight.take() else {
+            return false;
+        };
+        let cost = unsent.cost.saturating_add(self.pending.cost);
+        self.pending = Unsent { cost, ..unsent };
         let more = self.asked || !self.pending.is_none();
         more && self.enqueue()
     }
@@ -210,8 +217,11 @@ impl Entry {
     /// A parcel is forgotten, and with it what was in it.
     #[cfg(test)]
     pub(super) fn lose(&mut self) -> bool {
-        self.in_flight = None;
-        self.failed()
+        self.in_flight = Some(Unsent::none(&self.local));
+        let pending = self.pending;
+        let again = self.failed();
+        self.pending = pending;
+        again || !pending.is_none() && self.enqueue()
     }
 
     /// Whether nothing is lost with it, now.
@@ -238,7 +248,7 @@ pub(super) fn offset(us: u64, now: Duration) -> i64 {
     us.saturating_sub(i64::try_from(now.as_micros()).unwrap_or(i64::MAX))
 }
 
-fn on_clock(now: Duration, offset_us: i64) -> u64 {
+pub(super) fn on_clock(now: Duration, offset_us: i64) -> u64 {
     let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
     now_us.saturating_add_signed(offset_us)
 }

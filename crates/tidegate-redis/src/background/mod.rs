@@ -13,7 +13,7 @@ mod table;
 mod unsent;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use tidegate::{Cost, Decision, Keys, Policy, Receipt};
@@ -32,14 +32,16 @@ pub(crate) use table::{Outgoing, Table};
 pub(crate) use unsent::{KEPT, Parcel, Unsent};
 
 /// Keys that are told of at once.
-const AT_ONCE: usize = 1_024;
+const AT_ONCE: usize = 512;
 
 /// How long the store may take to hear of something. Nobody waits for it, and what is
-/// given up too early is counted twice.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// given up too early may be counted twice; but no connection is silent for longer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest pause before what has failed is tried again.
+/// The pauses before what has failed is tried again: the longest, and that of somebody
+/// who is in a hurry.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const SHORT_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long the store is tried to be told what is left, when nobody asks any more.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -53,7 +55,7 @@ pub(crate) struct Background(Arc<Inner>);
 struct Inner {
     table: Table,
     store: RedisStore,
-    sync_interval: Duration,
+    sync_interval_us: AtomicU64,
     /// What the keys are made of: another policy with the same has the same keys.
     made_of: String,
     start: Instant,
@@ -62,7 +64,7 @@ struct Inner {
     /// Whether the task has nothing to tell, and wants to hear when there is.
     is_idle: AtomicBool,
     wake: Notify,
-    hurry: AtomicBool,
+    is_hurried: AtomicBool,
 }
 
 impl Background {
@@ -75,26 +77,27 @@ impl Background {
         let levels = policy.levels().iter();
         let levels: Vec<_> = levels.map(|it| (it.name(), it.key().to_string())).collect();
         let tag: Vec<&str> = policy.tag().collect();
-        let sync_interval = policy.sync_interval();
-        let made_of = format!("{levels:?} {tag:?} {sync_interval:?}");
+        let made_of = format!("{levels:?} {tag:?}");
+        let sync_interval_us = u64::try_from(policy.sync_interval().as_micros()).unwrap_or(0);
         if let Some(before) = before
             && before.0.made_of == made_of
             && before.0.store.is_same(store)
         {
+            before.0.sync_interval_us.store(sync_interval_us, Relaxed);
             return Arc::clone(before);
         }
         let (prefix, levels) = (store.prefix(), policy.levels().len());
         Arc::new(Self(Arc::new(Inner {
             table: Table::new(prefix, levels, local::now_us(), Duration::ZERO),
             store: store.clone(),
-            sync_interval,
+            sync_interval_us: AtomicU64::new(sync_interval_us),
             made_of,
             start: Instant::now(),
             is_running: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             is_idle: AtomicBool::new(false),
             wake: Notify::new(),
-            hurry: AtomicBool::new(false),
+            is_hurried: AtomicBool::new(false),
         })))
     }
 
@@ -102,18 +105,20 @@ impl Background {
     pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost) -> Option<Decision> {
         let inner = &self.0;
         let (decision, is_more) = inner.table.decide(keys, cost, inner.start.elapsed())?;
-        if !inner.is_running.load(Relaxed) && !inner.is_running.swap(true, Relaxed) {
-            tokio::spawn(Arc::clone(inner).run());
-        }
+        inner.start();
         if is_more && inner.is_idle.load(SeqCst) && inner.is_idle.swap(false, SeqCst) {
             inner.wake.notify_one();
         }
         Some(decision)
     }
 
+    /// The store has admitted what there was no room for: the keys that are here know it.
+    pub(crate) fn admitted(&self, keys: &Keys<'_>, cost: Cost) {
+        self.0.table.admitted(keys, cost, self.0.start.elapsed());
+    }
+
     /// Gives back what a decision about these keys charged, where the store has not been
-    /// told of it.
-    /// Says whether it was one of those.
+    /// told of it. Says whether there was any of that.
     pub(crate) fn give_back(&self, keys: &Keys<'_>, receipt: &Receipt) -> bool {
         let now = self.0.start.elapsed();
         self.0.table.give_back(keys, receipt, now)
@@ -126,7 +131,15 @@ impl Background {
 
     /// Tells the store everything, now: whether it was told within this time.
     pub(crate) async fn flush(&self, within: Duration) -> bool {
-        self.0.flush(within).await
+        let told = async {
+            while !self.0.table.is_told() {
+                self.0.start();
+                self.0.is_hurried.store(true, Relaxed);
+                self.0.wake.notify_one();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(within, told).await.is_ok()
     }
 }
 
@@ -138,93 +151,106 @@ impl Drop for Background {
 }
 
 impl Inner {
-    async fn flush(&self, within: Duration) -> bool {
-        let told = async {
-            while !self.table.is_told() {
-                self.hurry.store(true, Relaxed);
-                self.wake.notify_one();
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(within, told).await.is_ok()
-    }
-
-    /// Tells the store, every interval, what there is to tell.
-    async fn run(self: Arc<Self>) {
-        let _running = Running(&self.is_running);
-        let mut on_their_way: JoinSet<Result<(), StoreError>> = JoinSet::new();
-        let mut pause = self.sync_interval;
-        let mut next = Instant::now();
-        let mut end: Option<Instant> = None;
-        loop {
-            if end.is_none() && self.is_over.load(Relaxed) {
-                end = Some(Instant::now() + FAREWELL);
-            }
-            if let Some(end) = end
-                && (self.table.is_told() || Instant::now() >= end)
-            {
-                return;
-            }
-            // First said, then looked: whoever adds a key after the look sees this.
-            self.is_idle.store(true, SeqCst);
-            let has_more = self.table.queued() > 0;
-            self.is_idle.store(!has_more, SeqCst);
-            let has_more = has_more && on_their_way.len() < AT_ONCE;
-            tokio::select! {
-                biased;
-                Some(told) = on_their_way.join_next() => {
-                    // A store that fails is not tried again and again.
-                    pause = match told {
-                        Ok(Err(error)) if !error.kind().is_about_a_key() => {
-                            (pause * 2).min(LONGEST_PAUSE.max(self.sync_interval))
-                        }
-                        _ => self.sync_interval,
-                    };
-                    continue;
-                }
-                () = sleep_until(next), if has_more => {}
-                () = self.wake.notified() => {
-                    if !self.hurry.swap(false, Relaxed) {
-                        continue;
-                    }
-                }
-            }
-            next = Instant::now() + pause;
-            let now = self.start.elapsed();
-            let room = AT_ONCE.saturating_sub(on_their_way.len());
-            for outgoing in self.table.send(room, now) {
-                on_their_way.spawn(Arc::clone(&self).tell(outgoing));
-            }
+    /// Starts the task that tells the store, if it is not there.
+    fn start(self: &Arc<Self>) {
+        if !self.is_running.load(Relaxed) && !self.is_running.swap(true, Relaxed) {
+            let running = Running(Arc::clone(self));
+            tokio::spawn(run(running));
         }
     }
 
-    /// Tells the store of one key.
-    async fn tell(self: Arc<Self>, outgoing: Outgoing) -> Result<(), StoreError> {
-        let sent = self.start.elapsed();
-        let parcel = &outgoing.parcel;
-        let told = self
-            .store
-            .tell(&outgoing.key, parcel.limit, parcel.arguments());
-        match told.await {
-            Ok(heard) => {
-                let now = self.start.elapsed();
-                self.table.arrived(&outgoing, sent, now, heard);
-                Ok(())
+    fn sync_interval(&self) -> Duration {
+        Duration::from_micros(self.sync_interval_us.load(Relaxed))
+    }
+}
+
+/// Tells the store, every interval, what there is to tell.
+async fn run(running: Running) {
+    let inner = &running.0;
+    let mut on_their_way: JoinSet<Result<(), StoreError>> = JoinSet::new();
+    let (mut next, mut failures) = (Instant::now(), 0_u32);
+    // Keys of this round that have not left, because there were too many at once.
+    let mut left = 0;
+    let mut end: Option<Instant> = None;
+    loop {
+        if end.is_none() && inner.is_over.load(Relaxed) {
+            end = Some(Instant::now() + FAREWELL);
+        }
+        if end.is_some_and(|end| inner.table.is_told() || Instant::now() >= end) {
+            return;
+        }
+        let most = left.min(AT_ONCE.saturating_sub(on_their_way.len()));
+        if most > 0 {
+            left -= most;
+            for outgoing in inner.table.send(most, inner.start.elapsed()) {
+                let inner = Arc::clone(inner);
+                on_their_way.spawn(Flight { inner, outgoing }.tell());
             }
-            Err(error) => {
-                self.table.failed(&outgoing);
-                Err(error)
+        }
+        if inner.is_hurried.swap(false, Relaxed) || end.is_some() {
+            let pause = if failures > 0 {
+                SHORT_PAUSE
+            } else {
+                Duration::ZERO
+            };
+            next = next.min(Instant::now() + pause);
+        }
+        // First said, then looked: whoever adds a key after the look sees this.
+        inner.is_idle.store(true, SeqCst);
+        let has_more = inner.table.queued() > 0;
+        inner.is_idle.store(!has_more, SeqCst);
+        tokio::select! {
+            biased;
+            Some(told) = on_their_way.join_next() => match told {
+                // A store that fails is not tried again and again.
+                Ok(Err(error)) if !error.kind().is_about_a_key() => {
+                    (left, failures) = (0, failures.saturating_add(1));
+                    let pause = inner.sync_interval() * 2_u32.saturating_pow(failures.min(9));
+                    let longest = LONGEST_PAUSE.max(inner.sync_interval());
+                    next = Instant::now() + pause.min(longest);
+                }
+                _ => failures = 0,
+            },
+            () = sleep_until(next), if has_more && left == 0 => {
+                left = inner.table.queued();
+                next = Instant::now() + inner.sync_interval();
             }
+            () = inner.wake.notified() => {}
         }
     }
 }
 
 /// The task is there; it may end with its runtime, and is then started anew.
-struct Running<'a>(&'a AtomicBool);
+struct Running(Arc<Inner>);
 
-impl Drop for Running<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
-        self.0.store(false, Relaxed);
+        self.0.is_running.store(false, Relaxed);
+    }
+}
+
+/// A parcel on its way. If that ends in any way but by its arrival, it has failed.
+struct Flight {
+    inner: Arc<Inner>,
+    outgoing: Outgoing,
+}
+
+impl Flight {
+    async fn tell(self) -> Result<(), StoreError> {
+        let inner = &self.inner;
+        let sent = inner.start.elapsed();
+        let Outgoing { key, parcel, .. } = &self.outgoing;
+        let told = inner.store.tell(key, parcel.limit, parcel.arguments());
+        let heard = told.await?;
+        let now = inner.start.elapsed();
+        inner.table.arrived(&self.outgoing, sent, now, heard);
+        Ok(())
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.inner.table.failed(&self.outgoing);
     }
 }
 
@@ -239,9 +265,7 @@ impl RedisStore {
     ) -> Result<(u64, Count), StoreError> {
         let script = self.known_script(Task::Flush, &limit);
         let keys = vec![key.to_owned()];
-        let reply = self
-            .script_within(script, keys, arguments, PATIENCE)
-            .await?;
+        let reply = self.told(script, keys, arguments, PATIENCE).await?;
         let reply: Option<Vec<i64>> = redis::from_redis_value(reply).ok();
         let heard = reply.and_then(|reply| heard(&limit, &reply));
         heard.ok_or_else(|| StoreError::new(ErrorKind::Script, "no count"))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::{Cost, Decision, Keys, LevelOutcome, Limit, Receipt, Source};
 
-use super::entry::{Entry, offset};
+use super::entry::{Entry, offset, on_clock};
 use super::unsent::Parcel;
 use crate::count::Count;
 use crate::prints::{Print, Prints, part};
@@ -23,7 +23,7 @@ pub(crate) const KEYS: usize = 1 << 17;
 const SHARDS: usize = 16;
 
 /// How often a full table is searched for keys that can go.
-const SWEEP: Duration = Duration::from_millis(200);
+const SWEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -32,8 +32,11 @@ pub(crate) struct Table {
     keys_a_shard: usize,
     /// In an order with what whoever waits for it says: no key is missed.
     queued: AtomicUsize,
-    /// Parcels so far.
+    /// The number of the last parcel. Those of other nodes, and the store's own marks, are
+    /// not among them.
     parcels: AtomicU64,
+    /// The part that is sent from first.
+    turn: AtomicUsize,
     /// The store's clock less this node's, as it was last heard.
     offset_us: AtomicI64,
     prints: Prints,
@@ -69,7 +72,8 @@ impl Table {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             keys_a_shard,
             queued: AtomicUsize::new(0),
-            parcels: AtomicU64::new(0),
+            parcels: AtomicU64::new(1 << 60 | offset_us.unsigned_abs()),
+            turn: AtomicUsize::new(0),
             offset_us: AtomicI64::new(offset_us),
             prints: Prints::default(),
         }
@@ -100,7 +104,8 @@ impl Table {
                     return None;
                 }
                 let (stored, offset_us) = (key.stored(&self.prefix), self.offset_us.load(Relaxed));
-                let entry = Entry::new(stored, **limit, offset_us, now);
+                let number = self.parcels.fetch_add(1, Relaxed) + 1;
+                let entry = Entry::new(stored, **limit, (offset_us, number), now);
                 shard.keys.insert(*print, entry);
             }
             let entry = shard.keys.get_mut(print)?;
@@ -111,7 +116,8 @@ impl Table {
         let (mut decided_at_us, mut is_more) = (None, false);
         let mut outcomes: SmallVec<[LevelOutcome; 2]> = SmallVec::new();
         for ((print, limit), admits) in levels.iter().zip(&admits) {
-            let Some(entry) = shard.keys.get_mut(print) else {
+            let entry = shard.keys.get_mut(print);
+            let Some(entry) = entry.filter(|_| **limit != Limit::block()) else {
                 let outcome = Count::Block.outcome(limit, cost, false);
                 let mark = 0;
                 outcomes.push(LevelOutcome {
@@ -137,11 +143,23 @@ impl Table {
             }
         }
         drop(shard);
-        let now_us = decided_at_us.unwrap_or_default();
+        let own_us = || on_clock(now, self.offset_us.load(Relaxed));
+        let now_us = decided_at_us.unwrap_or_else(own_us);
         let charged = denied_by.is_none();
         let source = Source::Background;
         let decision = Decision::from_store(outcomes, now_us, denied_by, source, charged);
         Some((decision, is_more))
+    }
+
+    /// The store has admitted this, and some of the keys are here.
+    pub(crate) fn admitted(&self, keys: &Keys<'_>, cost: Cost, now: Duration) {
+        for key in keys.iter().filter(|key| *key.limit() != Limit::block()) {
+            let print = self.prints.of(&key);
+            if let Some(entry) = self.shard(print).keys.get_mut(&print) {
+                entry.tick(key.limit(), now);
+                entry.local.charge(key.limit(), cost);
+            }
+        }
     }
 
     /// Gives back what a decision about these keys charged, where it has not been told
@@ -150,6 +168,9 @@ impl Table {
         let mut any = false;
         for (key, (cost, parcel)) in keys.iter().zip(receipt.charges()) {
             let print = self.prints.of(&key);
+            if *key.limit() == Limit::block() {
+                continue;
+            }
             if let Some(entry) = self.shard(print).keys.get_mut(&print) {
                 entry.tick(key.limit(), now);
                 any |= entry.give_back(cost, receipt.decided_at_us(), parcel);
@@ -183,7 +204,9 @@ impl Table {
         let mut parcels = Vec::new();
         // Each part gets its turn: none can keep the others waiting.
         let share = most.div_ceil(self.shards.len());
-        for shard in &self.shards {
+        let first = self.turn.fetch_add(1, Relaxed) % self.shards.len();
+        let (before, from) = self.shards.split_at(first);
+        for shard in from.iter().chain(before) {
             let mut shard = lock(shard);
             let Shard { keys, queue, .. } = &mut *shard;
             let taken = queue.len().min(share).min(most - parcels.len());

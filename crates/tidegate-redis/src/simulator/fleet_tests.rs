@@ -70,7 +70,7 @@ fn background_never_breaks_its_formula() {
         return check(seed);
     }
     KEPT.into_iter().for_each(check);
-    each(0..6_000, check);
+    each(0..10_000, check);
 }
 
 /// Nodes that are busy for seconds, on a network that loses much.

@@ -7,7 +7,9 @@ use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::{YEAR, check, every_algorithm, limiter, limiter_over, look, patient};
+use crate::support::{
+    YEAR, check, every_algorithm, in_one_of_three, limiter, limiter_over, look, patient,
+};
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
@@ -201,24 +203,103 @@ async fn all_levels_are_charged_or_none() {
     );
 }
 
+/// Tells the store once a minute, unless it is hurried.
+fn seldom(limit: Limit) -> Policy {
+    let policy = Policy::builder("p").limit(limit).mode(Mode::Background);
+    let policy = policy.sync_interval(Duration::from_secs(60));
+    policy.build().expect("a policy")
+}
+
 #[tokio::test]
 async fn other_policies_go_on_with_what_was_counted() {
     let server = Server::start();
     let first = limiter(&server, [background("p", Limit::per(10, YEAR))]);
     assert_eq!(admitted(&first, "p", 8).await, 8);
-    let second = first
-        .changed([background("p", Limit::per(9, YEAR))])
-        .unwrap();
+    let second = first.changed([seldom(Limit::per(9, YEAR))]).unwrap();
     drop(first);
     assert_eq!(admitted(&second, "p", 8).await, 1);
-    // Those of a policy that is gone are told, too.
-    let exact = second.changed([Policy::builder("p")
-        .limit(Limit::per(20, YEAR))
-        .build()
-        .unwrap()]);
-    let exact = exact.unwrap();
+    // Those of a policy that is gone are told, too, and at once.
+    let exact = Policy::builder("p").limit(Limit::per(20, YEAR)).build();
+    let exact = second.changed([exact.unwrap()]).unwrap();
     drop(second);
     until_used(&exact, "p", 9.0).await;
+}
+
+#[tokio::test]
+async fn a_key_that_is_blocked_by_a_change_is_blocked() {
+    let server = Server::start();
+    for (name, limit) in every_algorithm(5, YEAR) {
+        let first = limiter(&server, [background(name, limit)]);
+        assert_eq!(admitted(&first, name, 3).await, 3);
+        let blocked = Policy::builder(name).block(true).mode(Mode::Background);
+        let blocked = first.changed([blocked.build().unwrap()]).unwrap();
+        let decision = check(&blocked, name, &KEY).await;
+        assert_eq!((decision.allowed(), decision.retry_after()), (false, None));
+        assert_eq!((decision.limit(), decision.remaining()), (0, 0), "{name}");
+        assert!(decision.decided_at_us() > 0);
+    }
+}
+
+#[test]
+fn a_runtime_that_ends_takes_nothing_along() {
+    let server = Server::start();
+    let limiter = limiter(&server, [seldom(Limit::per(10, YEAR))]);
+    for _ in 0..3 {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        assert_eq!(runtime.block_on(admitted(&limiter, "p", 2)), 2);
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    assert!(runtime.block_on(limiter.flush(LONG)));
+    runtime.block_on(until_used(&limiter, "p", 6.0));
+}
+
+#[tokio::test]
+async fn many_keys_are_told_of_in_one_interval() {
+    let server = Server::start();
+    let policy = Policy::builder("p").limit(Limit::per(5, YEAR));
+    let interval = Duration::from_secs(2);
+    let policy = policy.mode(Mode::Background).sync_interval(interval);
+    let limiter = limiter(&server, [policy.build().unwrap()]);
+    for number in 0..6_000 {
+        check(&limiter, "p", &[("key", &*number.to_string())]).await;
+    }
+    let start = Instant::now();
+    let mut redis = server.connect();
+    // As many as are on their way at once in each interval would take longer.
+    while redis::cmd("DBSIZE").query::<u32>(&mut redis).unwrap() < 6_000 {
+        assert!(start.elapsed() < 4 * interval);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_of_a_window_that_is_over_is_not_given_back() {
+    let server = Server::start();
+    let window = Duration::from_millis(300);
+    for limit in [
+        Limit::per(2, window).fixed_window(),
+        Limit::per(2, window).sliding_log(),
+    ] {
+        // A machine that stands still lets another window begin.
+        in_one_of_three(async |_| {
+            let limiter = limiter(&server, [seldom(limit)]);
+            limiter.reset("p", &KEY, Which::Only).await.unwrap();
+            // The first is told at once: of the others, none is.
+            assert_eq!(admitted(&limiter, "p", 1).await, 1);
+            assert!(limiter.flush(LONG).await);
+            let receipt = check(&limiter, "p", &KEY).await.receipt();
+            let receipt = receipt.ok_or("refused")?;
+            tokio::time::sleep(window + window / 10).await;
+            let before = admitted(&limiter, "p", 3).await;
+            limiter.refund("p", &KEY, &receipt).await.unwrap();
+            match (before, admitted(&limiter, "p", 3).await) {
+                (2, 0) => Ok(()),
+                other => Err(format!("{limit}: {other:?}")),
+            }
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -33,7 +33,9 @@ pub struct Background {
 
 impl Background {
     /// Nodes that tell each other every `sync_interval`, which takes `round_trip`:
-    /// `D` is twice the two together. `offered` is the `a(D)` of every node.
+    /// `D` is twice the two together, and where the round trip is the longer one, once
+    /// more that: a node tells of a key again when it has heard of the last time.
+    /// `offered` is the `a(D)` of every node.
     #[must_use]
     pub fn new(
         sync_interval: Duration,
@@ -42,7 +44,10 @@ impl Background {
     ) -> Self {
         let mut offered: Vec<u64> = offered.into_iter().collect();
         offered.sort_unstable();
-        let stale_us = 2 * (sync_interval.as_micros() + round_trip.as_micros());
+        let mut stale_us = 2 * (sync_interval.as_micros() + round_trip.as_micros());
+        if round_trip > sync_interval {
+            stale_us += round_trip.as_micros();
+        }
         Self {
             stale_us: u64::try_from(stale_us).unwrap_or(u64::MAX),
             offered,

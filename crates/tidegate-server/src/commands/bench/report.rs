@@ -254,13 +254,13 @@ fn background(formula: &FormulaBody) -> String {
     });
     let outage = match formula.outage_us {
         0 => String::new(),
-        outage_us => format!(" + {} without the store", time(outage_us as f64)),
+        outage_us => format!(", and {} without the store", time(outage_us as f64)),
     };
     format!(
-        "background: D = 2 * ({} sync interval + {} round trip){outage} = {}; offered to a key within D, by process: {}\n",
+        "background: D = {}, by a sync interval of {} and round trips of {}{outage}; offered to a key within D, by process: {}\n",
+        time(formula.staleness_us as f64),
         time(formula.sync_interval_us as f64),
         time(formula.round_trip_us as f64),
-        time(formula.staleness_us as f64),
         offered.collect::<Vec<_>>().join(", ")
     )
 }
