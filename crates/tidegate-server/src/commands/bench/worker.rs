@@ -48,7 +48,7 @@ pub(in super::super) async fn run() -> anyhow::Result<ExitCode> {
         drop(lines.next_line().await);
         stopped.stop();
     });
-    let before = asked.store_errors();
+    let before = (asked.store_errors(), asked.store_commands());
     let telling = tokio::spawn(progress(Arc::clone(&run)));
     let (stop, stopped) = oneshot::channel();
     let probing = probes.map(|limiter| probe::run(run.plan.clone(), limiter, stopped));
@@ -102,15 +102,19 @@ async fn progress(run: Arc<Run>) {
     }
 }
 
-fn finish(run: &Run, asked: &Asked, before: &BTreeMap<String, u64>) -> anyhow::Result<ExitCode> {
+fn finish(
+    run: &Run,
+    asked: &Asked,
+    (errors_before, commands_before): &(BTreeMap<String, u64>, u64),
+) -> anyhow::Result<ExitCode> {
     let mut tally = run.tally();
     let errors = asked.store_errors().into_iter().map(|(kind, count)| {
-        let earlier = before.get(&kind).copied().unwrap_or(0);
+        let earlier = errors_before.get(&kind).copied().unwrap_or(0);
         (kind, count - earlier)
     });
     tally.counted.store_errors = errors.filter(|(_, count)| *count > 0).collect();
     tally.counted.evicted = asked.evicted();
-    tally.counted.store_commands = asked.store_commands();
+    tally.counted.store_commands = asked.store_commands() - commands_before;
     let packed = wire::pack(&tally.decisions, &tally.offered);
     tell(&Said::Done {
         counted: Box::new(tally.counted.clone()),
