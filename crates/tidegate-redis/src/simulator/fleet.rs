@@ -9,6 +9,7 @@ use tidegate::checker::{Background, Checker, Record, Verdict};
 use tidegate::{Cost, Decision, Limit, Mode, Policy};
 
 use super::Random;
+use super::due::Due;
 use super::network::Network;
 use super::tests::is_aligned;
 use super::told::Told;
@@ -91,29 +92,6 @@ enum Event {
     },
 }
 
-/// An event, in the order of time.
-struct Due(Duration, u64, Event);
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 struct Node {
     table: Table,
     drift: i64,
@@ -131,7 +109,7 @@ struct World {
     policy: Policy,
     random: Random,
     now: Duration,
-    queue: BinaryHeap<Reverse<Due>>,
+    queue: BinaryHeap<Reverse<Due<Event>>>,
     sequence: u64,
     nodes: Vec<Node>,
     /// Those that have crashed: what they had not told, nobody knows.

@@ -6,6 +6,7 @@
 //! repetitions, pauses, crashes, steps of the clock, failovers that forget. The same
 //! seed gives the same run; one that fails is printed, and kept in [`tests`].
 
+mod due;
 mod fleet;
 mod fleet_tests;
 mod network;

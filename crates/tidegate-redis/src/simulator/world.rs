@@ -8,6 +8,7 @@ use tidegate::checker::{Checker, Record, Verdict};
 use tidegate::{Cost, Decision, Limit, Policy, Receipt};
 
 use super::Random;
+use super::due::Due;
 use super::network::Network;
 use super::node::{Mutation, Node};
 use super::store::Store;
@@ -93,35 +94,12 @@ enum Event {
     },
 }
 
-/// An event, in the order of time.
-struct Due(Duration, u64, Event);
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 struct World {
     setting: Setting,
     policy: Policy,
     random: Random,
     now: Duration,
-    queue: BinaryHeap<Reverse<Due>>,
+    queue: BinaryHeap<Reverse<Due<Event>>>,
     sequence: u64,
     nodes: Vec<Node>,
     store: Store,
