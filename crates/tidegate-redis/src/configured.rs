@@ -8,7 +8,8 @@ use tidegate::{Config, PoliciesError, Secret, StoreUrl};
 
 use crate::error::StoreError;
 use crate::limiter::{SharedLimiter, Store};
-use crate::store::{RedisOptions, RedisStore};
+use crate::options::RedisOptions;
+use crate::store::RedisStore;
 
 /// Why there is no limiter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -31,6 +31,7 @@ mod prints;
 mod refusals;
 mod shared;
 
+mod options;
 mod store;
 
 mod servers;
@@ -73,7 +74,8 @@ mod test_sentinels;
 pub use configured::SetupError;
 pub use error::{ErrorKind, StoreError};
 pub use limiter::{SharedLimiter, Store, TryCheckError};
-pub use store::{RedisOptions, RedisStats, RedisStore};
+pub use options::RedisOptions;
+pub use store::{RedisStats, RedisStore};
 
 /// The examples of the manual are tests, too.
 #[cfg(doctest)]

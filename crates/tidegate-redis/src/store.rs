@@ -17,6 +17,7 @@ use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
 use crate::lane::{Answer, Question, Traffic};
 use crate::node::{Node, Wiring, jitter};
+use crate::options::RedisOptions;
 use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
 use crate::servers::Servers;
@@ -48,18 +49,6 @@ struct Inner {
     up: AtomicBool,
 }
 
-/// How to reach a server, and how long to wait for it.
-#[derive(Debug, Clone)]
-#[must_use = "options do nothing until a store is made of them"]
-pub struct RedisOptions {
-    name: String,
-    prefix: String,
-    timeout: Duration,
-    connections: usize,
-    replica_acks: u32,
-    certificates: Option<redis::TlsCertificates>,
-}
-
 /// What a store has been through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -79,70 +68,6 @@ pub struct RedisStats {
     pub retries: u64,
     /// Questions that had no answer in the end, by kind.
     pub errors: Vec<(ErrorKind, u64)>,
-}
-
-impl Default for RedisOptions {
-    fn default() -> Self {
-        Self {
-            name: "default".into(),
-            prefix: "tg".into(),
-            timeout: Duration::from_millis(50),
-            connections: 2,
-            replica_acks: 0,
-            certificates: None,
-        }
-    }
-}
-
-impl RedisOptions {
-    /// The name of the store, in log lines.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// How keys begin: `tg` unless said otherwise.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// How long a check may take, retries included: 50 ms unless said otherwise.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Connections to the server: 2 unless said otherwise.
-    pub fn connections(mut self, connections: usize) -> Self {
-        self.connections = connections.max(1);
-        self
-    }
-
-    /// How many replicas must have a charge before it counts as made: none unless said
-    /// otherwise. Fewer within the timeout is an error, and the charge stays.
-    pub fn replica_acks(mut self, replicas: u32) -> Self {
-        self.replica_acks = replicas;
-        self
-    }
-
-    /// Certificates for `rediss://`, in PEM: the authority that has signed the server's,
-    /// where that is not a public one, and a certificate of our own with its key, where
-    /// the server asks for one.
-    pub fn certificates(
-        mut self,
-        authority: Option<Vec<u8>>,
-        own: Option<(Vec<u8>, Vec<u8>)>,
-    ) -> Self {
-        self.certificates = Some(redis::TlsCertificates {
-            client_tls: own.map(|(client_cert, client_key)| redis::ClientTlsConfig {
-                client_cert,
-                client_key,
-            }),
-            root_cert: authority,
-        });
-        self
-    }
 }
 
 impl RedisStore {

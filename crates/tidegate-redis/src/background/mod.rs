@@ -184,7 +184,12 @@ async fn run(running: Running) {
             left -= most;
             for outgoing in inner.table.send(most, inner.start.elapsed()) {
                 let inner = Arc::clone(inner);
-                on_their_way.spawn(Flight { inner, outgoing }.tell());
+                let flight = Flight {
+                    inner,
+                    outgoing,
+                    has_arrived: false,
+                };
+                on_their_way.spawn(flight.tell());
             }
         }
         if inner.is_hurried.swap(false, Relaxed) || end.is_some() {
@@ -233,10 +238,11 @@ impl Drop for Running {
 struct Flight {
     inner: Arc<Inner>,
     outgoing: Outgoing,
+    has_arrived: bool,
 }
 
 impl Flight {
-    async fn tell(self) -> Result<(), StoreError> {
+    async fn tell(mut self) -> Result<(), StoreError> {
         let inner = &self.inner;
         let sent = inner.start.elapsed();
         let Outgoing { key, parcel, .. } = &self.outgoing;
@@ -244,13 +250,16 @@ impl Flight {
         let heard = told.await?;
         let now = inner.start.elapsed();
         inner.table.arrived(&self.outgoing, sent, now, heard);
+        self.has_arrived = true;
         Ok(())
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.inner.table.failed(&self.outgoing);
+        if !self.has_arrived {
+            self.inner.table.failed(&self.outgoing);
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::pair::{Asked, Host};
 use super::random::{RUN, seeds};
 use super::{levels, scenarios};
-use crate::store::{RedisOptions, RedisStore};
+use crate::options::RedisOptions;
+use crate::store::RedisStore;
 use crate::test_cluster::Cluster;
 use crate::test_sentinels::Trio;
 
