@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
+use tidegate::algorithm::State;
 use tidegate::checker::{Background, Checker, Record, Verdict};
 use tidegate::{Cost, Decision, Limit, Mode, Policy};
 
@@ -14,7 +15,6 @@ use super::network::Network;
 use super::tests::is_aligned;
 use super::told::Told;
 use crate::background::{Outgoing, Table};
-use crate::count::Count;
 
 /// How long a node waits for the store to have heard.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -84,7 +84,7 @@ enum Event {
     Reply {
         number: u64,
         node: usize,
-        heard: (u64, Count),
+        heard: (u64, State),
     },
     Patience {
         number: u64,
