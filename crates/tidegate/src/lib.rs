@@ -25,7 +25,7 @@
 //! | to wait instead of being refused | [`Limiter::until_ready`] |
 //! | to test without waiting | [`ManualClock`] |
 //! | what exactly an algorithm promises | [`algorithm`] |
-//! | to know whether it kept its promise | [`checker`] |
+//! | to know whether it kept its promise | the module `audit`, with the feature of that name |
 //!
 //! # What to choose
 //!
@@ -58,7 +58,8 @@ mod limit;
 mod rate;
 
 pub mod algorithm;
-pub mod checker;
+#[cfg(feature = "audit")]
+pub mod audit;
 
 mod decision;
 mod headers;

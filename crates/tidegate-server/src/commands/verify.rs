@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use tidegate::checker::{Background, Checker, Record};
+use tidegate::audit::{Audit, Background, Record};
 use tidegate::{Algorithm, Align, Config, Cost, Limit, Source};
 
 use super::offered::Offered;
@@ -39,7 +39,7 @@ struct Group {
     limit: Limit,
     /// The limit as it stands in the lines.
     text: Option<String>,
-    checker: Checker,
+    audit: Audit,
     /// What the node of each file was offered, where that matters.
     offered: Vec<Offered>,
 }
@@ -119,11 +119,11 @@ impl Records<'_> {
         };
         let (files, stale) = (self.files, self.arguments.stale);
         let group = self.group(line)?;
-        let checker = &mut group.checker;
+        let audit = &mut group.audit;
         if line.refunded {
-            checker.refund(line.key.as_bytes(), line.at_us, cost);
+            audit.refund(line.key.as_bytes(), line.at_us, cost);
         } else {
-            checker.push(&Record {
+            audit.push(&Record {
                 key: line.key.as_bytes(),
                 at_us: line.at_us,
                 cost,
@@ -157,7 +157,7 @@ impl Records<'_> {
                         policy: line.policy.as_ref().into(),
                         level: line.level.as_ref().into(),
                         text: line.limit.as_deref().map(Into::into),
-                        checker: Checker::new(limit).allow_losses(self.arguments.losses),
+                        audit: Audit::new(limit).allow_losses(self.arguments.losses),
                         offered: Vec::new(),
                         limit,
                     });
@@ -212,13 +212,13 @@ impl Records<'_> {
         self.groups
             .sort_by(|one, other| (&one.policy, &one.level).cmp(&(&other.policy, &other.level)));
         for group in self.groups {
-            let mut checker = group.checker.partial(partial);
+            let mut audit = group.audit.partial(partial);
             if let Some(stale) = self.arguments.stale {
                 let offered = group.offered.iter().map(|node| node.most);
                 let nodes = Background::new(Duration::ZERO, Duration::ZERO, offered);
-                checker = checker.background(nodes.outage(stale));
+                audit = audit.background(nodes.outage(stale));
             }
-            let verdict = checker.verdict();
+            let verdict = audit.verdict();
             let (policy, level, limit) = (&group.policy, &group.level, &group.limit);
             let (keys, admitted) = (verdict.keys, verdict.admitted);
             let (refused, outside) = (verdict.refused, verdict.outside);

@@ -13,7 +13,7 @@ mod pitfalls_store;
 mod policies;
 mod properties;
 
-mod checker;
+mod audit;
 mod config;
 mod docs;
 mod headers;
