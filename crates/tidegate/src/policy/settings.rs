@@ -9,9 +9,12 @@ pub enum Mode {
     /// Every check is decided by the store.
     #[default]
     Exact,
-    /// Tokens are taken out of the store and spent locally. Not built yet.
+    /// A node takes tokens out of the store and spends them locally. Not available yet:
+    /// no policy can be built with it.
     Lease,
-    /// Decided locally, told to the store afterwards. Not built yet.
+    /// A node decides by its own count and what it last heard from the store, and tells
+    /// the store every `sync_interval`. In memory there is nobody to tell: it decides as
+    /// `Exact` does.
     Background,
 }
 
