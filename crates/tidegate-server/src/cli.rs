@@ -9,7 +9,10 @@ use std::time::Duration;
 use clap::builder::Resettable;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use tidegate::{Address, Cost, Limit, StoreUrl};
+use tidegate::{Cost, Limit};
+use tidegate_config::StoreUrl;
+
+use crate::section::Address;
 
 pub use bench::Bench;
 

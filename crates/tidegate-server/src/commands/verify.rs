@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use tidegate::audit::{Audit, Background, Record};
-use tidegate::{Algorithm, Align, Config, Cost, Limit, Source};
+use tidegate::{Algorithm, Align, Cost, Limit, Source};
+use tidegate_config::Config;
 
 use super::offered::Offered;
 use super::say;
 use crate::cli::Verify;
 use crate::record::{Entry, Line, parse};
+use crate::settings;
 
 /// The longest line, in bytes: one that never ends must not fill the memory.
 const MAX_LINE: u64 = 1 << 20;
@@ -49,7 +51,7 @@ pub(super) fn run(arguments: &Verify) -> anyhow::Result<ExitCode> {
         Some(file) => {
             let name = file.display().to_string();
             let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
-            Some(Config::parse(&text, &name)?)
+            Some(settings::parse(&text, &name, None)?.1)
         }
         None => None,
     };

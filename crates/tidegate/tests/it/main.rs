@@ -14,8 +14,6 @@ mod policies;
 mod properties;
 
 mod audit;
-mod config;
-mod docs;
 mod headers;
 mod memory;
 mod regressions;

@@ -129,7 +129,7 @@ fn another_config_goes_on_with_the_counts_of_this_one() {
         .receipt()
         .expect("it was charged");
     let lower = config(&FILE.replace("5/1h", "3/1h"));
-    let limiter = timed.limiter.reconfigured(&lower).expect("few limits");
+    let limiter = lower.limiter_after(&timed.limiter).expect("few limits");
     let lowered = Timed {
         clock: timed.clock.clone(),
         limiter,
@@ -145,15 +145,15 @@ fn another_config_goes_on_with_the_counts_of_this_one() {
 
 #[test]
 fn a_store_of_other_bounds_begins_anew() {
-    let limiter = PolicyLimiter::from_config(&config(FILE)).expect("few limits");
+    let limiter = config(FILE).limiter().expect("few limits");
     let allowed = |limiter: &PolicyLimiter| {
         let decision = limiter.check("p", &KEY, tidegate::Cost::of(5));
         decision.expect("good input").allowed()
     };
     assert!(allowed(&limiter) && !allowed(&limiter));
-    let same = limiter.reconfigured(&config(FILE)).expect("few limits");
+    let same = config(FILE).limiter_after(&limiter).expect("few limits");
     assert!(!allowed(&same));
     let smaller = config(&FILE.replace("1000000", "1000"));
-    let other = same.reconfigured(&smaller).expect("few limits");
+    let other = smaller.limiter_after(&same).expect("few limits");
     assert!(allowed(&other) && !allowed(&other));
 }
