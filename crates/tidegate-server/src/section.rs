@@ -57,66 +57,10 @@ impl Server {
     #[must_use]
     pub fn read(fields: &Fields<'_>) -> Self {
         let standard = Self::default();
-        let expected = ADDRESSES;
-        let http = fields.texts("http", true, expected).map(|texts| {
-            let mut addresses = Vec::new();
-            for (text, span) in texts {
-                let message = match text.parse::<Address>() {
-                    Ok(address) if !addresses.contains(&address) => {
-                        addresses.push(address);
-                        continue;
-                    }
-                    Ok(_) => format!("{}: twice: expected it once", shown(text)),
-                    Err(message) => message,
-                };
-                fields.error_at(span, "http", message);
-            }
-            if addresses.is_empty() && !fields.is_wrong("http") {
-                fields.error("http", format!("an empty list: expected {expected}"));
-            }
-            addresses
-        });
-        let expected = "a token, or \"env:NAME\" for that of an environment variable";
-        let admin_token = fields.secret("admin_token", expected).and_then(|text| {
-            let secret = match text.strip_prefix("env:") {
-                Some(name) => Secret::Env(name.into()),
-                None => Secret::Text(text.into()),
-            };
-            let (Secret::Env(part) | Secret::Text(part)) = &secret;
-            let fault = match &secret {
-                _ if part.is_empty() => format!("{}: expected {expected}", shown(text)),
-                // Another one could not stand in the header of a request.
-                Secret::Text(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
-                    "a token with spaces or other signs: expected visible ASCII characters".into()
-                }
-                _ => return Some(secret),
-            };
-            fields.error("admin_token", fault);
-            None
-        });
-        let expected = "a list of attributes, such as [\"ip\"]";
-        let gate_headers = fields.texts("gate_headers", false, expected);
-        let gate_headers = gate_headers.map(|names| {
-            let mut kept: Vec<String> = Vec::new();
-            // `user_id` and `user-id` are one header.
-            let header = |name: &str| name.to_lowercase().replace('_', "-");
-            for (text, span) in names {
-                let message = if !is_name(text) {
-                    format!("{}: expected {}", shown(text), NAME)
-                } else if kept.iter().any(|other| header(other) == header(text)) {
-                    format!("{}: this header is taken: expected it once", shown(text))
-                } else {
-                    kept.push(text.into());
-                    continue;
-                };
-                fields.error_at(span, "gate_headers", message);
-            }
-            kept
-        });
         let server = Self {
-            http: http.unwrap_or(standard.http),
-            admin_token,
-            gate_headers: gate_headers.unwrap_or_default(),
+            http: addresses(fields, "http").unwrap_or(standard.http),
+            admin_token: token(fields, "admin_token"),
+            gate_headers: gate_headers(fields).unwrap_or_default(),
             tls_cert: fields.path("tls_cert"),
             tls_key: fields.path("tls_key"),
             log_keys: fields.flag("log_keys").unwrap_or(standard.log_keys),
@@ -125,6 +69,66 @@ impl Server {
         fields.finish();
         server
     }
+}
+
+/// The addresses of a listener: one, or a list.
+fn addresses(fields: &Fields<'_>, name: &'static str) -> Option<Vec<Address>> {
+    let mut addresses = Vec::new();
+    for (text, span) in fields.texts(name, true, ADDRESSES)? {
+        let message = match text.parse::<Address>() {
+            Ok(address) if !addresses.contains(&address) => {
+                addresses.push(address);
+                continue;
+            }
+            Ok(_) => format!("{}: twice: expected it once", shown(text)),
+            Err(message) => message,
+        };
+        fields.error_at(span, name, message);
+    }
+    if addresses.is_empty() && !fields.is_wrong(name) {
+        fields.error(name, format!("an empty list: expected {ADDRESSES}"));
+    }
+    Some(addresses)
+}
+
+/// What clients must show.
+fn token(fields: &Fields<'_>, name: &'static str) -> Option<Secret> {
+    let expected = "a token, or \"env:NAME\" for that of an environment variable";
+    let text = fields.secret(name, expected)?;
+    let secret = match text.strip_prefix("env:") {
+        Some(variable) => Secret::Env(variable.into()),
+        None => Secret::Text(text.into()),
+    };
+    let (Secret::Env(part) | Secret::Text(part)) = &secret;
+    let fault = match &secret {
+        _ if part.is_empty() => format!("{}: expected {expected}", shown(text)),
+        // Another one could not stand in the header of a request.
+        Secret::Text(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            "a token with spaces or other signs: expected visible ASCII characters".into()
+        }
+        _ => return Some(secret),
+    };
+    fields.error(name, fault);
+    None
+}
+
+fn gate_headers(fields: &Fields<'_>) -> Option<Vec<String>> {
+    let expected = "a list of attributes, such as [\"ip\"]";
+    let mut kept: Vec<String> = Vec::new();
+    // `user_id` and `user-id` are one header.
+    let header = |name: &str| name.to_lowercase().replace('_', "-");
+    for (text, span) in fields.texts("gate_headers", false, expected)? {
+        let message = if !is_name(text) {
+            format!("{}: expected {NAME}", shown(text))
+        } else if kept.iter().any(|other| header(other) == header(text)) {
+            format!("{}: this header is taken: expected it once", shown(text))
+        } else {
+            kept.push(text.into());
+            continue;
+        };
+        fields.error_at(span, "gate_headers", message);
+    }
+    Some(kept)
 }
 
 impl FromStr for Address {
