@@ -83,6 +83,7 @@ pub struct LevelOutcome {
 /// assert!(wait <= Duration::from_secs(30));
 /// ```
 #[derive(Debug, Clone)]
+#[must_use = "the decision says whether the request may go on"]
 pub struct Decision {
     pub(crate) levels: Levels,
     pub(crate) decided_at_us: u64,
@@ -212,7 +213,6 @@ pub struct Receipt {
 impl Decision {
     /// A decision of another store than the one in memory. `receipt` is the
     /// [id](Receipt::fresh_id) of the receipt for what was charged, if anything was.
-    #[must_use]
     pub fn from_store(
         levels: impl IntoIterator<Item = LevelOutcome>,
         decided_at_us: u64,
@@ -241,7 +241,6 @@ impl Decision {
 
     /// The same decision, told to come from somebody else: there is no receipt for
     /// what the store has not charged.
-    #[must_use]
     pub fn with_source(self, source: Source) -> Self {
         Self {
             receipt: self.receipt.filter(|_| source == Source::Store),

@@ -24,18 +24,18 @@ fn walk(server: &impl Host, name: &str, limits: &[Limit], charge: Charge) {
     for at in 0..20 {
         pair.at(at * SECOND / 10);
         pair.checks(asked, Cost::ONE);
-        pair.look(Cost::of(2));
+        let _ = pair.look(Cost::of(2));
     }
     if let Some(receipt) = pair.receipts.pop() {
         pair.refund(&receipt);
-        pair.look(Cost::ONE);
+        let _ = pair.look(Cost::ONE);
     }
     pair.limits.reverse();
-    pair.check();
-    pair.at(SECOND).check();
+    let _ = pair.check();
+    let _ = pair.at(SECOND).check();
     pair.reset(MANY - 1);
-    pair.check_cost(Cost::of(u32::MAX));
-    pair.check();
+    let _ = pair.check_cost(Cost::of(u32::MAX));
+    let _ = pair.check();
 }
 
 /// Sixteen levels of each algorithm, and of all mixed.

@@ -86,12 +86,12 @@ fn a_ring_that_has_wrapped_grows_in_order() {
     assert_eq!(form(&mut pair), RING);
     pair.limits = limits("300/1m sliding_log");
     for step in 0..250 {
-        pair.at(90 * SECOND + step * 1_000).check();
+        let _ = pair.at(90 * SECOND + step * 1_000).check();
     }
     assert_eq!(pair.look(Cost::ONE).remaining(), 1);
     assert_eq!(pair.at(109 * SECOND).look(Cost::of(100)).remaining(), 20);
     for second in 110..160 {
-        pair.at(second * SECOND).check();
+        let _ = pair.at(second * SECOND).check();
     }
 }
 
@@ -131,7 +131,7 @@ fn every_event_can_be_given_back_in_every_form() {
                 );
                 for event in 0..count {
                     // Some share a record, of which a part is then left.
-                    pair.at(event / costs * SECOND / 10).check();
+                    let _ = pair.at(event / costs * SECOND / 10).check();
                 }
                 let receipt = pair.receipts[usize::try_from(index).expect("an index")].clone();
                 pair.at(10 * SECOND).refund(&receipt);
@@ -142,7 +142,7 @@ fn every_event_can_be_given_back_in_every_form() {
                 }
                 pair.checks(200, Cost::ONE);
                 for tenth in 590..680 {
-                    pair.at(tenth * SECOND / 10).check();
+                    let _ = pair.at(tenth * SECOND / 10).check();
                 }
             }
         }
@@ -155,10 +155,10 @@ fn a_time_is_told_from_one_that_ends_in_the_same_bytes() {
     // Four bytes of microseconds begin again after 71.6 minutes.
     let mut pair = pair(&server, "bytes", "5/70m sliding_log");
     for minute in [0, 69] {
-        pair.at(minute * MINUTE).check();
+        let _ = pair.at(minute * MINUTE).check();
     }
     assert_eq!(pair.at(72 * MINUTE).look(Cost::ONE).remaining(), 4);
-    pair.check();
+    let _ = pair.check();
     assert_eq!(pair.at(139 * MINUTE - 1).look(Cost::ONE).remaining(), 3);
     assert_eq!(pair.at(139 * MINUTE).look(Cost::ONE).remaining(), 4);
     // Under a longer window they take more bytes, and under a shorter one fewer again.
@@ -208,7 +208,7 @@ fn totals_take_the_bytes_that_they_need() {
     }
     pair.limits = limits("100/1m sliding_log");
     for second in 3_600..3_900 {
-        pair.at(second * SECOND).check_cost(Cost::of(30));
+        let _ = pair.at(second * SECOND).check_cost(Cost::of(30));
     }
     assert_eq!(form(&mut pair), SHORT);
 }

@@ -171,7 +171,7 @@ fn run(server: &impl Host, run: Run) {
                 let receipt = pair.receipts.swap_remove(index);
                 pair.refund(&receipt);
                 pair.told = format!("{} after {receipt:?}", pair.told);
-                pair.look(Cost::ONE);
+                let _ = pair.look(Cost::ONE);
             }
             _ => {
                 let asked = match random.below(8) {

@@ -120,7 +120,7 @@ fn another_algorithm_starts_anew() {
                 0
             };
             assert_eq!(left, pair.look(Cost::ONE).limit() - kept, "{old} to {new}");
-            pair.check();
+            let _ = pair.check();
             pair.admitted_of(100);
         }
     }

@@ -262,7 +262,7 @@ async fn many_keys_are_told_of_in_one_interval() {
     let policy = policy.mode(Mode::Background).sync_interval(interval);
     let limiter = limiter(&server, [policy.build().unwrap()]);
     for number in 0..6_000 {
-        check(&limiter, "p", &[("key", &*number.to_string())]).await;
+        let _ = check(&limiter, "p", &[("key", &*number.to_string())]).await;
     }
     let start = Instant::now();
     let mut redis = server.connect();

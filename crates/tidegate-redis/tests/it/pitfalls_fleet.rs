@@ -124,8 +124,8 @@ async fn a6_t2_no_clock_but_the_stores_decides() {
         // the same bytes at any time.
         let mut questions = Vec::new();
         for _ in 0..3 {
-            check(&limiter, name, &[("key", "a6")]).await;
-            look(&limiter, name, &[("key", "a6")]).await;
+            let _ = check(&limiter, name, &[("key", "a6")]).await;
+            let _ = look(&limiter, name, &[("key", "a6")]).await;
             tokio::time::sleep(Duration::from_millis(3)).await;
             let sent = monitor.commands().into_iter();
             questions.push(sent.filter(|it| !it.by_script).collect::<Vec<_>>());

@@ -144,7 +144,7 @@ async fn b7_names_and_values_that_run_together_are_told_apart() {
     }
     // And keys stay on their line, whoever prints them.
     for key in AWKWARD {
-        check(&limiter, "b", &[("key", *key)]).await;
+        let _ = check(&limiter, "b", &[("key", *key)]).await;
     }
     for key in all_keys(&mut server.connect()) {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-%:{}".contains(&byte);
@@ -162,10 +162,10 @@ async fn c3_every_key_that_a_script_touches_is_declared() {
     let key = [("key", "c3")];
     for _ in 0..5 {
         let decision = check(&limiter, "mixed", &key).await;
-        look(&limiter, "mixed", &key).await;
+        let _ = look(&limiter, "mixed", &key).await;
         let receipt = decision.receipt().unwrap();
         limiter.refund("mixed", &key, &receipt).await.unwrap();
-        check(&limiter, "mixed", &key).await;
+        let _ = check(&limiter, "mixed", &key).await;
     }
     let (mut declared, mut touched) = (Vec::new(), 0);
     for command in monitor.commands() {
@@ -193,7 +193,7 @@ async fn a5_b5_c6_d4_no_key_is_ever_without_an_expiry() {
     for (name, _) in &limits {
         let key = [("key", "a5")];
         for _ in 0..80 {
-            check(&limiter, name, &key).await;
+            let _ = check(&limiter, name, &key).await;
         }
     }
     // What creates a key sets its expiry in the same command; what extends one does so in
@@ -340,9 +340,9 @@ async fn f3_a_reset_touches_only_its_own_keys() {
     .unwrap();
     let mine = [("resource", "r"), ("consumer", "mine")];
     let yours = [("resource", "r"), ("consumer", "yours")];
-    check(&limiter, "api", &mine).await;
-    check(&limiter, "api", &yours).await;
-    check(&limiter, "other", &[("key", "r")]).await;
+    let _ = check(&limiter, "api", &mine).await;
+    let _ = check(&limiter, "api", &yours).await;
+    let _ = check(&limiter, "other", &[("key", "r")]).await;
     let before: HashSet<String> = all_keys(&mut redis).into_iter().collect();
     assert_eq!(before.len(), 6);
     let mut monitor = Monitor::start(&server);

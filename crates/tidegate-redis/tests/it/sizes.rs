@@ -40,7 +40,7 @@ async fn ours(server: &Server, policy: Policy, requests: usize) -> usize {
     let limiter = limiter(server, [policy]);
     let attributes = [("key", WHO), ("resource", "12"), ("consumer", WHO)];
     for _ in 0..requests {
-        check(&limiter, &name, &attributes).await;
+        let _ = check(&limiter, &name, &attributes).await;
     }
     bytes(&mut redis)
 }

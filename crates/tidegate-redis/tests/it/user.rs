@@ -82,7 +82,7 @@ async fn walk(limiter: &SharedLimiter, name: &str) -> Result<(), TryCheckError> 
         let decision = limiter.try_check(name, &key, Cost::ONE).await?;
         receipts.extend(decision.receipt());
     }
-    limiter.peek(name, &key, Cost::ONE).await?;
+    let _ = limiter.peek(name, &key, Cost::ONE).await?;
     for receipt in &receipts {
         limiter.refund(name, &key, receipt).await?;
     }

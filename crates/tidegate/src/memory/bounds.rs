@@ -109,6 +109,11 @@ impl Bounds {
         self.denies.store(when_full == WhenFull::Deny, Relaxed);
     }
 
+    /// Whether there is no room for one more key.
+    pub(super) fn is_full(&self) -> bool {
+        self.keys.held() >= self.max_keys()
+    }
+
     pub(super) fn take_key(&self) -> bool {
         self.keys.take(1, self.max_keys())
     }

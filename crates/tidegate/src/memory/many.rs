@@ -206,6 +206,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             && let Some(state) = pack(&part.level.limit, &after.state, after.log)
         {
             let id = part.level.id;
+            self.find_room(shard, now_us, pinned);
             let inserted = shard.insert(part.print, id, state, now_us, &self.bounds, pinned);
             if let (Err(_), Some(log)) = (&inserted, after.log) {
                 let empty = shard.log(log).bytes();

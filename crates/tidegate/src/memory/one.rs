@@ -55,6 +55,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             if charge != Charge::Nothing && limit.admits(&state, cost) {
                 let state = limit.charge(state, cost);
                 let packed = limit.pack(&state);
+                self.find_room(&mut shard, now_us, &[print]);
                 let inserted =
                     shard.insert(print, level.id, packed, now_us, &self.bounds, &[print]);
                 if inserted.is_ok() {

@@ -27,9 +27,10 @@ use crate::limit::{Algorithm, Limit};
 /// Keys a shard holds on average when the store is full.
 const KEYS_PER_SHARD: usize = 1024;
 
-/// The most shards of a store, and the most of them that are searched for log
-/// bytes on one caller's time.
+/// The most shards of a store, and the most of them that are searched for dead keys, or
+/// for log bytes, on one caller's time.
 const MAX_SHARDS: usize = 1 << HIGH_BITS;
+const SEARCHED_SHARDS: usize = 4;
 const RECLAIM_SHARDS: usize = 2;
 
 /// The most keys of a store. Shards of that one hold twice as many as usual.
@@ -42,7 +43,7 @@ pub(crate) struct Table<R, M> {
     limits: Limits,
     pub(super) seeds: Seeds,
     pub(super) clock: TimeSource,
-    /// The next shard to search for log bytes.
+    /// The next shard to search.
     hand: AtomicUsize,
 }
 
@@ -316,6 +317,34 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         };
         seen.outdated = now_us < last_us || !level.limit.counts_like(&old);
         seen
+    }
+
+    /// At the bound on keys, makes room for a new one: drops the dead keys of this shard,
+    /// or of another one that nobody holds.
+    #[inline]
+    pub(super) fn find_room(&self, shard: &mut Shard<M>, now_us: u64, pinned: &[Fingerprint]) {
+        if self.bounds.is_full() {
+            self.sweep(shard, now_us, pinned);
+        }
+    }
+
+    #[cold]
+    fn sweep(&self, shard: &mut Shard<M>, now_us: u64, pinned: &[Fingerprint]) {
+        if shard.earliest_us <= now_us {
+            shard.sweep_all(now_us, &self.bounds, pinned);
+        }
+        for _ in 0..SEARCHED_SHARDS.min(self.shards.len()) {
+            if !self.bounds.is_full() {
+                return;
+            }
+            let next = self.hand.fetch_add(1, Relaxed) % self.shards.len();
+            if let Some(mut other) = self.shards[next].shard.try_lock()
+                && other.earliest_us <= now_us
+            {
+                other.sweep_all(now_us, &self.bounds, &[]);
+                release(other);
+            }
+        }
     }
 
     /// Frees log bytes in this shard, then in others that nobody holds.

@@ -2,6 +2,7 @@
 //! place where it is checked. Everything that is wrong is reported, not just the first.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::builder::{Draft, LevelDraft, OverrideDraft};
@@ -10,7 +11,7 @@ use super::fields::LimitFields;
 use super::name::{self, shown};
 use super::settings::{Mode, OnError, Settings};
 use super::template::Template;
-use super::{Policy, PolicyLevel, Tag};
+use super::{Parts, Policy, PolicyLevel, Tag};
 use crate::duration::Text;
 use crate::headers::Item;
 use crate::limit::{Algorithm, Limit};
@@ -104,14 +105,14 @@ impl Draft {
             })
         });
         let levels = levels.collect();
-        Ok(Policy {
+        Ok(Policy(Arc::new(Parts {
             name: self.name.into(),
             levels,
             tag,
             script: self.script,
             headers: self.headers,
             settings: self.settings,
-        })
+        })))
     }
 
     /// A script decides by itself: whatever else would is refused.

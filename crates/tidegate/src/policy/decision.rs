@@ -16,6 +16,7 @@ use crate::limit::Limit;
 /// The numbers are those of [`Decision`]; levels have their names and the limits in
 /// force.
 #[derive(Debug, Clone, PartialEq)]
+#[must_use = "the decision says whether the request may go on"]
 pub struct PolicyDecision<'p> {
     policy: &'p Policy,
     /// The level and the case behind each level of the decision.
@@ -23,6 +24,40 @@ pub struct PolicyDecision<'p> {
     decision: Decision,
     /// What a script of the user's own has answered.
     answer: Option<Box<ScriptAnswer>>,
+}
+
+/// A [`PolicyDecision`] that borrows nothing: to keep in a request's extensions, or to
+/// send to another task.
+///
+/// ```
+/// use tidegate::{Cost, Limit, OwnedDecision, Policy, PolicyLimiter};
+///
+/// let policy = Policy::builder("login").key("{ip}").limit(Limit::per_minute(5)).build()?;
+/// let limiter = PolicyLimiter::in_memory([policy])?;
+/// let decision = limiter.check("login", &[("ip", "203.0.113.7")], Cost::ONE)?;
+/// let kept: OwnedDecision = decision.into_owned();
+/// drop(limiter);
+/// assert_eq!(kept.decision().remaining(), 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct OwnedDecision {
+    policy: Policy,
+    cases: SmallVec<[(u16, u16); 2]>,
+    decision: Decision,
+    answer: Option<Box<ScriptAnswer>>,
+}
+
+impl OwnedDecision {
+    /// The decision.
+    pub fn decision(&self) -> PolicyDecision<'_> {
+        PolicyDecision {
+            policy: &self.policy,
+            cases: self.cases.clone(),
+            decision: self.decision.clone(),
+            answer: self.answer.clone(),
+        }
+    }
 }
 
 /// One level of a [`PolicyDecision`]: its name, its limit, its numbers.
@@ -38,6 +73,7 @@ pub struct LevelReport<'d> {
 /// list, and has given back what the policies before it had charged: their numbers are
 /// from before that.
 #[derive(Debug, Clone, PartialEq)]
+#[must_use = "the decisions say whether the request may go on"]
 pub struct Decisions<'p>(pub(super) SmallVec<[PolicyDecision<'p>; 2]>);
 
 impl<'p> PolicyDecision<'p> {
@@ -57,13 +93,11 @@ impl<'p> PolicyDecision<'p> {
 
     /// The answer of a policy to keys of its own, decided by another store than the
     /// one in memory: one level of the decision for each key.
-    #[must_use]
     pub fn from_store(policy: &'p Policy, keys: &Keys<'_>, decision: Decision) -> Self {
         Self::of_levels(policy, keys.iter(), decision)
     }
 
     /// The same of only some levels: one of the decision for each of these keys.
-    #[must_use]
     pub fn of_levels<'k>(
         policy: &'p Policy,
         keys: impl IntoIterator<Item = LevelKey<'k>>,
@@ -73,8 +107,18 @@ impl<'p> PolicyDecision<'p> {
         Self::new(policy, cases, decision)
     }
 
-    /// The same decision, with what a script has answered beside its verdict.
+    /// The same decision, without borrowing the limiter's policy.
     #[must_use]
+    pub fn into_owned(self) -> OwnedDecision {
+        OwnedDecision {
+            policy: self.policy.clone(),
+            cases: self.cases,
+            decision: self.decision,
+            answer: self.answer,
+        }
+    }
+
+    /// The same decision, with what a script has answered beside its verdict.
     pub fn with_answer(self, answer: ScriptAnswer) -> Self {
         Self {
             answer: Some(Box::new(answer)),
@@ -265,7 +309,6 @@ impl<'p> Decisions<'p> {
     }
 
     /// The decisions, in the order the policies were asked.
-    #[must_use]
     pub fn as_slice(&self) -> &[PolicyDecision<'p>] {
         &self.0
     }

@@ -257,7 +257,6 @@ impl PolicyLimiter {
     ///
     /// # Panics
     /// When there is no such policy here, or its levels are others.
-    #[must_use]
     pub fn decide_keys(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> Decision {
         let compiled = self.policies.get(keys.policy().name());
         let compiled = compiled.expect("a policy of the same name");

@@ -18,11 +18,13 @@ mod settings;
 mod template;
 mod which;
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use build::PolicyError;
 pub use builder::{Override, PolicyBuilder};
-pub use decision::{Decisions, LevelReport, PolicyDecision};
+pub use decision::{Decisions, LevelReport, OwnedDecision, PolicyDecision};
 pub use error::{CheckError, PoliciesError};
 pub use keys::{Keys, LevelKey, MissingAttribute};
 pub use limiter::PolicyLimiter;
@@ -60,8 +62,14 @@ use crate::limit::Limit;
 /// ```
 ///
 /// The crate `tidegate-config` reads the same from a file.
+///
+/// Clones share one policy, and cost next to nothing.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Policy {
+pub struct Policy(Arc<Parts>);
+
+/// What a policy is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parts {
     name: Box<str>,
     levels: Box<[PolicyLevel]>,
     tag: Tag,
@@ -69,6 +77,14 @@ pub struct Policy {
     script: Option<CustomScript>,
     headers: Dialect,
     settings: Settings,
+}
+
+impl Deref for Policy {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
 }
 
 /// One limit of a policy, and the attributes that make its key.
@@ -201,14 +217,14 @@ impl Policy {
                 ..level.clone()
             }
         });
-        Self {
+        Self(Arc::new(Parts {
             levels: levels.collect(),
             settings: Settings {
                 store: store.into(),
                 ..self.settings.clone()
             },
-            ..self.clone()
-        }
+            ..Parts::clone(&self.0)
+        }))
     }
 
     /// A level by its name.

@@ -8,6 +8,7 @@ mod support;
 mod pitfalls_counting;
 mod pitfalls_input;
 mod pitfalls_keys;
+mod pitfalls_own;
 mod pitfalls_store;
 
 mod policies;
@@ -15,6 +16,7 @@ mod properties;
 
 mod audit;
 mod headers;
+mod keys;
 mod memory;
 mod regressions;
 mod threads;

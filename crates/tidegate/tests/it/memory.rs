@@ -74,8 +74,8 @@ fn checks_and_peeks_of_known_keys_do_not_allocate() {
             for step in 0..200 {
                 timed.at(step * 3_000_000);
                 // Admitted, refused and never: none may allocate.
-                std::hint::black_box((timed.check(), timed.peek(2), timed.check_cost(50)));
-                std::hint::black_box(timed.check_cost(51));
+                let _ = std::hint::black_box((timed.check(), timed.peek(2), timed.check_cost(50)));
+                let _ = std::hint::black_box(timed.check_cost(51));
             }
         };
         // The second round begins with a step back of the clock, which is noted.
@@ -121,8 +121,8 @@ fn checks_of_two_levels_do_not_allocate() {
                 for step in 0..100 {
                     clock.set_us(START + step * 2_000_000);
                     let checks = [first.check("total"), second.check("user:42")];
-                    std::hint::black_box(store.decide(&checks, Charge::Admitted));
-                    std::hint::black_box(store.decide(&checks, Charge::Nothing));
+                    let _ = std::hint::black_box(store.decide(&checks, Charge::Admitted));
+                    let _ = std::hint::black_box(store.decide(&checks, Charge::Nothing));
                 }
             };
             round();
@@ -141,10 +141,10 @@ fn checks_of_two_levels_do_not_allocate() {
 #[test]
 fn checks_on_the_system_clock_do_not_allocate() {
     let limiter = Limiter::in_memory(Limit::per_second(10));
-    limiter.check(KEY);
+    let _ = limiter.check(KEY);
     let round = || {
         for _ in 0..1_000 {
-            std::hint::black_box(limiter.check(KEY));
+            let _ = std::hint::black_box(limiter.check(KEY));
         }
     };
     assert_eq!(allocations(round), 0);
@@ -158,7 +158,7 @@ fn a_key_takes_at_most_forty_bytes() {
         .clock(ManualClock::at_us(START))
         .build();
     for key in 0..KEYS {
-        limiter.check(format!("203.0.{}.{}", key / 256, key % 256));
+        let _ = limiter.check(format!("203.0.{}.{}", key / 256, key % 256));
     }
     let bytes = BYTES.get() - before;
     assert_eq!(limiter.stats().keys, KEYS as usize);
@@ -234,7 +234,7 @@ fn the_bytes_of_logs_are_the_bytes_that_are_held() {
     for key in 0..50_u32 {
         for _ in 0..1_000 {
             timed.clock.advance(std::time::Duration::from_micros(1));
-            timed.limiter.check(key.to_le_bytes());
+            let _ = timed.limiter.check(key.to_le_bytes());
         }
     }
     let held = BYTES.get() - before;

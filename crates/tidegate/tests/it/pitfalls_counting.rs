@@ -291,7 +291,7 @@ fn t1_a_key_is_kept_until_it_is_as_good_as_new() {
     // that are as good as new.
     let crowd = |timed: &Timed| {
         for other in 0..200_u32 {
-            timed.limiter.check(format!("other {other}"));
+            let _ = timed.limiter.check(format!("other {other}"));
         }
     };
     let small = |limit| {

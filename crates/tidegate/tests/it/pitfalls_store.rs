@@ -69,8 +69,8 @@ fn p5_keys_as_good_as_new_make_room_before_keys_in_use() {
     let key = |kind: u8, number: u32| [&[kind], &number.to_le_bytes()[..]].concat();
     // Half of the keys are good as new after a minute, the others after ten.
     for number in 0..half {
-        timed.limiter.check(key(0, number));
-        timed.limiter.check_cost(key(1, number), Cost::of(10));
+        let _ = timed.limiter.check(key(0, number));
+        let _ = timed.limiter.check_cost(key(1, number), Cost::of(10));
     }
     timed.at(2 * MINUTE);
     let new = half / 5;

@@ -129,7 +129,7 @@ fn waiting_is_not_counted_even_where_refusals_are() {
 #[test]
 fn who_is_overtaken_waits_again_within_the_same_deadline() {
     let timed = Timed::new(Limit::per_minute(1));
-    timed.check();
+    let _ = timed.check();
     let slept = RefCell::new(Vec::new());
     let wait = |deadline, overtaken: usize| {
         slept.borrow_mut().clear();

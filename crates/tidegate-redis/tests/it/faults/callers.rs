@@ -88,7 +88,7 @@ async fn an_outage_piles_nothing_up() {
         let mut asked = 0;
         while start.elapsed() < 1_500 * MS || asked <= 2_000 {
             for number in 0..100 {
-                rig.check("deny", &number.to_string()).await;
+                let _ = rig.check("deny", &number.to_string()).await;
                 asked += 1;
             }
             let alive = Handle::current().metrics().num_alive_tasks();

@@ -15,7 +15,7 @@ fn parsed(body: &str) -> Value {
 #[test]
 fn a_problem_names_its_type_its_status_and_the_policy() {
     let client = Client::new([login("1r/m")]);
-    client.login(1);
+    let _ = client.login(1);
     let refused = client.login(1);
     for status in [403, 429, 503] {
         assert_eq!(

@@ -69,8 +69,8 @@ fn a_level_that_refuses_tells_its_wait_and_the_others_when_they_are_as_new() {
         let decision = client.limiter.check("api", &[("key", KEY)], Cost::ONE);
         decision.expect("good input")
     };
-    ask();
-    ask();
+    let _ = ask();
+    let _ = ask();
     client.clock.advance(Duration::from_millis(400));
     let refused = ask();
     let headers = refused.headers();
@@ -92,7 +92,7 @@ fn a_level_that_refuses_tells_its_wait_and_the_others_when_they_are_as_new() {
 #[test]
 fn a_bucket_that_refuses_tells_its_wait_and_not_when_it_is_full() {
     let client = Client::new([login("60r/m")]);
-    client.login(60);
+    let _ = client.login(60);
     let refused = client.login(1);
     let headers = refused.headers();
     let state = strings(headers.get("RateLimit").expect("its state"));
@@ -128,7 +128,7 @@ fn where_waiting_never_helps_there_is_no_retry_after() {
         let decision = client.limiter.check("api", &[("key", KEY)], Cost::of(cost));
         decision.expect("good input")
     };
-    ask(5);
+    let _ = ask(5);
     let refused = ask(6);
     assert_eq!(refused.headers().get("Retry-After"), None);
     assert_eq!(refused.retry_after(), None);
@@ -138,7 +138,7 @@ fn where_waiting_never_helps_there_is_no_retry_after() {
 fn a_policy_that_only_watches_tells_nobody_to_wait() {
     for dialect in [Dialect::Ietf, Dialect::Draft06, Dialect::XRateLimit] {
         let client = Client::new([login("1r/m").shadow(true).headers(dialect.clone())]);
-        client.login(1);
+        let _ = client.login(1);
         let watched = client.login(1);
         assert!(watched.allowed() && watched.would_deny());
         assert_eq!(watched.headers().get("Retry-After"), None);

@@ -21,7 +21,7 @@ fn a_refund_gives_back_what_every_level_was_charged() {
     for resource in every_algorithm(20, HOUR) {
         for consumer in every_algorithm(10, HOUR) {
             let timed = Timed::of([api(resource, consumer)]);
-            timed.check_cost("api", &ASKED, 3);
+            let _ = timed.check_cost("api", &ASKED, 3);
             let receipt = timed.check_cost("api", &ASKED, 4).receipt();
             let receipt = receipt.expect("it was charged");
             assert_eq!(timed.remaining("api", &ASKED), [13, 3]);
@@ -66,7 +66,7 @@ fn a_look_charges_nothing_and_sees_what_a_check_would() {
             assert_eq!(looks[0].retry_after(), check.retry_after());
         }
         let timed = Timed::of([api(limit, limit)]);
-        timed.peek("api", &ASKED);
+        let _ = timed.peek("api", &ASKED);
         assert_eq!(timed.keys(), 0);
     }
 }
@@ -78,8 +78,8 @@ fn a_reset_forgets_the_levels_it_names_and_no_other() {
         let reset = |which| timed.limiter.reset("api", &ASKED, which);
         let other = [("resource", "r"), ("consumer", "d")];
         let fill = || {
-            timed.check_cost("api", &ASKED, 2);
-            timed.check_cost("api", &other, 1);
+            let _ = timed.check_cost("api", &ASKED, 2);
+            let _ = timed.check_cost("api", &other, 1);
         };
         fill();
         assert_eq!(reset(Which::Level("consumer")), Ok(1));
@@ -94,11 +94,11 @@ fn a_reset_forgets_the_levels_it_names_and_no_other() {
         assert_eq!(timed.remaining("api", &ASKED), [5, 5], "{limit}");
         assert_eq!(timed.remaining("api", &other), [5, 3], "{limit}");
 
-        timed.check("p", &KEY);
+        let _ = timed.check("p", &KEY);
         assert_eq!(timed.limiter.reset("p", &KEY, Which::Only), Ok(1));
-        timed.check("p", &KEY);
+        let _ = timed.check("p", &KEY);
         assert_eq!(timed.limiter.reset("p", &KEY, Which::Level("p")), Ok(1));
-        timed.check("p", &KEY);
+        let _ = timed.check("p", &KEY);
         assert_eq!(timed.limiter.reset("p", &KEY, Which::All), Ok(1));
         assert_eq!(timed.limiter.reset("p", &KEY, Which::All), Ok(0));
     }
@@ -107,7 +107,7 @@ fn a_reset_forgets_the_levels_it_names_and_no_other() {
 #[test]
 fn a_reset_must_say_which_level_it_means() {
     let timed = Timed::of([api(Limit::per_hour(5), Limit::per_hour(5))]);
-    timed.check("api", &ASKED);
+    let _ = timed.check("api", &ASKED);
     let message = |attributes: &[(&str, &str)], which| {
         let error = timed.limiter.reset("api", attributes, which);
         error.expect_err("it cannot be meant").to_string()
@@ -140,7 +140,7 @@ fn an_explanation_has_every_levels_settings_and_numbers() {
         Limit::per_minute(3).fixed_window(),
     )]);
     let odd = [("resource", "a/b"), ("consumer", "")];
-    timed.check_cost("api", &odd, 2);
+    let _ = timed.check_cost("api", &odd, 2);
     for _ in 0..2 {
         let explained = timed.limiter.explain("api", &odd).expect("good input");
         let levels: Vec<_> = explained

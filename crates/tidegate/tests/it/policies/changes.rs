@@ -23,7 +23,7 @@ fn used_stays_used() {
                 .find(|(kind, _)| *kind == before)
                 .expect("it is one");
             let timed = Timed::of([policy(before)]);
-            timed.check_cost("p", &KEY, 6);
+            let _ = timed.check_cost("p", &KEY, 6);
             let timed = timed.changed([policy(after)]);
             let seen = timed.peek("p", &KEY);
             assert_eq!(
@@ -59,7 +59,7 @@ fn lowering_5_to_3_with_5_used_refuses() {
 #[test]
 fn a_policy_that_was_gone_for_a_while_goes_on() {
     let timed = Timed::of([policy(Limit::per_hour(5).fixed_window())]);
-    timed.check_cost("p", &KEY, 4);
+    let _ = timed.check_cost("p", &KEY, 4);
     let without = timed.changed([Policy::builder("q").limit(Limit::per_hour(1))]);
     assert!(without.check("q", &KEY).allowed());
     let again = without.changed([policy(Limit::per_hour(5).fixed_window())]);

@@ -41,7 +41,7 @@ fn a_policy_that_only_watches_tells_what_would_have_been() {
     let timed = Timed::of([Policy::builder("p")
         .limit(Limit::per_minute(1).fixed_window())
         .shadow(true)]);
-    timed.check("p", &KEY);
+    let _ = timed.check("p", &KEY);
     let watched = timed.at(20 * SECOND).check("p", &KEY);
     assert!(watched.allowed() && watched.would_deny());
     assert_eq!(watched.denied_by(), Some("p"));
@@ -86,7 +86,7 @@ fn a_policy_that_is_turned_off_and_on_again_remembers() {
             .enabled(enabled)
     };
     let timed = Timed::of([policy(true)]);
-    timed.check_cost("p", &KEY, 4);
+    let _ = timed.check_cost("p", &KEY, 4);
     let off = timed.changed([policy(false)]);
     assert_eq!(off.admitted_of(10, "p", &KEY), 10);
     let on = off.changed([policy(true)]);
@@ -155,7 +155,7 @@ fn with_count_denied_a_peek_counts_nothing() {
     let timed = Timed::of([Policy::builder("p")
         .limit(Limit::per_minute(1))
         .count_denied(true)]);
-    timed.check("p", &KEY);
+    let _ = timed.check("p", &KEY);
     for _ in 0..10 {
         assert!(!timed.at(30 * SECOND).peek("p", &KEY).allowed());
     }

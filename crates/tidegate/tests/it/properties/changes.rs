@@ -46,7 +46,7 @@ proptest! {
     fn another_algorithm_starts_anew(case in cases(limits::any()), other in limits::any()) {
         let mut run = Run::new(&case);
         for step in &case.steps {
-            run.step(step);
+            let _ = run.step(step);
         }
         if other.algorithm() != case.limit.algorithm() {
             run.limiter.set_limit(other).expect("few limits");
@@ -108,7 +108,7 @@ fn keeps_what_was_used(case: &Case, other: Limit) -> Result<(), TestCaseError> {
         prop_assert!(f64::from(seen.remaining()) <= free + close + 1e-6 * free);
         (limit, next) = (next, limit);
         // Costs are relative to the last answer, which must be of this limit.
-        run.check(run.cost(Take::All(1)));
+        let _ = run.check(run.cost(Take::All(1)));
     }
     prop_assert!(
         !run.limiter.check_cost(KEY, Cost::of(u32::MAX)).allowed()

@@ -79,7 +79,7 @@ fn a_refund_at_once_undoes_the_request(case: &Case) -> Result<(), TestCaseError>
         prop_assert_eq!(receipt.decided_at_us(), run.now_us);
         if step.extra % 2 == 0 {
             // A refusal in between changes nothing, and is not remembered.
-            run.check(Cost::of(decision.remaining().saturating_add(1)));
+            let _ = run.check(Cost::of(decision.remaining().saturating_add(1)));
             run.limiter.refund(KEY, &receipt);
             let after = run.peek(1);
             prop_assert!(run.peek(before.remaining()).allowed());
