@@ -120,6 +120,12 @@ impl Shared {
             // Nothing counts, so there is nothing to ask.
             return Ok(self.decision(keys, self.allowed(Source::Store)));
         }
+        // A look reports every level's numbers, which only the store has.
+        if charge != Charge::Nothing
+            && let Some(blocked) = self.blocked(keys, cost)
+        {
+            return Ok(blocked);
+        }
         if let Some(custom) = &self.custom {
             if charge == Charge::Nothing {
                 let detail = "a script of one's own has no numbers to look at";
@@ -161,6 +167,25 @@ impl Shared {
             local::charge(local, keys, cost);
         }
         Ok(self.decision(keys, decision))
+    }
+
+    /// Refuses keys that a level blocks, without asking the store: one that is down must
+    /// not open a block. Reports only the levels that block.
+    fn blocked(&self, keys: &Keys<'_>, cost: Cost) -> Option<PolicyDecision<'_>> {
+        let blocking = || keys.iter().filter(|key| *key.limit() == Limit::block());
+        blocking().next()?;
+        let levels = blocking().map(|_| LevelOutcome {
+            outcome: Outcome::BLOCKED,
+            cost,
+            mark: 0,
+        });
+        let (now_us, source) = (local::now_us(), Source::Store);
+        let decision = Decision::from_store(levels, now_us, Some(0), source, false);
+        Some(PolicyDecision::of_levels(
+            &self.policy,
+            blocking(),
+            decision,
+        ))
     }
 
     /// What the policy says when the store has not answered.

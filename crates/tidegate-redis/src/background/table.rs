@@ -79,7 +79,8 @@ impl Table {
         }
     }
 
-    /// Decides, and charges every level or none. `None` where there is no room for
+    /// Decides, and charges every level or none. No level may block: that is decided
+    /// before. `None` where there is no room for
     /// a key. And whether there is more to tell than there was.
     pub(crate) fn decide(
         &self,
@@ -95,10 +96,6 @@ impl Table {
         let mut shard = self.shard(first);
         let mut admits: SmallVec<[bool; 4]> = SmallVec::new();
         for (key, (print, limit)) in keys.iter().zip(&levels) {
-            if **limit == Limit::block() {
-                admits.push(false);
-                continue;
-            }
             if !shard.keys.contains_key(print) {
                 if !shard.has_room(self.keys_a_shard, now) {
                     return None;
@@ -115,16 +112,8 @@ impl Table {
         let denied_by = admits.iter().position(|admits| !admits);
         let (mut decided_at_us, mut is_more) = (None, false);
         let mut outcomes: SmallVec<[LevelOutcome; 2]> = SmallVec::new();
-        for ((print, limit), admits) in levels.iter().zip(&admits) {
-            let entry = shard.keys.get_mut(print);
-            let Some(entry) = entry.filter(|_| **limit != Limit::block()) else {
-                let outcome = Count::Block.outcome(limit, cost, false);
-                let mark = 0;
-                outcomes.push(LevelOutcome {
-                    outcome,
-                    cost,
-                    mark,
-                });
+        for ((print, _), admits) in levels.iter().zip(&admits) {
+            let Some(entry) = shard.keys.get_mut(print) else {
                 continue;
             };
             if denied_by.is_none() {

@@ -18,6 +18,7 @@ mod faults;
 mod pitfalls_counting;
 mod pitfalls_fleet;
 mod pitfalls_keys;
+mod pitfalls_own;
 mod refusals;
 mod sizes;
 mod startup;
