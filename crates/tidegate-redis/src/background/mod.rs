@@ -6,9 +6,10 @@
 //! have admitted too much is waited off before more is admitted. What could not be told
 //! is kept, merged with what comes after it, and told again.
 //!
-//! [`Table`] is the state machine; here is what drives it.
+//! [`Table`] and [`Sender`] are the state machines; here is what drives them.
 
 mod entry;
+mod sender;
 mod table;
 mod unsent;
 
@@ -27,21 +28,14 @@ use crate::error::{ErrorKind, StoreError};
 use crate::local;
 use crate::script::Task;
 use crate::store::RedisStore;
+pub(crate) use sender::Sender;
 pub(crate) use table::{Outgoing, Table};
 #[cfg(test)]
 pub(crate) use unsent::{KEPT, Parcel, Unsent};
 
-/// Keys that are told of at once.
-const AT_ONCE: usize = 512;
-
 /// How long the store may take to hear of something. Nobody waits for it, and what is
 /// given up too early may be counted twice; but no connection is silent for longer.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// The pauses before what has failed is tried again: the longest, and that of somebody
-/// who is in a hurry.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-const SHORT_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long the store is tried to be told what is left, when nobody asks any more.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -167,10 +161,8 @@ impl Inner {
 /// Tells the store, every interval, what there is to tell.
 async fn run(running: Running) {
     let inner = &running.0;
-    let mut on_their_way: JoinSet<Result<(), StoreError>> = JoinSet::new();
-    let (mut next, mut failures) = (Instant::now(), 0_u32);
-    // Keys of this round that have not left, because there were too many at once.
-    let mut left = 0;
+    let mut flights: JoinSet<Result<(), StoreError>> = JoinSet::new();
+    let mut sender = Sender::default();
     let mut end: Option<Instant> = None;
     loop {
         if end.is_none() && inner.is_over.load(Relaxed) {
@@ -179,47 +171,33 @@ async fn run(running: Running) {
         if end.is_some_and(|end| inner.table.is_told() || Instant::now() >= end) {
             return;
         }
-        let most = left.min(AT_ONCE.saturating_sub(on_their_way.len()));
-        if most > 0 {
-            left -= most;
-            for outgoing in inner.table.send(most, inner.start.elapsed()) {
-                let inner = Arc::clone(inner);
-                let flight = Flight {
-                    inner,
-                    outgoing,
-                    has_arrived: false,
-                };
-                on_their_way.spawn(flight.tell());
-            }
-        }
         if inner.is_hurried.swap(false, Relaxed) || end.is_some() {
-            let pause = if failures > 0 {
-                SHORT_PAUSE
-            } else {
-                Duration::ZERO
+            sender.hurry(inner.start.elapsed());
+        }
+        let now = inner.start.elapsed();
+        for outgoing in sender.send(&inner.table, inner.sync_interval(), now) {
+            let flight = Flight {
+                inner: Arc::clone(inner),
+                outgoing,
+                has_arrived: false,
             };
-            next = next.min(Instant::now() + pause);
+            flights.spawn(flight.tell());
         }
         // First said, then looked: whoever adds a key after the look sees this.
         inner.is_idle.store(true, SeqCst);
-        let has_more = inner.table.queued() > 0;
-        inner.is_idle.store(!has_more, SeqCst);
+        let next = sender.wakes_at(&inner.table);
+        inner.is_idle.store(next.is_none(), SeqCst);
         tokio::select! {
             biased;
-            Some(told) = on_their_way.join_next() => match told {
+            Some(told) = flights.join_next() => match told {
                 // A store that fails is not tried again and again.
                 Ok(Err(error)) if !error.kind().is_about_a_key() => {
-                    (left, failures) = (0, failures.saturating_add(1));
-                    let pause = inner.sync_interval() * 2_u32.saturating_pow(failures.min(9));
-                    let longest = LONGEST_PAUSE.max(inner.sync_interval());
-                    next = Instant::now() + pause.min(longest);
+                    let now = inner.start.elapsed();
+                    sender.failed(&inner.table, inner.sync_interval(), now);
                 }
-                _ => failures = 0,
+                _ => sender.arrived(),
             },
-            () = sleep_until(next), if has_more && left == 0 => {
-                left = inner.table.queued();
-                next = Instant::now() + inner.sync_interval();
-            }
+            () = sleep_until(inner.start + next.unwrap_or_default()), if next.is_some() => {}
             () = inner.wake.notified() => {}
         }
     }

@@ -32,6 +32,8 @@ pub(crate) struct Table {
     keys_a_shard: usize,
     /// In an order with what whoever waits for it says: no key is missed.
     queued: AtomicUsize,
+    /// Keys that the round in progress has still to send.
+    due: AtomicUsize,
     /// The number of the last parcel. Those of other nodes, and the store's own marks, are
     /// not among them.
     parcels: AtomicU64,
@@ -46,6 +48,8 @@ pub(crate) struct Table {
 struct Shard {
     keys: HashMap<Print, Entry>,
     queue: VecDeque<Print>,
+    /// Keys at the front of the queue that the round in progress has still to send.
+    due: usize,
     swept: Option<Duration>,
 }
 
@@ -72,6 +76,7 @@ impl Table {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             keys_a_shard,
             queued: AtomicUsize::new(0),
+            due: AtomicUsize::new(0),
             parcels: AtomicU64::new(1 << 60 | offset_us.unsigned_abs()),
             turn: AtomicUsize::new(0),
             offset_us: AtomicI64::new(offset_us),
@@ -187,18 +192,42 @@ impl Table {
         shards.all(|shard| lock(shard).keys.values().all(Entry::is_told))
     }
 
-    /// Takes what there is to tell, of at most so many keys: those that have waited
+    /// Keys that the round in progress has still to send.
+    pub(crate) fn due(&self) -> usize {
+        self.due.load(Relaxed)
+    }
+
+    /// Begins a round: every key that is queued now is to be sent before the next one.
+    /// Keys that are queued later go behind them.
+    pub(crate) fn begin_round(&self) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let more = shard.queue.len() - shard.due;
+            shard.due += more;
+            self.due.fetch_add(more, Relaxed);
+        }
+    }
+
+    /// Ends a round: what it has not sent stays queued for the next one.
+    pub(crate) fn end_round(&self) {
+        for shard in &self.shards {
+            let due = std::mem::take(&mut lock(shard).due);
+            self.due.fetch_sub(due, Relaxed);
+        }
+    }
+
+    /// Takes the parcels of this round, of at most so many keys: those that have waited
     /// longest.
     pub(crate) fn send(&self, most: usize, now: Duration) -> Vec<Outgoing> {
         let mut parcels = Vec::new();
         // Each part gets its turn: none can keep the others waiting.
         let share = most.div_ceil(self.shards.len());
-        let first = self.turn.fetch_add(1, Relaxed) % self.shards.len();
-        let (before, from) = self.shards.split_at(first);
-        for shard in from.iter().chain(before) {
-            let mut shard = lock(shard);
+        while parcels.len() < most && self.due() > 0 {
+            let part = self.turn.fetch_add(1, Relaxed) % self.shards.len();
+            let mut shard = lock(&self.shards[part]);
+            let taken = shard.due.min(share).min(most - parcels.len());
+            shard.due -= taken;
             let Shard { keys, queue, .. } = &mut *shard;
-            let taken = queue.len().min(share).min(most - parcels.len());
             for print in queue.drain(..taken) {
                 let Some(entry) = keys.get_mut(&print) else {
                     continue;
@@ -213,6 +242,7 @@ impl Table {
                     });
                 }
             }
+            self.due.fetch_sub(taken, Relaxed);
             self.queued.fetch_sub(taken, Relaxed);
         }
         parcels
@@ -321,6 +351,7 @@ mod tests {
 
     /// Tells a store that has only what it is told.
     fn tell(table: &Table, now: Duration) -> usize {
+        table.begin_round();
         let sent = table.send(1_000, now);
         let now_us = START_US + u64::try_from(now.as_micros()).expect("a time");
         for outgoing in &sent {
@@ -356,6 +387,7 @@ mod tests {
             }
         }
         assert_eq!(table.queued(), 10);
+        table.begin_round();
         let first = table.send(4, SECOND);
         let keys: Vec<&str> = first.iter().map(|it| &*it.key).collect();
         assert_eq!(
@@ -370,6 +402,7 @@ mod tests {
         for outgoing in &first {
             table.failed(outgoing);
         }
+        table.begin_round();
         let again = table.send(100, SECOND);
         let costs: Vec<u64> = again.iter().map(|it| it.parcel.unsent.cost).collect();
         assert_eq!(costs, [4, 3, 3, 3]);
@@ -380,17 +413,43 @@ mod tests {
     fn what_comes_back_for_a_key_that_was_forgotten_says_nothing() {
         let (table, policy) = (table(100), policy(Limit::per_hour(2)));
         assert_eq!(decide(&table, &policy, "a", Duration::ZERO), Some(true));
+        table.begin_round();
         let old = table.send(1, Duration::ZERO);
         table.forget(&["tg:{a}:p:p".into()]);
         for allowed in [true, true, false] {
             assert_eq!(decide(&table, &policy, "a", SECOND), Some(allowed));
         }
+        table.begin_round();
         let new = table.send(1, SECOND);
         table.failed(&old[0]);
         let count = Count::new(&old[0].parcel.limit, START_US);
         table.arrived(&old[0], Duration::ZERO, SECOND, (START_US, count));
         assert_eq!(decide(&table, &policy, "a", SECOND), Some(false));
         table.failed(&new[0]);
+        table.begin_round();
         assert_eq!(table.send(1, SECOND)[0].parcel.unsent.cost, 2);
+    }
+
+    #[test]
+    fn charges_made_while_a_look_is_lost_are_all_kept() {
+        let (table, policy) = (table(100), policy(Limit::per_second(100).burst(2)));
+        for allowed in [true, true] {
+            assert_eq!(decide(&table, &policy, "a", Duration::ZERO), Some(allowed));
+        }
+        assert_eq!(tell(&table, Duration::ZERO), 1);
+        assert_eq!(decide(&table, &policy, "a", Duration::ZERO), Some(false));
+        table.begin_round();
+        let look = table.send(1, Duration::ZERO);
+        assert_eq!(look[0].parcel.unsent.cost, 0);
+        for allowed in [true, true] {
+            assert_eq!(decide(&table, &policy, "a", SECOND), Some(allowed));
+        }
+        table.failed(&look[0]);
+        table.begin_round();
+        let again = table.send(1, SECOND)[0].parcel.unsent;
+        let Count::TokenBucket(own) = again.own else {
+            panic!("a bucket");
+        };
+        assert_eq!((again.cost, own.debt.us), (2, 20_000));
     }
 }

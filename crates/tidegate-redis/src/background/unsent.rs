@@ -82,8 +82,13 @@ impl Unsent {
 
     /// The same of one that is counted in another place: it goes where that count is.
     pub(crate) fn charge_own(&mut self, limit: &Limit, cost: Cost, to: &Count) {
-        if self.is_none() {
-            *self = Self::none(to);
+        // Of a look on its way, `own` is all there is: `cost` stays with what is pending.
+        let is_empty = match self.own {
+            Count::TokenBucket(own) => own.debt == Span::default(),
+            _ => self.is_none(),
+        };
+        if is_empty {
+            self.own = to.emptied();
         }
         self.own.charge(limit, cost);
         if let (Count::FixedWindow(own), Count::FixedWindow(to)) = (&mut self.own, to) {
