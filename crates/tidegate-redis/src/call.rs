@@ -229,13 +229,13 @@ pub(crate) fn decisions(
             level.count.charge(level.limit, cost);
         }
         let outcomes = levels.iter().map(|level| level.outcome(cost, true));
-        let charged = charge != Charge::Nothing;
+        let receipt = (charge != Charge::Nothing).then(Receipt::fresh_id);
         decisions.push(Decision::from_store(
             outcomes,
             now_us,
             None,
             Source::Store,
-            charged,
+            receipt,
         ));
     }
     if admitted < asked.max(1) {
@@ -256,7 +256,7 @@ pub(crate) fn decisions(
         }
         let outcomes = levels.iter().zip(&admits);
         let outcomes = outcomes.map(|(level, admits)| level.outcome(cost, *admits));
-        let refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, false);
+        let refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, None);
         decisions.resize(asked.max(1), refusal);
     }
     Ok(decisions)

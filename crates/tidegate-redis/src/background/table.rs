@@ -139,9 +139,9 @@ impl Table {
         drop(shard);
         let own_us = || on_clock(now, self.offset_us.load(Relaxed));
         let now_us = decided_at_us.unwrap_or_else(own_us);
-        let charged = denied_by.is_none();
+        let receipt = denied_by.is_none().then(Receipt::fresh_id);
         let source = Source::Background;
-        let decision = Decision::from_store(outcomes, now_us, denied_by, source, charged);
+        let decision = Decision::from_store(outcomes, now_us, denied_by, source, receipt);
         Some((decision, is_more))
     }
 

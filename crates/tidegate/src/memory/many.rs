@@ -18,7 +18,7 @@ use super::view::{Seen, View};
 use super::{Charge, Check, Level};
 use crate::algorithm::{Outcome, Used};
 use crate::cost::Cost;
-use crate::decision::{Charged, Decision, LevelDecision, Levels, Source};
+use crate::decision::{Charged, Decision, LevelDecision, Levels, Source, fresh_id};
 
 /// As many levels as are handled without allocating.
 type Few<T> = SmallVec<[T; 4]>;
@@ -149,7 +149,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             decided_at_us: now_us,
             denied_by: denied.and_then(|index| u32::try_from(index).ok()),
             source: Source::Store,
-            charged: denied.is_none() && charge != Charge::Nothing,
+            receipt: (denied.is_none() && charge != Charge::Nothing).then(fresh_id),
             voided: self.voided.load(Relaxed),
         }
     }

@@ -13,7 +13,7 @@ use super::region::Region;
 use super::table::{Locked, Table};
 use super::{Charge, Check, Level};
 use crate::cost::Cost;
-use crate::decision::{Charged, Decision, LevelDecision, Levels, Source};
+use crate::decision::{Charged, Decision, LevelDecision, Levels, Source, fresh_id};
 
 impl<R: RawMutex, M: Region> Table<R, M> {
     #[inline]
@@ -157,7 +157,7 @@ fn decision<C: Counter>(
         decided_at_us: now_us,
         denied_by: (!admitted).then_some(0),
         source: Source::Store,
-        charged: verdict == Verdict::Charged,
+        receipt: (verdict == Verdict::Charged).then(fresh_id),
         voided: voided.store,
     }
 }
