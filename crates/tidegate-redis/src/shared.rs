@@ -13,7 +13,7 @@ use tidegate::{
 };
 use tokio::time::Instant;
 
-use crate::background::Background;
+use crate::background::{Background, Decided};
 use crate::call::Prepared;
 use crate::configured::SetupError;
 use crate::custom::Custom;
@@ -87,6 +87,14 @@ impl Shared {
         })
     }
 
+    /// Puts into force what it shares with the policy before it. Building it changed
+    /// nothing: the policies after it may have been refused.
+    pub(crate) fn commit(&self) {
+        if let Some(background) = &self.background {
+            background.set_sync_interval(self.policy.sync_interval());
+        }
+    }
+
     /// The keys to ask about at this cost: none where nothing is measured.
     pub(crate) fn keys<'a, A>(
         &'a self,
@@ -135,9 +143,15 @@ impl Shared {
         }
         if let Some(background) = &self.background
             && charge == Charge::Admitted
-            && let Some(decision) = background.decide(keys, cost)
+            && let Some(decided) = background.decide(keys, cost)
         {
-            return Ok(self.decision(keys, decision));
+            let Decided {
+                decision, levels, ..
+            } = decided;
+            let reported = keys.iter().enumerate();
+            let reported = reported.filter(|(level, _)| levels.contains(level));
+            let reported = reported.map(|(_, key)| key);
+            return Ok(PolicyDecision::of_levels(&self.policy, reported, decision));
         }
         let refusals = self.refusals.as_ref();
         let refusals = refusals.filter(|_| charge == Charge::Admitted);
@@ -180,7 +194,7 @@ impl Shared {
             mark: 0,
         });
         let (now_us, source) = (local::now_us(), Source::Store);
-        let decision = Decision::from_store(levels, now_us, Some(0), source, false);
+        let decision = Decision::from_store(levels, now_us, Some(0), source, None);
         Some(PolicyDecision::of_levels(
             &self.policy,
             blocking(),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use tidegate::{Cost, Decision, Keys, Policy, Receipt};
+use tidegate::{Cost, Keys, Policy, Receipt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -29,7 +29,7 @@ use crate::local;
 use crate::script::Task;
 use crate::store::RedisStore;
 pub(crate) use sender::Sender;
-pub(crate) use table::{Outgoing, Table};
+pub(crate) use table::{Decided, Outgoing, Table};
 #[cfg(test)]
 pub(crate) use unsent::{KEPT, Parcel, Unsent};
 
@@ -62,7 +62,7 @@ struct Inner {
 }
 
 impl Background {
-    /// For this policy; what was there before goes on if it has the same keys.
+    /// For this policy; what was there before goes on, unchanged, if it has the same keys.
     pub(crate) fn new(
         policy: &Policy,
         store: &RedisStore,
@@ -72,19 +72,17 @@ impl Background {
         let levels: Vec<_> = levels.map(|it| (it.name(), it.key().to_string())).collect();
         let tag: Vec<&str> = policy.tag().collect();
         let made_of = format!("{levels:?} {tag:?}");
-        let sync_interval_us = u64::try_from(policy.sync_interval().as_micros()).unwrap_or(0);
         if let Some(before) = before
             && before.0.made_of == made_of
             && before.0.store.is_same(store)
         {
-            before.0.sync_interval_us.store(sync_interval_us, Relaxed);
             return Arc::clone(before);
         }
         let (prefix, levels) = (store.prefix(), policy.levels().len());
         Arc::new(Self(Arc::new(Inner {
             table: Table::new(prefix, levels, local::now_us(), Duration::ZERO),
             store: store.clone(),
-            sync_interval_us: AtomicU64::new(sync_interval_us),
+            sync_interval_us: AtomicU64::new(micros(policy.sync_interval())),
             made_of,
             start: Instant::now(),
             is_running: AtomicBool::new(false),
@@ -95,15 +93,26 @@ impl Background {
         })))
     }
 
-    /// Decides. `None` where there is no room for a key.
-    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost) -> Option<Decision> {
+    /// Tells the store this often from now on.
+    pub(crate) fn set_sync_interval(&self, interval: Duration) {
+        let interval_us = micros(interval);
+        self.0.sync_interval_us.store(interval_us, Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sync_interval(&self) -> Duration {
+        self.0.sync_interval()
+    }
+
+    /// Decides. `None` where there is no room for a key, and none that is here refuses.
+    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost) -> Option<Decided> {
         let inner = &self.0;
-        let (decision, is_more) = inner.table.decide(keys, cost, inner.start.elapsed())?;
+        let decided = inner.table.decide(keys, cost, inner.start.elapsed())?;
         inner.start();
-        if is_more && inner.is_idle.load(SeqCst) && inner.is_idle.swap(false, SeqCst) {
+        if decided.is_more && inner.is_idle.load(SeqCst) && inner.is_idle.swap(false, SeqCst) {
             inner.wake.notify_one();
         }
-        Some(decision)
+        Some(decided)
     }
 
     /// The store has admitted what there was no room for: the keys that are here know it.
@@ -135,6 +144,10 @@ impl Background {
         };
         timeout(within, told).await.is_ok()
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Drop for Background {

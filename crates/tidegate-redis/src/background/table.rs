@@ -53,6 +53,16 @@ struct Shard {
     swept: Option<Duration>,
 }
 
+/// A decision of this node.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    pub(crate) decision: Decision,
+    /// Which of the keys it reports: all of them, unless one found no room.
+    pub(crate) levels: SmallVec<[usize; 2]>,
+    /// Whether there is more to tell than there was.
+    pub(crate) is_more: bool,
+}
+
 /// A parcel, and where it comes from.
 #[derive(Debug, Clone)]
 pub(crate) struct Outgoing {
@@ -85,40 +95,44 @@ impl Table {
     }
 
     /// Decides, and charges every level or none. No level may block: that is decided
-    /// before. `None` where there is no room for
-    /// a key. And whether there is more to tell than there was.
-    pub(crate) fn decide(
-        &self,
-        keys: &Keys<'_>,
-        cost: Cost,
-        now: Duration,
-    ) -> Option<(Decision, bool)> {
+    /// before. Where there is no room for a key, the keys that are here decide if one of
+    /// them refuses; otherwise the answer is `None`.
+    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost, now: Duration) -> Option<Decided> {
         let levels: SmallVec<[(Print, &Limit); 2]> = keys
             .iter()
             .map(|key| (self.prints.of(&key), key.limit()))
             .collect();
         let (first, _) = *levels.first()?;
         let mut shard = self.shard(first);
-        let mut admits: SmallVec<[bool; 4]> = SmallVec::new();
+        // Of a key that is not here, nothing is known.
+        let mut admits: SmallVec<[Option<bool>; 4]> = SmallVec::new();
         for (key, (print, limit)) in keys.iter().zip(&levels) {
-            if !shard.keys.contains_key(print) {
-                if !shard.has_room(self.keys_a_shard, now) {
-                    return None;
-                }
+            if !shard.keys.contains_key(print) && shard.has_room(self.keys_a_shard, now) {
                 let (stored, offset_us) = (key.stored(&self.prefix), self.offset_us.load(Relaxed));
                 let number = self.parcels.fetch_add(1, Relaxed) + 1;
                 let entry = Entry::new(stored, **limit, (offset_us, number), now);
                 shard.keys.insert(*print, entry);
             }
-            let entry = shard.keys.get_mut(print)?;
-            entry.tick(limit, now);
-            admits.push(entry.local.admits(limit, cost));
+            admits.push(shard.keys.get_mut(print).map(|entry| {
+                entry.tick(limit, now);
+                entry.local.admits(limit, cost)
+            }));
         }
-        let denied_by = admits.iter().position(|admits| !admits);
+        let is_partial = admits.contains(&None);
+        if is_partial && !admits.contains(&Some(false)) {
+            return None;
+        }
+        // Of a partial answer, only the levels that refuse are reported.
+        let is_reported = |admits: &Option<bool>| !is_partial || *admits == Some(false);
+        let denied_by = match is_partial {
+            true => Some(0),
+            false => admits.iter().position(|admits| *admits == Some(false)),
+        };
         let (mut decided_at_us, mut is_more) = (None, false);
         let mut outcomes: SmallVec<[LevelOutcome; 2]> = SmallVec::new();
         for ((print, _), admits) in levels.iter().zip(&admits) {
-            let Some(entry) = shard.keys.get_mut(print) else {
+            let entry = shard.keys.get_mut(print);
+            let Some(entry) = entry.filter(|_| is_reported(admits)) else {
                 continue;
             };
             if denied_by.is_none() {
@@ -126,7 +140,7 @@ impl Table {
             }
             decided_at_us.get_or_insert(entry.now_us(now));
             outcomes.push(LevelOutcome {
-                outcome: entry.outcome(cost, *admits),
+                outcome: entry.outcome(cost, *admits == Some(true)),
                 cost,
                 mark: entry.last_parcel,
             });
@@ -141,8 +155,13 @@ impl Table {
         let now_us = decided_at_us.unwrap_or_else(own_us);
         let receipt = denied_by.is_none().then(Receipt::fresh_id);
         let source = Source::Background;
-        let decision = Decision::from_store(outcomes, now_us, denied_by, source, receipt);
-        Some((decision, is_more))
+        let levels = admits.iter().enumerate();
+        let levels = levels.filter(|(_, admits)| is_reported(admits));
+        Some(Decided {
+            decision: Decision::from_store(outcomes, now_us, denied_by, source, receipt),
+            levels: levels.map(|(level, _)| level).collect(),
+            is_more,
+        })
     }
 
     /// The store has admitted this, and some of the keys are here.
@@ -284,7 +303,7 @@ impl Table {
     ) -> Option<Decision> {
         let print = self.prints.of(&keys.iter().next()?);
         let before = self.shard(print).keys.get(&print).map(|entry| entry.local);
-        let (decision, _) = self.decide(keys, cost, now)?;
+        let decision = self.decide(keys, cost, now)?.decision;
         let mut shard = self.shard(print);
         let entry = shard.keys.get_mut(&print)?;
         let new = Count::new(&entry.limit, entry.now_us(now));
@@ -345,8 +364,8 @@ mod tests {
     fn decide(table: &Table, policy: &Policy, key: &str, now: Duration) -> Option<bool> {
         let attributes = [("key", key)];
         let keys = policy.keys(&attributes).expect("the one attribute");
-        let (decision, _) = table.decide(&keys, Cost::ONE, now)?;
-        Some(decision.allowed())
+        let decided = table.decide(&keys, Cost::ONE, now)?;
+        Some(decided.decision.allowed())
     }
 
     /// Tells a store that has only what it is told.
@@ -376,6 +395,31 @@ mod tests {
         // Told, they can go.
         assert_eq!(decide(&table, &policy, "d", 2 * SECOND + SWEEP), Some(true));
         assert_eq!(table.queued(), 1);
+    }
+
+    #[test]
+    fn full_table_refuses_what_a_key_that_is_here_refuses() {
+        let table = table(3);
+        let policy = Policy::builder("p")
+            .level("total", "", Limit::per_hour(2))
+            .level("address", "{ip}", Limit::per_hour(5));
+        let policy = policy.build().expect("a policy");
+        let decide = |ip: &str| {
+            let attributes = [("ip", ip)];
+            let keys = policy.keys(&attributes).expect("the one attribute");
+            table.decide(&keys, Cost::ONE, Duration::ZERO)
+        };
+        for (ip, allowed) in [("a", true), ("b", true), ("a", false)] {
+            let decided = decide(ip).expect("room");
+            assert_eq!(decided.decision.allowed(), allowed);
+            assert_eq!(decided.levels[..], [0, 1]);
+        }
+        // There is no room for another address, but the total refuses.
+        let decided = decide("c").expect("an answer");
+        assert!(!decided.decision.allowed());
+        assert_eq!(decided.levels[..], [0]);
+        assert_eq!(decided.decision.levels().len(), 1);
+        assert_eq!(decided.decision.limit(), 2);
     }
 
     #[test]

@@ -347,7 +347,7 @@ impl World {
             Mutation::LocalCountLeftOut => table.decide_by_hearsay(&keys, cost, clock),
             _ => table
                 .decide(&keys, cost, clock)
-                .map(|(decision, _)| decision),
+                .map(|decided| decided.decision),
         };
         decision.expect("a few keys")
     }
