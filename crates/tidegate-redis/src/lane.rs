@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, Pipeline, ServerError, Value};
 use tidegate::{Charge, Decision};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -65,6 +65,28 @@ impl Question {
             Self::Check(call) => &call.keys,
             Self::Script { keys, .. } | Self::Delete(keys) => keys,
             Self::Load(_) | Self::Memory => &[],
+        }
+    }
+
+    fn script(&self) -> Option<&Script> {
+        match self {
+            Self::Check(call) => Some(call.script()),
+            Self::Script { script, .. } => Some(script),
+            Self::Delete(_) | Self::Load(_) | Self::Memory => None,
+        }
+    }
+
+    /// Whether the server does not know its script.
+    fn is_unknown(&self, error: &ServerError) -> bool {
+        let script = self.script();
+        script.is_some_and(|script| script.is_unknown(error))
+    }
+
+    /// What the server's error means.
+    fn error(&self, error: &ServerError) -> StoreError {
+        match self.script() {
+            Some(script) => script.error(error),
+            None => StoreError::from_server(error),
         }
     }
 
@@ -346,11 +368,11 @@ async fn send(
                 (_, value) => value,
             };
             match value {
-                Value::ServerError(error) if by_name && error.code() == "NOSCRIPT" => {
+                Value::ServerError(error) if by_name && group.question.is_unknown(&error) => {
                     unknown.push(group);
                 }
                 Value::ServerError(error) => {
-                    let error = StoreError::from_server(&error);
+                    let error = group.question.error(&error);
                     // A master that was replaced stays a replica; another connection may
                     // lead to its successor.
                     if matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::MasterDown) {

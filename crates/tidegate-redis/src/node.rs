@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::breaker::{Asked, Breaker, Change, Failure, Permit};
+use crate::breaker::{Asked, Breaker, Change, Failure, Verdict};
 use crate::connector::Connector;
 use crate::error::{ErrorKind, StoreError};
 use crate::lane::{Answer, Lane, Question, Traffic};
@@ -69,10 +69,17 @@ impl Node {
         }
     }
 
-    /// Whether to ask it now.
-    pub(crate) fn permit(&self) -> Permit {
+    /// Leave to ask it now, or how long until the next probe.
+    pub(crate) fn permit(self: &Arc<Self>) -> Result<Permit, Duration> {
         let now = self.start.elapsed();
-        self.breaker(|breaker| breaker.ask(now))
+        match self.breaker(|breaker| breaker.ask(now)) {
+            Verdict::Go(asked) => Ok(Permit {
+                node: Arc::clone(self),
+                asked,
+                is_resolved: false,
+            }),
+            Verdict::Wait(wait) => Err(wait),
+        }
     }
 
     /// Puts a question once. `asking` is for keys that are on their way to this node.
@@ -117,17 +124,6 @@ impl Node {
         self.lanes.get(usize::try_from(index).ok()?)
     }
 
-    /// It has answered.
-    pub(crate) fn answered(&self, asked: Asked) -> Option<Change> {
-        self.breaker(|breaker| breaker.succeeded(asked))
-    }
-
-    /// It has not.
-    pub(crate) fn failed(&self, asked: Asked, failure: Failure) -> Option<Change> {
-        let (now, jitter) = (self.start.elapsed(), jitter());
-        self.breaker(|breaker| breaker.failed(asked, failure, now, jitter))
-    }
-
     pub(crate) fn is_open(&self) -> bool {
         self.breaker(|breaker| breaker.is_open())
     }
@@ -144,8 +140,69 @@ impl Node {
     }
 }
 
+/// Leave to ask a server, which has to hear what came of it. Dropped without a word, it
+/// makes room for another probe: its caller has left, or the question was never put.
+pub(crate) struct Permit {
+    pub(crate) node: Arc<Node>,
+    asked: Asked,
+    is_resolved: bool,
+}
+
+impl Permit {
+    /// The server has answered.
+    pub(crate) fn answered(&mut self) -> Option<Change> {
+        self.is_resolved = true;
+        self.node.breaker(|breaker| breaker.succeeded(self.asked))
+    }
+
+    /// It has not.
+    pub(crate) fn failed(&mut self, failure: Failure) -> Option<Change> {
+        self.is_resolved = true;
+        let (now, jitter) = (self.node.start.elapsed(), jitter());
+        self.node
+            .breaker(|breaker| breaker.failed(self.asked, failure, now, jitter))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if !self.is_resolved {
+            self.node.breaker(|breaker| breaker.abandoned(self.asked));
+        }
+    }
+}
+
 /// A number from 0 to 1.
 pub(crate) fn jitter() -> f64 {
     let random = RandomState::new().build_hasher().finish() >> 32;
     f64::from(u32::try_from(random).unwrap_or(0)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn dropped_permit_does_not_hold_the_breaker_half_open() {
+        let node = Arc::new(Node::nowhere());
+        for _ in 0..5 {
+            let Ok(mut permit) = node.permit() else {
+                panic!("not closed");
+            };
+            permit.failed(Failure::Answered);
+        }
+        assert!(node.permit().is_err());
+        tokio::time::advance(Duration::from_millis(100)).await;
+        let Ok(probe) = node.permit() else {
+            panic!("no probe");
+        };
+        assert!(node.permit().is_err(), "one probe at a time");
+        drop(probe);
+        let Ok(mut probe) = node.permit() else {
+            panic!("no other probe at once");
+        };
+        assert_eq!(probe.answered(), Some(Change::Closed));
+        drop(probe);
+        assert!(!node.is_open());
+    }
 }

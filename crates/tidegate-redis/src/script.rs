@@ -7,19 +7,50 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use redis::ServerError;
 use tidegate::{Algorithm, Limit};
+
+use crate::error::StoreError;
 
 /// A script and the name that Redis knows it by.
 #[derive(Debug)]
 pub(crate) struct Script {
     text: String,
     sha: String,
+    /// Whether a user has written it: its errors may read like the server's.
+    is_custom: bool,
 }
 
 impl Script {
     pub(crate) fn new(text: String) -> Self {
         let sha = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, sha }
+        Self {
+            text,
+            sha,
+            is_custom: false,
+        }
+    }
+
+    /// A script of the user's own.
+    pub(crate) fn custom(text: String) -> Self {
+        Self {
+            is_custom: true,
+            ..Self::new(text)
+        }
+    }
+
+    /// An error that it, or the server, has answered.
+    pub(crate) fn error(&self, error: &ServerError) -> StoreError {
+        match self.is_custom {
+            true => StoreError::from_custom_script(error),
+            false => StoreError::from_server(error),
+        }
+    }
+
+    /// Whether the server does not know it, and so has not run it.
+    pub(crate) fn is_unknown(&self, error: &ServerError) -> bool {
+        let details = error.details().unwrap_or_default();
+        error.code() == "NOSCRIPT" && (!self.is_custom || details.contains("No matching script"))
     }
 
     pub(crate) fn text(&self) -> &str {

@@ -11,12 +11,12 @@ use redis::Value;
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep};
 
-use crate::breaker::{Asked, Change, Failure, Permit};
+use crate::breaker::{Change, Failure};
 use crate::call::{Call, Prepared, refund_arguments, stored_keys};
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
 use crate::lane::{Answer, Question, Traffic};
-use crate::node::{Node, Wiring, jitter};
+use crate::node::{Node, Permit, Wiring, jitter};
 use crate::options::RedisOptions;
 use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
@@ -74,10 +74,19 @@ impl RedisStore {
     /// A store at `redis://` or `rediss://`, with user, password and database as they
     /// stand in the URL; or one behind sentinels, `redis-sentinel://h1:p1,h2:p2/master`,
     /// or on a cluster, `redis-cluster://h1:p1,h2:p2`.
+    ///
+    /// Fails for a URL that names no server, and for a prefix that keys cannot have.
     pub fn new(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         // The client leaves it to us who does the arithmetic of TLS, and panics when
         // nobody does; whoever has chosen before stays.
         drop(rustls::crypto::ring::default_provider().install_default());
+        if !is_prefix(&options.prefix) {
+            let (name, prefix) = (&options.name, &options.prefix);
+            let detail = format!(
+                "the prefix of store {name:?} is {prefix:?}: expected 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
+            );
+            return Err(StoreError::new(ErrorKind::Other, detail));
+        }
         let origin = origin(url, &options);
         let traffic = Arc::new(Traffic::default());
         let wiring = Wiring {
@@ -294,29 +303,27 @@ impl RedisStore {
         let deadline = Instant::now() + within;
         let question = Arc::new(question);
         let mut schedule = Schedule::default();
-        // Whom to ask, whether for keys on their way to it, and what its breaker said.
+        // Whom to ask, whether for keys on their way to it, and its breaker's leave.
         let mut next: Option<(Arc<Node>, bool)> = None;
-        let mut asked: Option<(Arc<Node>, Asked)> = None;
+        let mut permit: Option<Permit> = None;
         let mut redirections = 0;
         let error = loop {
             let (node, asking) = match next.take() {
                 Some(next) => next,
                 None => (inner.servers.of(&question, deadline).await, false),
             };
-            let permit = match &asked {
-                Some((before, permit)) if Arc::ptr_eq(before, &node) => *permit,
-                _ => match node.permit() {
-                    Permit::Go(permit) => permit,
-                    Permit::Wait(wait) => {
-                        let detail = format!("{}: not asked for another {wait:?}", node.address);
-                        break StoreError::new(ErrorKind::BreakerOpen, detail);
-                    }
-                },
+            // Asked again, it needs no other leave.
+            let kept = permit.take().filter(|it| Arc::ptr_eq(&it.node, &node));
+            let leave = match kept.map_or_else(|| node.permit(), Ok) {
+                Ok(leave) => permit.insert(leave),
+                Err(wait) => {
+                    let detail = format!("{}: not asked for another {wait:?}", node.address);
+                    break StoreError::new(ErrorKind::BreakerOpen, detail);
+                }
             };
-            asked = Some((Arc::clone(&node), permit));
             let error = match node.attempt(&question, asking, deadline).await {
                 Ok(answer) => {
-                    self.answered(&node, permit);
+                    self.answered(leave);
                     return Ok(answer);
                 }
                 Err(error) => error,
@@ -325,7 +332,7 @@ impl RedisStore {
                 && let Some(elsewhere) = inner.servers.redirected(&error, &node)
             {
                 // It did not run here, and this server is well: at once, to the other.
-                self.answered(&node, permit);
+                self.answered(leave);
                 redirections += 1;
                 next = Some(elsewhere);
                 continue;
@@ -342,8 +349,8 @@ impl RedisStore {
             redirections = 0;
         };
         inner.servers.doubt(error.kind());
-        if let Some((node, permit)) = asked {
-            self.failed(&node, permit, &error);
+        if let Some(permit) = &mut permit {
+            self.failed(permit, &error);
         }
         let error = self.counted(error);
         Err(match error.kind() {
@@ -360,9 +367,10 @@ impl RedisStore {
         }
     }
 
-    fn answered(&self, node: &Node, asked: Asked) {
+    fn answered(&self, permit: &mut Permit) {
         self.heard(true);
-        let change = node.answered(asked);
+        let change = permit.answered();
+        let node = &permit.node;
         if change == Some(Change::Closed) && node.said_to_fail.swap(false, Relaxed) {
             tracing::info!(
                 store = self.0.name,
@@ -372,10 +380,10 @@ impl RedisStore {
         }
     }
 
-    fn failed(&self, node: &Node, asked: Asked, error: &StoreError) {
+    fn failed(&self, permit: &mut Permit, error: &StoreError) {
         let inner = &self.0;
         match error.kind() {
-            // About ourselves: says nothing about the store.
+            // About ourselves: says nothing about the store, and a probe was not put.
             ErrorKind::QueueFull | ErrorKind::BreakerOpen => {}
             kind if kind.speaks_of_the_store() => {
                 self.heard(false);
@@ -386,7 +394,8 @@ impl RedisStore {
                     kind if kind.is_worth_retrying() => Failure::Waited,
                     _ => Failure::Answered,
                 };
-                let change = node.failed(asked, failure);
+                let change = permit.failed(failure);
+                let node = &permit.node;
                 if change == Some(Change::Opened) && inner.lines.check("open").allowed() {
                     node.said_to_fail.store(true, Relaxed);
                     let (name, server) = (&inner.name, &node.address);
@@ -394,7 +403,7 @@ impl RedisStore {
                 }
             }
             // It has answered, after all.
-            _ => self.answered(node, asked),
+            _ => self.answered(permit),
         }
     }
 
@@ -420,6 +429,13 @@ fn value(answer: Answer) -> Result<Value, StoreError> {
     }
 }
 
+/// Whether keys can begin like this. A hash tag begins with a brace: one before it would
+/// put the keys of a check into different slots.
+fn is_prefix(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    (1..=64).contains(&text.len()) && text.bytes().all(is_part)
+}
+
 /// What tells one store from another.
 fn origin(url: &str, options: &RedisOptions) -> u64 {
     foldhash::fast::FixedState::default().hash_one((url, format!("{options:?}")))
@@ -431,5 +447,24 @@ impl fmt::Debug for RedisStore {
             .field("name", &self.0.name)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_that_breaks_slots_is_refused() {
+        for prefix in ["", "{}", "a{b}", "a b", "ü", "a\nb", &"a".repeat(65)] {
+            let options = RedisOptions::default().prefix(prefix);
+            let made = RedisStore::new("redis://127.0.0.1/", options);
+            let error = made.expect_err("a bad prefix").to_string();
+            assert!(error.contains(&format!("{prefix:?}")), "{error}");
+        }
+        for prefix in ["tg", "shop:eu-1", "a.b_c", &"a".repeat(64)] {
+            let options = RedisOptions::default().prefix(prefix);
+            RedisStore::new("redis://127.0.0.1/", options).expect("a good prefix");
+        }
     }
 }
