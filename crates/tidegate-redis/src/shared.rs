@@ -130,6 +130,7 @@ impl Shared {
         }
         // A look reports every level's numbers, which only the store has.
         if charge != Charge::Nothing
+            && self.custom.is_none()
             && let Some(blocked) = self.blocked(keys, cost)
         {
             return Ok(blocked);
