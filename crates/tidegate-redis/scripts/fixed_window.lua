@@ -82,10 +82,12 @@ if cost > 0 or outdated@ then
 end
 reply[@+1], reply[@+2], reply[@+3] = used@, left@, era@
 
---@refund
+--@refund-read
 local _, window@ = struct.unpack('<I4I6B', @argument)
 --+state
-if used@ > 0 and decided_at <= now and not outdated@ and era@ == @mark + 0 then
+
+--@refund
+if used@ > 0 and not outdated@ and era@ == @mark + 0 then
   if used@ > cost then
     used@ = used@ - cost
     --+write

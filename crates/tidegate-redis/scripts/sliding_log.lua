@@ -266,12 +266,17 @@ do
   reply[@+1], reply[@+2], reply[@+3], reply[@+4] = log@.used, reset, retry, log@.raw
 end
 
---@refund
+--@refund-read
+local log@
 do
   local _, window = struct.unpack('<I4I6', @argument)
-  local log = log_read(@key, now, window)
-  local mark = @mark + 0
-  local index = decided_at <= now and not log.outdated and log.length > 0
+  log@ = log_read(@key, now, window)
+end
+
+--@refund
+do
+  local log, mark = log@, @mark + 0
+  local index = not log.outdated and log.length > 0
     and log_search(log, mark - 1) or log.length
   local when, total, before = nil, 0, log.before
   if index < log.length then when, total = log_record(log, index) end

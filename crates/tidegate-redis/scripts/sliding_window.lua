@@ -115,12 +115,14 @@ if cost > 0 or outdated@ then
 end
 reply[@+1], reply[@+2], reply[@+3], reply[@+4] = before@, used@, elapsed@, era@
 
---@refund
+--@refund-read
 local _, window@ = struct.unpack('<I4I6', @argument)
 --+state
+
+--@refund
 do
   local mark = @mark + 0
-  if decided_at <= now and not outdated@ then
+  if not outdated@ then
     local this, last = used@ > 0 and era@ == mark, before@ > 0 and old_era@ == mark
     if this then
       used@ = math.max(0, used@ - cost)

@@ -154,14 +154,15 @@ elseif outdated@ then
 end
 reply[@+1], reply[@+2], reply[@+3] = us@, parts@, era@
 
---@refund
+--@refund-read
 local price_us@, price_parts@, _, _, per_us@, token@ = struct.unpack('<I7I4I7I4I4I6', @argument)
 --+state
+
+--@refund
 do
   local owed_us, owed_parts = price_us@ - (now - decided_at), price_parts@
   local owed = owed_us > 0 or owed_us == 0 and owed_parts > 0
-  if owed and (us@ > 0 or parts@ > 0) and decided_at <= now and not outdated@
-    and era@ == @mark + 0 then
+  if owed and (us@ > 0 or parts@ > 0) and not outdated@ and era@ == @mark + 0 then
     if us@ < owed_us or us@ == owed_us and parts@ <= owed_parts then
       us@, parts@ = 0, 0
     else

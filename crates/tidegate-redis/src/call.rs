@@ -186,17 +186,37 @@ pub(crate) fn refund_arguments(receipt: &Receipt, limits: &[Limit]) -> Option<Ve
         return None;
     }
     let (cost, _) = receipt.charges().next()?;
-    let mut arguments = vec![
-        receipt.decided_at_us().to_string().into_bytes(),
-        cost.get().to_string().into_bytes(),
-    ];
-    for (limit, (cost, mark)) in limits.iter().zip(receipt.charges()) {
+    let charges = || limits.iter().zip(receipt.charges());
+    let counts_for = charges().map(|(limit, (cost, _))| counts_for_us(limit, cost));
+    let until_us = receipt.decided_at_us() + counts_for.max()?;
+    let numbers = [receipt.decided_at_us(), cost.get().into(), until_us];
+    let mut arguments: Vec<Vec<u8>> = numbers.map(|it| it.to_string().into_bytes()).into();
+    for (limit, (cost, mark)) in charges() {
         if let Some(packed) = pack(limit, cost) {
             arguments.push(packed);
             arguments.push(mark.to_string().into_bytes());
         }
     }
     Some(arguments)
+}
+
+/// How long after a charge there may be something to give back.
+fn counts_for_us(limit: &Limit, cost: Cost) -> u64 {
+    match limit.kind() {
+        Kind::TokenBucket(bucket) => bucket.price(cost).map_or(0, |price| price.us + 1),
+        Kind::FixedWindow(window) => window.rate().window_us(),
+        // It counts until the next window is over.
+        Kind::SlidingWindow(window) => 2 * window.rate().window_us(),
+        Kind::SlidingLog(log) => log.rate().window_us(),
+        Kind::Block => 0,
+    }
+}
+
+/// The key that says that a receipt was refunded, in the slot of the keys it is for.
+pub(crate) fn marker(policy: &str, key: &str, receipt: &Receipt) -> String {
+    // No name has a tilde in it, and the tag no brace.
+    let tagged = key.find('}').map_or("", |end| &key[..=end]);
+    format!("{tagged}:{policy}~refunded:{:016x}", receipt.id())
 }
 
 /// A reply that no script of ours gives.

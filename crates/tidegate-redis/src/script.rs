@@ -201,7 +201,7 @@ fn levels(task: Task, shape: &[Algorithm], section: &str) -> String {
         // A check has one argument a level, a refund two, and what is told has one level.
         let argument = match task {
             Task::Flush => 1,
-            Task::Refund => 1 + 2 * keys,
+            Task::Refund => 2 + 2 * keys,
             Task::Check | Task::CheckCounting => 2 + keys,
         };
         let mut part = part(fragment(*algorithm), section);

@@ -12,7 +12,7 @@ use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep};
 
 use crate::breaker::{Change, Failure};
-use crate::call::{Call, Prepared, refund_arguments, stored_keys};
+use crate::call::{Call, Prepared, marker, refund_arguments, stored_keys};
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
 use crate::lane::{Answer, Question, Traffic};
@@ -171,7 +171,7 @@ impl RedisStore {
         }
     }
 
-    /// Gives back what a decision about these keys has charged.
+    /// Gives back what a decision about these keys has charged, once.
     pub(crate) async fn refund(
         &self,
         keys: &Keys<'_>,
@@ -182,7 +182,12 @@ impl RedisStore {
             return Ok(());
         };
         let script = self.0.scripts.get(Task::Refund, &limits);
-        let keys = stored_keys(keys, &self.0.prefix).into_vec();
+        let policy = keys.policy().name();
+        let mut keys = stored_keys(keys, &self.0.prefix).into_vec();
+        let Some(marker) = keys.first().map(|key| marker(policy, key, receipt)) else {
+            return Ok(());
+        };
+        keys.push(marker);
         self.script(script, keys, arguments).await.map(|_| ())
     }
 

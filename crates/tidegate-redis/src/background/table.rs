@@ -186,7 +186,7 @@ impl Table {
             }
             if let Some(entry) = self.shard(print).keys.get_mut(&print) {
                 entry.tick(key.limit(), now);
-                any |= entry.give_back(cost, receipt.decided_at_us(), parcel);
+                any |= entry.give_back(receipt.id(), cost, receipt.decided_at_us(), parcel);
             }
         }
         any

@@ -8,7 +8,7 @@ use redis::{FromRedisValue, RedisResult, Value};
 use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryStore, Receipt};
 use tokio::runtime::Runtime;
 
-use crate::call::{decisions, pack, refund_arguments};
+use crate::call::{decisions, marker, pack, refund_arguments};
 use crate::script::{Scripts, Task, Time};
 use crate::server::Server;
 use crate::store::RedisStore;
@@ -171,22 +171,25 @@ impl Pair {
         let checks: Vec<Check<'_>> = levels.iter().map(|level| level.check("")).collect();
         self.memory.refund(&checks, &receipt[0]);
         let arguments = refund_arguments(&receipt[1], &self.limits).expect("the same levels");
-        self.run(Task::Refund, arguments).expect("a refund");
+        let marker = marker("p", &self.keys[0], &receipt[1]);
+        self.run_on(Task::Refund, arguments, Some(marker))
+            .expect("a refund");
     }
 
     pub(super) fn reset(&mut self, level: usize) {
         let levels = self.levels();
         self.memory.reset(&levels[level], "");
         let deleted: RedisResult<()> = redis::cmd("DEL")
-            .arg(&self.keys[level])
+            .arg(counter(&self.keys[level], &self.limits[level]))
             .query(&mut self.redis);
         deleted.expect("a key can be deleted");
     }
 
     fn levels(&self) -> Vec<Level> {
         let named = self.keys.iter().zip(&self.limits);
+        let level = |key: &str, limit: &Limit| self.memory.level(&counter(key, limit), *limit);
         named
-            .map(|(key, limit)| self.memory.level(key, *limit).expect("few limits"))
+            .map(|(key, limit)| level(key, limit).expect("few limits"))
             .collect()
     }
 
@@ -226,13 +229,24 @@ impl Pair {
         Ok(Vec::<i64>::from_redis_value(reply)?)
     }
 
-    pub(super) fn run(&mut self, task: Task, mut arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
+    pub(super) fn run(&mut self, task: Task, arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
+        self.run_on(task, arguments, None)
+    }
+
+    /// The same with one more key.
+    fn run_on(
+        &mut self,
+        task: Task,
+        mut arguments: Vec<Vec<u8>>,
+        another: Option<String>,
+    ) -> RedisResult<Value> {
         let script = self.scripts.get(task, &self.limits);
         arguments.push(self.now_us.to_string().into_bytes());
         let keyed = self.keys.iter().zip(&self.limits);
         let keys: Vec<String> = keyed
             .filter(|(_, limit)| **limit != Limit::block())
-            .map(|(key, _)| key.clone())
+            .map(|(key, limit)| counter(key, limit))
+            .chain(another)
             .collect();
         if let Some(asked) = &self.store {
             let answer = asked.store.script(script, keys, arguments);
@@ -264,8 +278,8 @@ impl Pair {
             return;
         }
         let mut pipeline = redis::pipe();
-        for key in &self.keys {
-            pipeline.cmd("PEXPIRETIME").arg(key);
+        for (key, limit) in self.keys.iter().zip(&self.limits) {
+            pipeline.cmd("PEXPIRETIME").arg(counter(key, limit));
         }
         let expiries: Vec<i64> = pipeline.query(&mut self.redis).expect("times");
         let now_us = self.now_us;
@@ -288,4 +302,9 @@ impl Pair {
     fn state(&self) -> String {
         format!("at {} under {:?}", self.now_us, self.limits)
     }
+}
+
+/// The key of a counter: each algorithm has its own.
+pub(super) fn counter(key: &str, limit: &Limit) -> String {
+    format!("{key}~{:?}", limit.algorithm())
 }

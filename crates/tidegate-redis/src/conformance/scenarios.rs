@@ -171,7 +171,7 @@ const SCENARIOS: &[Scenario] = &[
         "1s check 4 -> yes, 6/10 6/10 6/10, new in 10s
          2s check 3 -> yes, 3/10 3/10 3/10, new in 9s
          3s refund 0 -> yes, 7/10 7/10 7/10, new in 8s
-         12s refund 0 -> yes, 10/10 10/10 10/10, new in 0ns
+         12s refund 1 -> yes, 10/10 10/10 10/10, new in 0ns
          20s look 1 -> yes, 10/10 10/10 10/10, new in 0ns",
     ),
     scenario(
@@ -204,12 +204,12 @@ const SCENARIOS: &[Scenario] = &[
          31s look 1 -> yes, 6/6 6/6 2/6 5/6, new in 29s",
     ),
     scenario(
-        "another algorithm starts anew",
+        "g2 every algorithm has a counter of its own",
         "3r/m",
         "0s check 3 -> yes, 0/3, new in 60s
          0s limits 3r/m sliding_log -> yes, 3/3, new in 0ns
          0s check 3 -> yes, 0/3, new in 60s
-         0s limits 3r/m -> yes, 3/3, new in 0ns",
+         0s limits 3r/m -> no by 0, 0/3, wait 20s, new in 60s",
     ),
     scenario(
         "a reset of one level leaves the others",

@@ -261,7 +261,7 @@ impl World {
                 };
                 // The pause that follows holds up every key of the node.
                 for key in it.offered.keys() {
-                    it.failing.entry(stored(key)).or_insert(sent);
+                    it.failing.entry(stored(&self.policy, key)).or_insert(sent);
                 }
                 match self.setting.mutation {
                     Mutation::DroppedOnFailure => it.table.lose(&outgoing),
@@ -331,7 +331,9 @@ impl World {
         offered.push((self.now, cost.get().into()));
         if !it.failing.is_empty() {
             // Until the outage is over, the key may have to wait for that, too.
-            it.failing.entry(stored(&key)).or_insert(self.now);
+            it.failing
+                .entry(stored(&self.policy, &key))
+                .or_insert(self.now);
         }
         let clock = self.clock(node);
         let decision = self.decide(node, clock, &key, cost);
@@ -424,8 +426,10 @@ impl World {
 }
 
 /// The key in the store.
-fn stored(key: &str) -> String {
-    format!("tg:{{{key}}}:p:p")
+fn stored(policy: &Policy, key: &str) -> String {
+    let attributes = [("key", key)];
+    let keys = policy.keys(&attributes).expect("the one attribute");
+    keys.iter().map(|key| key.stored("tg")).collect()
 }
 
 /// The most that a node was offered of a key within such a time.

@@ -8,6 +8,7 @@ use tidegate::{Config, Cost, Limit, Policy, PolicyBuilder};
 use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter};
 
 use crate::server::Server;
+use crate::support::suffix;
 
 const MANUAL: &str = include_str!("../../../../docs/redis.md");
 
@@ -147,7 +148,7 @@ async fn states_are_as_large_as_the_table_says() {
         let limiter = limiter(&server, Policy::builder(name).limit(limit));
         let check = limiter.check(name, &[("key", "k")], Cost::ONE).await;
         assert!(check.expect("a policy").allowed());
-        let key = format!("tg:{{k}}:{name}:{name}");
+        let key = format!("tg:{{k}}:{name}:{name}{}", suffix(&limit));
         let length: usize = redis::cmd("STRLEN").arg(&key).query(&mut redis).unwrap();
         let numbers = row[1].split(|c: char| !c.is_ascii_digit());
         let said: usize = numbers.filter_map(|it| it.parse::<usize>().ok()).sum();
