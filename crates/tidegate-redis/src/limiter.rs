@@ -126,9 +126,6 @@ impl SharedLimiter {
         let memory = PolicyLimiter::with_stores(in_memory, own)?;
         // Nothing can fail any more: what the old limiter shares may change now.
         shared.values().for_each(Shared::commit);
-        if let Some(before) = before {
-            before.memory.void_receipts();
-        }
         Ok(Self {
             memory,
             shared,
@@ -289,7 +286,8 @@ impl SharedLimiter {
         A: Attributes + ?Sized,
     {
         let Some(shared) = self.shared.get(policy) else {
-            return Ok(self.memory.refund(policy, attributes, receipt)?);
+            self.memory.refund(policy, attributes, receipt)?;
+            return Ok(());
         };
         let keys = shared.keys(attributes, Cost::ONE)?;
         if let Some(background) = &shared.background

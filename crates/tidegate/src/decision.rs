@@ -90,8 +90,6 @@ pub struct Decision {
     pub(crate) source: Source,
     /// The id of the receipt for what was charged.
     pub(crate) receipt: Option<NonZeroU64>,
-    /// How often the store had declared all receipts void.
-    pub(crate) voided: u32,
 }
 
 /// Two decisions are equal when their numbers and outcome are equal.
@@ -169,10 +167,12 @@ impl<I: Iterator<Item = LevelDecision>> From<I> for Levels {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Charged {
     pub(crate) cost: Cost,
-    /// The id of the limit it was charged under.
-    pub(crate) limit: u16,
-    /// How often receipts for keys near this one had become void.
-    pub(crate) voided: u16,
+    /// The limit it was charged under, as the store numbers them.
+    pub(crate) limit: u32,
+    /// A part of the key's hash.
+    pub(crate) print: u32,
+    /// How often receipts of keys near this one had become void.
+    pub(crate) era: u32,
     /// Which window, or which event, it went to.
     pub(crate) mark_us: u64,
 }
@@ -183,7 +183,6 @@ pub(crate) struct Charged {
 pub struct Receipt {
     pub(crate) id: NonZeroU64,
     pub(crate) decided_at_us: u64,
-    pub(crate) voided: u32,
     pub(crate) levels: SmallVec<[Charged; 2]>,
 }
 
@@ -203,7 +202,8 @@ impl Decision {
             charge: Charged {
                 cost: level.cost,
                 limit: 0,
-                voided: 0,
+                print: 0,
+                era: 0,
                 mark_us: level.mark,
             },
         });
@@ -213,7 +213,6 @@ impl Decision {
             denied_by: denied_by.and_then(|index| u32::try_from(index).ok()),
             source,
             receipt: receipt.and_then(NonZeroU64::new),
-            voided: 0,
         }
     }
 
@@ -309,7 +308,6 @@ impl Decision {
         self.receipt.map(|id| Receipt {
             id,
             decided_at_us: self.decided_at_us,
-            voided: self.voided,
             levels: self.levels().iter().map(|level| level.charge).collect(),
         })
     }
@@ -407,7 +405,7 @@ impl Receipt {
     /// The receipt as bytes, for those who hand it out of the process.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(20 + 16 * self.levels.len());
+        let mut bytes = Vec::with_capacity(16 + 24 * self.levels.len());
         self.write(&mut bytes);
         bytes
     }
@@ -416,11 +414,11 @@ impl Receipt {
     pub fn write(&self, bytes: &mut Vec<u8>) {
         bytes.extend(self.id.get().to_le_bytes());
         bytes.extend(self.decided_at_us.to_le_bytes());
-        bytes.extend(self.voided.to_le_bytes());
         for charged in &self.levels {
             bytes.extend(charged.cost.get().to_le_bytes());
             bytes.extend(charged.limit.to_le_bytes());
-            bytes.extend(charged.voided.to_le_bytes());
+            bytes.extend(charged.print.to_le_bytes());
+            bytes.extend(charged.era.to_le_bytes());
             bytes.extend(charged.mark_us.to_le_bytes());
         }
     }
@@ -429,18 +427,19 @@ impl Receipt {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk()?;
-        let (decided_at_us, rest) = rest.split_first_chunk()?;
-        let (voided, mut rest) = rest.split_first_chunk()?;
+        let (decided_at_us, mut rest) = rest.split_first_chunk()?;
         let mut levels = SmallVec::new();
         while !rest.is_empty() {
             let (cost, more) = rest.split_first_chunk()?;
             let (limit, more) = more.split_first_chunk()?;
-            let (level_voided, more) = more.split_first_chunk()?;
+            let (print, more) = more.split_first_chunk()?;
+            let (era, more) = more.split_first_chunk()?;
             let (mark_us, more) = more.split_first_chunk()?;
             levels.push(Charged {
                 cost: Cost::new(u32::from_le_bytes(*cost).into()).ok()?,
-                limit: u16::from_le_bytes(*limit),
-                voided: u16::from_le_bytes(*level_voided),
+                limit: u32::from_le_bytes(*limit),
+                print: u32::from_le_bytes(*print),
+                era: u32::from_le_bytes(*era),
                 mark_us: u64::from_le_bytes(*mark_us),
             });
             rest = more;
@@ -448,7 +447,6 @@ impl Receipt {
         Some(Self {
             id: NonZeroU64::new(u64::from_le_bytes(*id))?,
             decided_at_us: u64::from_le_bytes(*decided_at_us),
-            voided: u32::from_le_bytes(*voided),
             levels,
         })
     }
@@ -479,11 +477,11 @@ mod tests {
         let bytes = receipt.to_bytes();
         assert_eq!(Receipt::from_bytes(&bytes), Some(receipt));
         for length in 0..bytes.len() {
-            let whole = length == 20;
+            let whole = length == 16;
             assert_eq!(Receipt::from_bytes(&bytes[..length]).is_some(), whole);
         }
-        assert_eq!(Receipt::from_bytes(&[0; 20]), None, "an id of zero");
-        let free = [&bytes[..20], &[0; 16]].concat();
+        assert_eq!(Receipt::from_bytes(&[0; 16]), None, "an id of zero");
+        let free = [&bytes[..16], &[0; 24]].concat();
         assert_eq!(Receipt::from_bytes(&free), None, "a cost of zero");
     }
 }

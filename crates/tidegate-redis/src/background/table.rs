@@ -7,11 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tidegate::algorithm::State;
 use tidegate::{Cost, Decision, Keys, LevelOutcome, Limit, Receipt, Source};
 
 use super::entry::{Entry, offset, on_clock};
 use super::unsent::Parcel;
-use crate::count::Count;
 use crate::prints::{Print, Prints, part};
 
 /// The keys that are decided here at once. Others are asked for, as in the mode `exact`:
@@ -115,7 +115,7 @@ impl Table {
             }
             admits.push(shard.keys.get_mut(print).map(|entry| {
                 entry.tick(limit, now);
-                entry.local.admits(limit, cost)
+                limit.admits(&entry.local, cost)
             }));
         }
         let is_partial = admits.contains(&None);
@@ -170,7 +170,7 @@ impl Table {
             let print = self.prints.of(&key);
             if let Some(entry) = self.shard(print).keys.get_mut(&print) {
                 entry.tick(key.limit(), now);
-                entry.local.charge(key.limit(), cost);
+                entry.local = key.limit().charge(entry.local, cost);
             }
         }
     }
@@ -273,7 +273,7 @@ impl Table {
         outgoing: &Outgoing,
         sent: Duration,
         now: Duration,
-        heard: (u64, Count),
+        heard: (u64, State),
     ) {
         self.landed(outgoing, |entry| {
             let again = entry.arrived(&outgoing.parcel, sent, now, heard);
@@ -306,7 +306,7 @@ impl Table {
         let decision = self.decide(keys, cost, now)?.decision;
         let mut shard = self.shard(print);
         let entry = shard.keys.get_mut(&print)?;
-        let new = Count::new(&entry.limit, entry.now_us(now));
+        let new = entry.limit.new_state(entry.now_us(now));
         entry.local = before.unwrap_or(new);
         Some(decision)
     }
@@ -466,7 +466,7 @@ mod tests {
         table.begin_round();
         let new = table.send(1, SECOND);
         table.failed(&old[0]);
-        let count = Count::new(&old[0].parcel.limit, START_US);
+        let count = old[0].parcel.limit.new_state(START_US);
         table.arrived(&old[0], Duration::ZERO, SECOND, (START_US, count));
         assert_eq!(decide(&table, &policy, "a", SECOND), Some(false));
         table.failed(&new[0]);
@@ -491,7 +491,7 @@ mod tests {
         table.failed(&look[0]);
         table.begin_round();
         let again = table.send(1, SECOND)[0].parcel.unsent;
-        let Count::TokenBucket(own) = again.own else {
+        let State::TokenBucket(own) = again.own else {
             panic!("a bucket");
         };
         assert_eq!((again.cost, own.debt.us), (2, 20_000));

@@ -179,17 +179,19 @@ impl Pair {
     pub(super) fn reset(&mut self, level: usize) {
         let levels = self.levels();
         self.memory.reset(&levels[level], "");
-        let deleted: RedisResult<()> = redis::cmd("DEL")
-            .arg(counter(&self.keys[level], &self.limits[level]))
-            .query(&mut self.redis);
+        let mut delete = redis::cmd("DEL");
+        for limit in EVERY_ALGORITHM {
+            let limit = Limit::parse(limit).expect("a limit");
+            delete.arg(counter(&self.keys[level], &limit));
+        }
+        let deleted: RedisResult<()> = delete.query(&mut self.redis);
         deleted.expect("a key can be deleted");
     }
 
     fn levels(&self) -> Vec<Level> {
         let named = self.keys.iter().zip(&self.limits);
-        let level = |key: &str, limit: &Limit| self.memory.level(&counter(key, limit), *limit);
         named
-            .map(|(key, limit)| level(key, limit).expect("few limits"))
+            .map(|(key, limit)| self.memory.level(key, *limit).expect("few limits"))
             .collect()
     }
 
@@ -303,6 +305,14 @@ impl Pair {
         format!("at {} under {:?}", self.now_us, self.limits)
     }
 }
+
+/// A limit of each.
+const EVERY_ALGORITHM: [&str; 4] = [
+    "1r/s",
+    "1r/s fixed_window",
+    "1r/s sliding_window",
+    "1r/s sliding_log",
+];
 
 /// The key of a counter: each algorithm has its own.
 pub(super) fn counter(key: &str, limit: &Limit) -> String {

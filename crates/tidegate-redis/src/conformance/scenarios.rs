@@ -166,6 +166,16 @@ const SCENARIOS: &[Scenario] = &[
          400ms refund 0 -> yes, 10/10, new in 0ns",
     ),
     scenario(
+        "g1 a receipt is refunded once",
+        "100r/h, 100r/h fixed_window, 100r/h sliding_window, 100r/h sliding_log",
+        "0s many 3 1 -> 3 pass, yes, 97/100 97/100 97/100 97/100, new in 108s
+         0s refund 0 -> yes, 98/100 98/100 98/100 98/100, new in 72s
+         0s refund 0 -> yes, 98/100 98/100 98/100 98/100, new in 72s
+         0s refund 1 -> yes, 99/100 99/100 99/100 99/100, new in 36s
+         1s refund 1 -> yes, 99/100 99/100 99/100 99/100, new in 35s
+         1s refund 0 -> yes, 99/100 99/100 99/100 99/100, new in 35s",
+    ),
+    scenario(
         "a refund of windows and logs: only while the charge still counts",
         "10/10s fixed_window, 10/10s sliding_window, 10/10s sliding_log",
         "1s check 4 -> yes, 6/10 6/10 6/10, new in 10s

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
+use tidegate::algorithm::State;
 use tidegate::checker::{Background, Checker, Record, Verdict};
 use tidegate::{Cost, Decision, Limit, Mode, Policy};
 
@@ -15,7 +16,6 @@ use super::network::Network;
 use super::tests::is_aligned;
 use super::told::Told;
 use crate::background::{Outgoing, Sender, Table};
-use crate::count::Count;
 
 /// How long a node waits for the store to have heard.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -85,7 +85,7 @@ enum Event {
     Reply {
         number: u64,
         node: usize,
-        heard: (u64, Count),
+        heard: (u64, State),
     },
     Patience {
         number: u64,

@@ -105,7 +105,7 @@ pub(super) fn rules(
             ]
         }
         Kind::SlidingLog(log) => smallvec![Rule::Any(window(log.rate()))],
-        Kind::Block => smallvec![Rule::Any(Window {
+        Kind::Block(_) => smallvec![Rule::Any(Window {
             most: 0,
             length_us: 1,
         })],

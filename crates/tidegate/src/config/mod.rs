@@ -242,24 +242,25 @@ impl PolicyLimiter {
         Self::with_stores(stores, config.policies.iter().cloned())
     }
 
-    /// A limiter over another config that goes on with the counts of this one, in
-    /// every store whose bounds are the same. Receipts from before are void.
+    /// A limiter over another config that keeps the counts of this one, in every store
+    /// that stays in memory under its name. New bounds of such a store take effect in
+    /// place, once the whole config is found to be right.
     pub fn reconfigured(&self, config: &Config) -> Result<Self, PoliciesError> {
         config.check_in_memory()?;
+        let same = |name: &str| self.stores().find(|(other, _)| *other == name);
         let stores = config.stores.iter().filter_map(|(name, store)| {
-            let same = self.stores().find(|(other, memory)| {
-                other == name
-                    && store.url == StoreUrl::Memory
-                    && memory.bounds() == (store.max_keys, store.when_full)
-            });
-            let memory = match same {
+            let memory = match same(name).filter(|_| store.url == StoreUrl::Memory) {
                 Some((_, memory)) => memory.clone(),
                 None => store.in_memory()?,
             };
             Some((name.as_str(), memory))
         });
         let limiter = Self::with_stores(stores, config.policies.iter().cloned())?;
-        self.void_receipts();
+        for (name, memory) in limiter.stores() {
+            if let Some(store) = config.stores.get(name) {
+                memory.set_bounds(store.max_keys, store.when_full);
+            }
+        }
         Ok(limiter)
     }
 }

@@ -210,7 +210,7 @@ impl Claim {
                 grid.iter().all(|cost| *cost <= most) && any(both)
             }
             Kind::SlidingLog(_) => any(most),
-            Kind::Block => self.events.is_empty(),
+            Kind::Block(_) => self.events.is_empty(),
         }
     }
 }
