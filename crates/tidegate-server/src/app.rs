@@ -9,7 +9,8 @@ use arc_swap::ArcSwap;
 use foldhash::fast::FixedState;
 use http::{HeaderName, HeaderValue};
 use subtle::ConstantTimeEq;
-use tidegate::{Config, Limit, Limiter};
+use tidegate::{Limit, Limiter};
+use tidegate_config::Config;
 use tidegate_redis::{ErrorKind, SetupError, SharedLimiter, Store, StoreError};
 use tokio_rustls::TlsAcceptor;
 
@@ -17,6 +18,7 @@ use crate::http::body::Room;
 use crate::http::query::RESERVED;
 use crate::metrics::{Meters, Metrics};
 use crate::record::Recorder;
+use crate::section::Server;
 use crate::serve::tls;
 use crate::settings::{LoadError, Loaded, reveal};
 
@@ -42,6 +44,7 @@ pub struct App {
 /// A config in force.
 pub(crate) struct Running {
     pub(crate) config: Config,
+    pub(crate) server: Server,
     pub(crate) limiter: SharedLimiter,
     pub(crate) meters: Meters,
     /// What policies of one level always say of their limits in a header.
@@ -166,8 +169,12 @@ impl App {
 
 impl Running {
     fn new(loaded: Loaded, metrics: &Metrics, before: Option<&Self>) -> Result<Self, StartError> {
-        let Loaded { config, folder, .. } = loaded;
-        let server = &config.server;
+        let Loaded {
+            config,
+            server,
+            folder,
+            ..
+        } = loaded;
         let admin_token = server.admin_token.as_ref();
         let admin_token = admin_token.map(|token| reveal(token, "server.admin_token"));
         let gate_headers = server.gate_headers.iter().filter_map(|attribute| {
@@ -185,13 +192,14 @@ impl Running {
             constant_values: constant_values.collect(),
             admin_token: admin_token.transpose()?,
             gate_headers: gate_headers.collect(),
-            tls: tls::acceptor(server, &folder).map_err(StartError::Tls)?,
+            tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
             limiter: match before {
                 Some(before) => before.limiter.reconfigured(&config, &folder)?,
                 None => SharedLimiter::from_config(&config, &folder)?,
             },
             meters: metrics.meters(&config.policies),
             config,
+            server,
         })
     }
 

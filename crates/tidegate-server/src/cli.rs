@@ -9,7 +9,10 @@ use std::time::Duration;
 use clap::builder::Resettable;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use tidegate::{Address, Cost, Limit, StoreUrl};
+use tidegate::{Cost, Limit};
+use tidegate_config::StoreUrl;
+
+use crate::section::Address;
 
 pub use bench::Bench;
 
@@ -273,6 +276,34 @@ pub enum Config {
         /// The file.
         file: PathBuf,
     },
+    /// Print the config that `serve` would use, with its defaults. Flags and environment
+    /// variables take the place of what the file says. Secrets are hidden.
+    Print(Print),
+}
+
+/// `tidegate config print`.
+#[derive(Debug, Args)]
+pub struct Print {
+    /// The config file.
+    #[arg(value_name = "FILE", env = "TIDEGATE_CONFIG")]
+    pub file: Option<PathBuf>,
+    /// Where counts are kept, in place of the config's default store.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIDEGATE_STORE",
+        hide_env_values = true,
+        value_parser = store
+    )]
+    pub store: Option<MaybeUrl>,
+    /// Where to listen, in place of the config's addresses: host:port or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_HTTP",
+        value_delimiter = ','
+    )]
+    pub http: Vec<Address>,
 }
 
 fn attribute(text: &str) -> Result<(String, String), String> {

@@ -70,7 +70,7 @@ async fn reload(app: &App, settings: &Settings) -> Option<Seen> {
                 policies = running.config.policies.len(),
                 "the config is in force"
             );
-            if running.config.server.http != before.config.server.http {
+            if running.server.http != before.server.http {
                 tracing::warn!("server.http has changed: it takes effect at the next start");
             }
             app.probe(&running).await;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use tidegate::algorithm::State;
-use tidegate::checker::{Background, Checker, Record, Verdict};
+use tidegate::audit::{Audit, Background, Record, Verdict};
 use tidegate::{Cost, Decision, Limit, Mode, Policy};
 
 use super::Random;
@@ -119,7 +119,7 @@ struct World {
     /// Those that have crashed: what they had not told, nobody knows.
     gone: Vec<Node>,
     store: Told,
-    checker: Checker,
+    audit: Audit,
     told: u64,
     round_trip: Duration,
     outage: Duration,
@@ -133,7 +133,7 @@ pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
     let policy = policy.mode(Mode::Background).build().expect("a policy");
     let mut world = World {
         store: Told::new(setting.limit),
-        checker: Checker::new(setting.limit),
+        audit: Audit::new(setting.limit),
         now: Duration::from_secs(1),
         queue: BinaryHeap::new(),
         sequence: 0,
@@ -361,7 +361,7 @@ impl World {
             // of the store's yet.
             record.at_us = self.now_us();
         }
-        self.checker.push(&record);
+        self.audit.push(&record);
         if decision.allowed() {
             let at_us = record.at_us;
             let from_us = self.admitted_from_us.unwrap_or(at_us).min(at_us);
@@ -414,11 +414,11 @@ impl World {
         let nodes = self.nodes.iter().chain(&self.gone);
         let offered = nodes.map(|node| most_offered(node, stale));
         let background = Background::new(sync, self.round_trip, offered).outage(self.outage);
-        let checker = self.checker.background(background);
-        let mut checker = checker.allow_losses(self.store.losses).partial(true);
+        let audit = self.audit.background(background);
+        let mut audit = audit.allow_losses(self.store.losses).partial(true);
         let from_us = self.admitted_from_us.unwrap_or(self.admitted_to_us);
         Outcome {
-            verdict: checker.verdict(),
+            verdict: audit.verdict(),
             told: self.told,
             span: Duration::from_micros(self.admitted_to_us - from_us),
         }

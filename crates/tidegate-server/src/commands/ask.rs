@@ -6,7 +6,8 @@ use anyhow::{Context, bail};
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use tidegate::{StoreUrl, Which};
+use tidegate::Which;
+use tidegate_config::StoreUrl;
 use tidegate_redis::{SharedLimiter, TryCheckError};
 
 use super::say;

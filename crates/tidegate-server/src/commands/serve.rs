@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tidegate::Config;
+use tidegate_config::Config;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -26,11 +26,12 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     let (signals, hangup) = (Signals::new()?, signal(SignalKind::hangup())?);
     let settings = Settings::new(&arguments.source, &arguments.http)?;
     let loaded = settings.load()?;
-    let (config, seen) = (loaded.config.clone(), loaded.seen.clone());
+    let (config, server) = (loaded.config.clone(), loaded.server.clone());
+    let seen = loaded.seen.clone();
     let app = Arc::new(App::new(loaded)?.recording(recorder(arguments)?));
     app.verify().await?;
-    let listeners = serve::listen(&config.server.http).await?;
-    let secure = config.server.tls_cert.is_some();
+    let listeners = serve::listen(&server.http).await?;
+    let secure = server.tls_cert.is_some();
     for listener in &listeners {
         let url = listener.url(secure);
         tracing::info!("listening on {url}");

@@ -4,7 +4,8 @@ use std::hash::BuildHasher;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate::{Attributes, LevelDecision, Policy, PolicyDecision, StoreUrl};
+use tidegate::{Attributes, LevelDecision, Policy, PolicyDecision};
+use tidegate_config::StoreUrl;
 
 use crate::app::{App, Running};
 use crate::receipt;
@@ -190,7 +191,7 @@ where
     };
     let texts: Vec<String> = keys.iter().map(|key| key.text().into_owned()).collect();
     let text = texts.join(" ");
-    if running.config.server.log_keys {
+    if running.server.log_keys {
         return text;
     }
     format!("{:016x}", app.redaction.hash_one(text))

@@ -177,7 +177,7 @@ where
     running.meters.count(&decision, start.elapsed());
     decision::log(app, running, &decision, attributes);
     if let Some(recorder) = &app.recorder {
-        recorder.decided(&decision, attributes, cost, running.config.server.log_keys);
+        recorder.decided(&decision, attributes, cost, running.server.log_keys);
     }
     Ok(decision)
 }

@@ -43,7 +43,7 @@ pub(super) async fn answer(
         .refund(policy, attributes, &returned.receipt)
         .await?;
     if let (Some(recorder), Some(policy)) = (&app.recorder, running.limiter.policy(policy)) {
-        let plain_keys = running.config.server.log_keys;
+        let plain_keys = running.server.log_keys;
         recorder.refunded(policy, attributes, &returned.receipt, plain_keys);
     }
     let mut answer = Response::new(Default::default());

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use tidegate::Address;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use super::{Shared, connection};
+use crate::section::Address;
 
 /// A socket that listens.
 #[derive(Debug)]

@@ -8,12 +8,12 @@ pub(crate) mod tls;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::Address;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::app::App;
+use crate::section::Address;
 pub use listen::Listener;
 
 /// The most connections at once; more of them wait to be accepted.

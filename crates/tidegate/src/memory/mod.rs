@@ -135,7 +135,7 @@ impl MemoryStoreBuilder {
     /// The most keys held at once; one million by default. Each takes about 35 bytes.
     ///
     /// # Panics
-    /// When `max_keys` is 0 or above 536,870,912.
+    /// When `max_keys` is 0 or above 1,000,000,000.
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         assert_keys(max_keys);
         self.max_keys = max_keys;
@@ -274,7 +274,7 @@ impl MemoryStore {
     /// with, so far beyond its first `max_keys` an insertion holds its lock for longer.
     ///
     /// # Panics
-    /// When `max_keys` is 0 or above 536,870,912.
+    /// When `max_keys` is 0 or above 1,000,000,000.
     pub fn set_bounds(&self, max_keys: usize, when_full: WhenFull) {
         assert_keys(max_keys);
         let bounds = &self.table.bounds;

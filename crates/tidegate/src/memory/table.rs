@@ -32,8 +32,8 @@ const KEYS_PER_SHARD: usize = 1024;
 const MAX_SHARDS: usize = 1 << HIGH_BITS;
 const RECLAIM_SHARDS: usize = 2;
 
-/// The most keys a store can hold with shards of their usual size.
-pub(super) const MAX_KEYS: usize = MAX_SHARDS * KEYS_PER_SHARD;
+/// The most keys of a store. Shards of that one hold twice as many as usual.
+pub(super) const MAX_KEYS: usize = 1_000_000_000;
 
 /// The table of keys, generic over its locks and its memory.
 pub(crate) struct Table<R, M> {

@@ -122,7 +122,7 @@ fn another_config_goes_on_with_the_counts_of_this_one() {
         .receipt()
         .expect("it was charged");
     let lower = config(&FILE.replace("5/1h", "3/1h"));
-    let limiter = timed.limiter.reconfigured(&lower).expect("few limits");
+    let limiter = lower.limiter_after(&timed.limiter).expect("few limits");
     let lowered = Timed {
         clock: timed.clock.clone(),
         limiter,
@@ -138,16 +138,16 @@ fn another_config_goes_on_with_the_counts_of_this_one() {
 
 #[test]
 fn a_store_grows_in_place() {
-    let limiter = PolicyLimiter::from_config(&config(FILE)).expect("few limits");
+    let limiter = config(FILE).limiter().expect("few limits");
     let allowed = |limiter: &PolicyLimiter| {
         let decision = limiter.check("p", &KEY, tidegate::Cost::of(5));
         decision.expect("good input").allowed()
     };
     assert!(allowed(&limiter) && !allowed(&limiter));
-    let same = limiter.reconfigured(&config(FILE)).expect("few limits");
+    let same = config(FILE).limiter_after(&limiter).expect("few limits");
     assert!(!allowed(&same));
     let larger = config(&FILE.replace("1000000", "2000000"));
-    let other = same.reconfigured(&larger).expect("few limits");
+    let other = larger.limiter_after(&same).expect("few limits");
     assert!(!allowed(&other));
     let bounds: Vec<_> = other.stores().map(|(_, store)| store.bounds()).collect();
     assert_eq!(bounds[0].0, 2_000_000);

@@ -1,4 +1,11 @@
-//! The config file: what is read, what is refused, what is printed.
+//! The config file: what is read, what is refused, what is printed. The section
+//! `[server]` has its tests in `tidegate-server`.
+
+#[path = "../../../tidegate/tests/it/properties/limits.rs"]
+mod limits;
+#[path = "../../../tidegate/tests/it/support.rs"]
+#[expect(dead_code, reason = "another crate's tests need the rest")]
+mod support;
 
 mod properties;
 mod random;
@@ -15,7 +22,8 @@ mod wrong_settings;
 mod wrong_stores;
 mod wrong_syntax;
 
-use tidegate::{Config, Limit};
+use tidegate::Limit;
+use tidegate_config::Config;
 
 /// What a file is, its text, and everything that is said about it.
 type Wrong<'t> = (&'t str, &'t str, &'t str);

@@ -1,27 +1,27 @@
 //! Whether a limit held: decisions as they were recorded go in, a verdict comes out.
 //!
-//! The algorithms promise bounds on what is admitted in any stretch of time. The
-//! checker knows nothing of how they work: it looks at *every* stretch of a record and
-//! says which one had too much in it, or that none had.
+//! The algorithms promise bounds on what is admitted in any stretch of time. An audit
+//! knows nothing of how they work: it looks at *every* stretch of a record and says
+//! which one had too much in it, or that none had.
 //!
 //! ```
-//! use tidegate::checker::{Checker, Record};
+//! use tidegate::audit::{Audit, Record};
 //! use tidegate::{Cost, Limit, Limiter};
 //!
 //! let limit = Limit::per_second(5).burst(10);
 //! let limiter = Limiter::in_memory(limit);
-//! let mut checker = Checker::new(limit);
+//! let mut audit = Audit::new(limit);
 //! for _ in 0..100 {
 //!     let decision = limiter.check("user:42");
-//!     checker.push(&Record::of("user:42", Cost::ONE, &decision));
+//!     audit.push(&Record::of("user:42", Cost::ONE, &decision));
 //! }
-//! let verdict = checker.verdict();
+//! let verdict = audit.verdict();
 //! assert!(verdict.held());
 //!
 //! // One more than the limiter let pass.
 //! let nearest = verdict.tightest.expect("some were admitted");
-//! checker.push(&Record::admitted("user:42", nearest.to_us, Cost::ONE));
-//! let broken = checker.verdict().broken.expect("eleven, where at most ten may be");
+//! audit.push(&Record::admitted("user:42", nearest.to_us, Cost::ONE));
+//! let broken = audit.verdict().broken.expect("eleven, where at most ten may be");
 //! assert_eq!((broken.admitted, broken.bound), (11, 10));
 //! ```
 //!
@@ -44,11 +44,11 @@
 //! [`Source::ErrorPolicy`]) is outside the bound and only counted.
 //!
 //! - A store that has lost its state may admit one `B` (or `N`) more each time:
-//!   [`Checker::allow_losses`].
+//!   [`Audit::allow_losses`].
 //! - Nodes that decide on their own and tell each other later admit more, by a formula:
-//!   [`Checker::background`].
+//!   [`Audit::background`].
 //! - A record that lacks requests is held to the same bounds, but windows that open with
-//!   the first request cannot be told from it: [`Checker::partial`].
+//!   the first request cannot be told from it: [`Audit::partial`].
 //!
 //! # Cost
 //!
@@ -122,7 +122,7 @@ impl<'a> Record<'a> {
 
 /// Collects the decisions of one limit, and judges them.
 #[derive(Debug, Clone)]
-pub struct Checker {
+pub struct Audit {
     limit: Limit,
     losses: u32,
     background: Option<Background>,
@@ -157,7 +157,7 @@ impl Packed {
     }
 }
 
-impl Checker {
+impl Audit {
     /// For decisions under this limit.
     #[must_use]
     pub fn new(limit: Limit) -> Self {
@@ -229,7 +229,7 @@ impl Checker {
 
     /// Adds decisions and judges them.
     #[must_use]
-    pub fn check<'a>(mut self, records: impl IntoIterator<Item = Record<'a>>) -> Verdict {
+    pub fn judge<'a>(mut self, records: impl IntoIterator<Item = Record<'a>>) -> Verdict {
         for record in records {
             self.push(&record);
         }

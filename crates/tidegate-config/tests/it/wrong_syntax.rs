@@ -149,10 +149,6 @@ name = "b"
 limit = "10"
 burst = 0
 
-[server]
-http = 1
-colour = 2
-
 [[policies]]
 name = "b"
 key = "{"
@@ -163,26 +159,22 @@ store = "none"
 max_keys = -1"#,
             r#"tidegate.toml:3:9: policies.b.limit: "10": expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, or a count per window such as 5/10s or 3/500ms
 tidegate.toml:4:9: policies.b.burst: 0: expected a whole number from 1 to 4294967295
-tidegate.toml:7:8: server.http: 1: expected an address such as "127.0.0.1:8080" or "unix:/run/tidegate.sock", or a list of them
-tidegate.toml:8:1: server.colour: unknown field: expected one of http, admin_token, gate_headers, tls_cert, tls_key, log_keys
-tidegate.toml:11:8: policies[1].name: "b": two policies of this name: expected different names
-tidegate.toml:12:7: policies[1].key: "{": a brace without its partner: expected attributes in braces, such as "{ip}"
-tidegate.toml:14:9: policies[1].store: "none": no store of this name: expected one of "default"
-tidegate.toml:17:12: stores.default.max_keys: -1: expected a whole number from 1 to 1000000000"#,
+tidegate.toml:7:8: policies[1].name: "b": two policies of this name: expected different names
+tidegate.toml:8:7: policies[1].key: "{": a brace without its partner: expected attributes in braces, such as "{ip}"
+tidegate.toml:10:9: policies[1].store: "none": no store of this name: expected one of "default"
+tidegate.toml:13:12: stores.default.max_keys: -1: expected a whole number from 1 to 1000000000"#,
         ),
         (
             "columns count characters, not bytes",
-            r#"server = { gate_headers = ["größe", "日本"], http = "é" }"#,
-            r#"tidegate.toml:1:28: server.gate_headers: "größe": expected 1 to 64 of the characters A-Z a-z 0-9 _ -
-tidegate.toml:1:37: server.gate_headers: "日本": expected 1 to 64 of the characters A-Z a-z 0-9 _ -
-tidegate.toml:1:51: server.http: "é": expected an address such as "127.0.0.1:8080" or "unix:/run/tidegate.sock", or a list of them"#,
+            r#"stores = { "größe" = {}, default = { when_full = "日本", max_keys = 0 } }"#,
+            r#"tidegate.toml:1:12: stores: the name "größe": expected 1 to 64 of the characters A-Z a-z 0-9 _ -
+tidegate.toml:1:50: stores.default.when_full: "日本": expected one of "evict", "deny"
+tidegate.toml:1:67: stores.default.max_keys: 0: expected a whole number from 1 to 1000000000"#,
         ),
         (
             "dotted keys",
-            r#"server.http = 5
-stores.default.max_keys = 0"#,
-            r#"tidegate.toml:1:15: server.http: 5: expected an address such as "127.0.0.1:8080" or "unix:/run/tidegate.sock", or a list of them
-tidegate.toml:2:27: stores.default.max_keys: 0: expected a whole number from 1 to 1000000000"#,
+            r#"stores.default.max_keys = 0"#,
+            r#"tidegate.toml:1:27: stores.default.max_keys: 0: expected a whole number from 1 to 1000000000"#,
         ),
         (
             "inline tables",

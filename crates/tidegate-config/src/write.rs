@@ -1,21 +1,25 @@
 //! A config as text that can be read back.
+//!
+//! What holds anyway is left out, unless the formatter asks for everything (`{:#}`).
+//! Programs print sections of their own with the same words.
 
 use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
 
+use tidegate::draft::{LimitFields, Settings};
+use tidegate::text::DurationText;
+use tidegate::{
+    Algorithm, Align, CustomScript, Dialect, Limit, Mode, OnError, Policy, PolicyLevel,
+    ScriptSource, WhenFull,
+};
 use toml_writer::ToTomlValue;
 
-use super::{Config, Secret, Server, Store};
-use crate::duration::Text;
-use crate::headers::Dialect;
-use crate::limit::{Algorithm, Align, Limit};
-use crate::memory::WhenFull;
-use crate::policy::{
-    CustomScript, LimitFields, Mode, OnError, Policy, PolicyLevel, ScriptSource, Settings,
-};
+use crate::config::Config;
+use crate::stores::Store;
+use crate::url::StoreUrl;
 
 impl Display for Config {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        print_server(f, &self.server)?;
         for (name, store) in &self.stores {
             print_store(f, name, store)?;
         }
@@ -25,142 +29,81 @@ impl Display for Config {
     }
 }
 
-/// A line of a table, unless it says what holds anyway.
-fn line<T: PartialEq>(
+/// Prints a field, unless it says what holds anyway. `shown` is its value as TOML.
+pub fn field<T: PartialEq>(
     f: &mut Formatter<'_>,
     name: &str,
     value: &T,
     standard: &T,
     shown: impl Display,
 ) -> fmt::Result {
-    match value == standard {
+    match value == standard && !f.alternate() {
         true => Ok(()),
         false => writeln!(f, "{name} = {shown}"),
     }
 }
 
-/// A text in quotes.
-fn quoted(text: &str) -> String {
+/// Prints a text, if there is one.
+pub fn optional(f: &mut Formatter<'_>, name: &str, text: Option<&str>) -> fmt::Result {
+    match text {
+        Some(text) => writeln!(f, "{name} = {}", quoted(text)),
+        None => Ok(()),
+    }
+}
+
+/// A text as TOML: in quotes, escaped.
+#[must_use]
+pub fn quoted(text: &str) -> String {
     text.to_toml_value()
 }
 
-fn list<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
+/// A list of texts as TOML.
+pub fn list<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
     let texts: Vec<String> = texts.into_iter().map(quoted).collect();
     format!("[{}]", texts.join(", "))
 }
 
-fn print_server(f: &mut Formatter<'_>, server: &Server) -> fmt::Result {
-    let standard = Server::default();
-    if *server == standard {
-        return Ok(());
-    }
-    writeln!(f, "[server]")?;
-    let http: Vec<String> = server.http.iter().map(ToString::to_string).collect();
-    let http = list(http.iter().map(String::as_str));
-    line(f, "http", &server.http, &standard.http, http)?;
-    match &server.admin_token {
-        Some(Secret::Env(name)) => writeln!(f, "admin_token = {}", quoted(&format!("env:{name}")))?,
-        Some(Secret::Text(_)) => writeln!(f, "# admin_token is set, and not shown")?,
-        None => {}
-    }
-    let gate_headers = list(server.gate_headers.iter().map(String::as_str));
-    line(
-        f,
-        "gate_headers",
-        &server.gate_headers,
-        &standard.gate_headers,
-        gate_headers,
-    )?;
-    print_files(
-        f,
-        [("tls_cert", &server.tls_cert), ("tls_key", &server.tls_key)],
-    )?;
-    line(
-        f,
-        "log_keys",
-        &server.log_keys,
-        &standard.log_keys,
-        server.log_keys,
-    )?;
-    writeln!(f)
-}
-
-fn print_files<const COUNT: usize>(
-    f: &mut Formatter<'_>,
-    files: [(&str, &Option<String>); COUNT],
-) -> fmt::Result {
-    for (name, file) in files {
-        if let Some(file) = file {
-            writeln!(f, "{name} = {}", quoted(file))?;
-        }
-    }
-    Ok(())
+/// A duration as TOML.
+#[must_use]
+pub fn duration(duration: Duration) -> String {
+    format!("\"{}\"", DurationText(duration))
 }
 
 fn print_store(f: &mut Formatter<'_>, name: &str, store: &Store) -> fmt::Result {
     let standard = Store::default();
-    if name == "default" && *store == standard {
+    if name == "default" && *store == standard && !f.alternate() {
         return Ok(());
     }
-    writeln!(f, "[stores.{name}]")?;
-    writeln!(f, "url = {}", quoted(&store.url.to_string()))?;
-    let files = [
-        ("tls_ca", &store.tls_ca),
-        ("tls_cert", &store.tls_cert),
-        ("tls_key", &store.tls_key),
-    ];
-    print_files(f, files)?;
-    line(
-        f,
-        "prefix",
-        &store.prefix,
-        &standard.prefix,
-        quoted(&store.prefix),
-    )?;
-    line(
-        f,
-        "timeout",
-        &store.timeout,
-        &standard.timeout,
-        duration(store.timeout),
-    )?;
-    line(
-        f,
-        "connections",
-        &store.connections,
-        &standard.connections,
-        store.connections,
-    )?;
-    line(
-        f,
-        "replica_acks",
-        &store.replica_acks,
-        &standard.replica_acks,
-        store.replica_acks,
-    )?;
-    line(
-        f,
-        "max_keys",
-        &store.max_keys,
-        &standard.max_keys,
-        store.max_keys,
-    )?;
-    let when_full = match store.when_full {
-        WhenFull::Evict => "\"evict\"",
-        WhenFull::Deny => "\"deny\"",
-    };
-    line(
-        f,
-        "when_full",
-        &store.when_full,
-        &standard.when_full,
+    let Store {
+        url,
+        prefix,
+        timeout,
+        connections: lanes,
+        replica_acks: acks,
+        max_keys,
         when_full,
-    )?;
+        ..
+    } = store;
+    writeln!(f, "[stores.{name}]")?;
+    writeln!(f, "url = {}", quoted(&url.to_string()))?;
+    if *url == StoreUrl::Memory {
+        let when = match when_full {
+            WhenFull::Evict => "\"evict\"",
+            WhenFull::Deny => "\"deny\"",
+        };
+        field(f, "max_keys", max_keys, &standard.max_keys, max_keys)?;
+        field(f, "when_full", when_full, &standard.when_full, when)?;
+    } else {
+        let after = duration(*timeout);
+        optional(f, "tls_ca", store.tls_ca.as_deref())?;
+        optional(f, "tls_cert", store.tls_cert.as_deref())?;
+        optional(f, "tls_key", store.tls_key.as_deref())?;
+        field(f, "prefix", prefix, &standard.prefix, quoted(prefix))?;
+        field(f, "timeout", timeout, &standard.timeout, after)?;
+        field(f, "connections", lanes, &standard.connections, lanes)?;
+        field(f, "replica_acks", acks, &standard.replica_acks, acks)?;
+    }
     writeln!(f)
-}
-
-fn duration(duration: std::time::Duration) -> String {
-    format!("\"{}\"", Text(duration))
 }
 
 fn print_policy(f: &mut Formatter<'_>, policy: &Policy) -> fmt::Result {
@@ -188,7 +131,7 @@ fn print_policy(f: &mut Formatter<'_>, policy: &Policy) -> fmt::Result {
         Dialect::None => "\"none\"".into(),
         Dialect::Custom(names) => list(names.iter().map(|name| &**name)),
     };
-    line(f, "headers", policy.headers(), &Dialect::default(), headers)?;
+    field(f, "headers", policy.headers(), &Dialect::default(), headers)?;
     if only.is_none() {
         for level in policy.levels() {
             writeln!(f, "[[policies.levels]]")?;
@@ -215,66 +158,55 @@ fn print_settings(f: &mut Formatter<'_>, settings: &Settings) -> fmt::Result {
         OnError::Local => "\"local\"",
     };
     let Settings {
-        sync_interval,
-        refusal_memory,
-        local_share,
-        count_denied,
+        sync_interval: sync,
+        refusal_memory: memory,
+        local_share: share,
+        count_denied: count,
         shadow,
         enabled,
+        ref store,
         ..
     } = *settings;
-    line(f, "mode", &settings.mode, &standard.mode, mode)?;
-    line(
-        f,
-        "sync_interval",
-        &sync_interval,
-        &standard.sync_interval,
-        duration(sync_interval),
-    )?;
-    line(
-        f,
-        "refusal_memory",
-        &refusal_memory,
-        &standard.refusal_memory,
-        duration(refusal_memory),
-    )?;
-    line(
+    field(f, "mode", &settings.mode, &standard.mode, mode)?;
+    match settings.mode {
+        Mode::Background => {
+            let shown = duration(sync);
+            field(f, "sync_interval", &sync, &standard.sync_interval, shown)?;
+        }
+        Mode::Exact => {
+            let shown = duration(memory);
+            field(
+                f,
+                "refusal_memory",
+                &memory,
+                &standard.refusal_memory,
+                shown,
+            )?;
+        }
+        Mode::Lease => {}
+    }
+    field(
         f,
         "on_error",
         &settings.on_error,
         &standard.on_error,
         on_error,
     )?;
-    line(
-        f,
-        "local_share",
-        &local_share,
-        &standard.local_share,
-        format!("{local_share:?}"),
-    )?;
-    line(
-        f,
-        "count_denied",
-        &count_denied,
-        &standard.count_denied,
-        count_denied,
-    )?;
-    line(f, "shadow", &shadow, &standard.shadow, shadow)?;
-    line(f, "enabled", &enabled, &standard.enabled, enabled)?;
-    line(
-        f,
-        "store",
-        &settings.store,
-        &standard.store,
-        quoted(&settings.store),
-    )
+    if settings.on_error == OnError::Local {
+        let shown = format!("{share:?}");
+        field(f, "local_share", &share, &standard.local_share, shown)?;
+    }
+    field(f, "count_denied", &count, &standard.count_denied, count)?;
+    field(f, "shadow", &shadow, &standard.shadow, shadow)?;
+    field(f, "enabled", &enabled, &standard.enabled, enabled)?;
+    field(f, "store", store, &standard.store, quoted(store))
 }
 
 fn print_level(f: &mut Formatter<'_>, level: &PolicyLevel, script: bool) -> fmt::Result {
     writeln!(f, "key = {}", quoted(level.key().as_str()))?;
     match script {
         true => Ok(()),
-        false => print_limit(f, level.limit(), false),
+        false => print_limit(f, level.limit(), f.alternate()),
     }
 }
 

@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
+use tidegate::text::shown;
 use toml::de::Error;
 
-use super::error::Errors;
-use crate::policy::name::shown;
+use crate::error::Errors;
 
 /// Reports the first mistake of each line: those after it mostly follow from it.
-pub(super) fn report(text: &str, found: &[Error], errors: &Errors<'_>) {
+pub(crate) fn report(text: &str, found: &[Error], errors: &Errors<'_>) {
     let mut found: Vec<(Range<usize>, &str)> = found
         .iter()
         .map(|error| (error.span().unwrap_or_default(), error.message()))

@@ -70,7 +70,7 @@ impl fmt::Display for ConfigErrors {
 impl std::error::Error for ConfigErrors {}
 
 /// Errors as they are found.
-pub(super) struct Errors<'t> {
+pub(crate) struct Errors<'t> {
     text: &'t str,
     found: RefCell<Vec<Found>>,
     /// The fields that are wrong.
@@ -87,7 +87,7 @@ impl<'t> Errors<'t> {
     /// So many errors are reported; a file that is not a config at all has more.
     const MAX: usize = 100;
 
-    pub(super) fn new(text: &'t str) -> Self {
+    pub(crate) fn new(text: &'t str) -> Self {
         Self {
             text,
             found: RefCell::default(),
@@ -95,7 +95,7 @@ impl<'t> Errors<'t> {
         }
     }
 
-    pub(super) fn add(
+    pub(crate) fn add(
         &self,
         span: Range<usize>,
         field: impl Into<String>,
@@ -114,25 +114,25 @@ impl<'t> Errors<'t> {
     }
 
     /// Whether no more will be reported: there is no need to look for them.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.found.borrow().len() >= Self::MAX
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.found.borrow().is_empty()
     }
 
     /// Whether this field was found to be wrong.
-    pub(super) fn has(&self, field: &str) -> bool {
+    pub(crate) fn has(&self, field: &str) -> bool {
         self.fields.borrow().contains(field)
     }
 
     /// A value as it stands in the file, if that is short.
-    pub(super) fn source(&self, span: Range<usize>) -> &'t str {
+    pub(crate) fn source(&self, span: Range<usize>) -> &'t str {
         self.text.get(span).unwrap_or_default()
     }
 
-    pub(super) fn into_errors(self, file: &str) -> ConfigErrors {
+    pub(crate) fn into_errors(self, file: &str) -> ConfigErrors {
         let mut found = self.found.into_inner();
         found.sort_by_key(|found| found.span.start);
         let mut place = Place::default();

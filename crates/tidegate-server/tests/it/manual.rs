@@ -5,11 +5,14 @@
 use std::path::Path;
 
 use tidegate::{
-    Config, Cost, Limit, ManualClock, MemoryStore, Policy, PolicyDecision, PolicyLimiter, Rate,
-    Which,
+    Cost, Limit, ManualClock, MemoryStore, Policy, PolicyDecision, PolicyLimiter, Rate, Which,
 };
+use tidegate_config::Config;
+use tidegate_server::section::Server;
+use tidegate_server::settings;
 
-use crate::support::START;
+/// When the checks of the pages are asked.
+const START: u64 = 1_700_000_040_000_000;
 
 const POLICIES: &str = include_str!("../../../../docs/policies.md");
 const ALGORITHMS: &str = include_str!("../../../../docs/algorithms.md");
@@ -86,8 +89,12 @@ fn code(text: &str) -> Vec<&str> {
 }
 
 fn read(text: &str) -> Config {
-    let config = Config::parse(text, "tidegate.toml");
-    config.unwrap_or_else(|errors| panic!("{errors}\n\nin:\n{text}"))
+    read_all(text).1
+}
+
+fn read_all(text: &str) -> (Server, Config) {
+    let read = settings::parse(text, "tidegate.toml", None);
+    read.unwrap_or_else(|errors| panic!("{errors}\n\nin:\n{text}"))
 }
 
 #[test]
@@ -104,7 +111,7 @@ fn wrong_files_are_refused_with_the_text_below_them() {
     let mut seen = 0;
     for two in blocks.windows(2).filter(|two| two[0].kind == "toml,wrong") {
         let (file, shown) = (two[0].text, two[1]);
-        let errors = Config::parse(file, "tidegate.toml").expect_err(file);
+        let errors = settings::parse(file, "tidegate.toml", None).expect_err(file);
         assert_eq!(shown.kind, "text", "after:\n{file}");
         assert_eq!(errors.to_string(), shown.text.trim_end(), "of:\n{file}");
         seen += 1;
@@ -125,7 +132,7 @@ fn an_empty_file_has_the_policy_that_the_page_names() {
 
 #[test]
 fn the_first_file_is_the_same_everywhere() {
-    let example = include_str!("../../examples/login.toml");
+    let example = include_str!("../../../tidegate-config/examples/login.toml");
     assert_eq!(blocks_of(POLICIES, "toml")[0].text, example);
     assert_eq!(blocks_of(README, "toml")[0].text, example);
 }
@@ -218,7 +225,7 @@ const TABLES: [(&str, &str); 5] = [
 /// What is said about a field of a file that has one more line: nothing if it is right.
 fn said(start: &str, line: &str) -> Vec<String> {
     let (field, _) = line.split_once(' ').expect("a field and its value");
-    let errors = Config::parse(&format!("{start}{line}\n"), "tidegate.toml").err();
+    let errors = settings::parse(&format!("{start}{line}\n"), "tidegate.toml", None).err();
     let errors = errors.iter().flat_map(|errors| errors.as_slice());
     let about = errors.filter(|error| error.field().ends_with(&format!(".{field}")));
     about.map(|error| error.message().to_owned()).collect()
@@ -259,8 +266,8 @@ fn defaults_in_the_tables_are_what_holds() {
             if let [value] = code(default)[..]
                 && default.starts_with('`')
             {
-                let explicit = read(&format!("{start}{field} = {value}\n"));
-                assert_eq!(explicit, read(start), "{heading}: {field} = {value}");
+                let explicit = read_all(&format!("{start}{field} = {value}\n"));
+                assert_eq!(explicit, read_all(start), "{heading}: {field} = {value}");
             }
         }
     }
@@ -321,7 +328,7 @@ fn a_blocked_level_stays_blocked() {
         "[[policies]]\nname = \"p\"\nblock = true\n\
          [[policies.overrides]]\nmatch = { key = \"x\" }\nenabled = false\n",
     );
-    let limiter = PolicyLimiter::from_config(&config).expect("the file is right");
+    let limiter = config.limiter().expect("the file is right");
     let decision = limiter.check("p", &[("key", "x")], Cost::ONE);
     assert!(!decision.expect("a policy").allowed());
 }

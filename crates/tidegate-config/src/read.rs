@@ -1,6 +1,6 @@
 //! Reading the fields of a table one by one: each is there and right, or absent, or an
 //! error that says where it stands, what it is and what was expected. Whatever nobody
-//! has asked for is unknown.
+//! has asked for is unknown. Programs read sections of their own with the same words.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -11,12 +11,42 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::Errors;
-use crate::duration::{Text, micros};
-use crate::policy::name::{self, is_name, shown};
+use tidegate::text::{self, DurationText, is_name, shown};
 
-/// A table of the file.
-pub(super) struct Fields<'a> {
+use crate::error::{ConfigErrors, Errors};
+use crate::syntax;
+
+/// Reads a TOML file with `sections`, which asks the root for what it knows. Returns
+/// what that returns, or everything that is wrong: fields that nobody asked for, too.
+pub fn read<T>(
+    text: &str,
+    file: &str,
+    sections: impl FnOnce(&Fields<'_>) -> T,
+) -> Result<T, ConfigErrors> {
+    // Some editors begin a file with a byte-order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let errors = Errors::new(text);
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    if !syntax.is_empty() {
+        // What could not be read cannot be judged.
+        syntax::report(text, &syntax, &errors);
+        return Err(errors.into_errors(file));
+    }
+    let root = Fields::root(document.get_ref(), &errors);
+    let read = sections(&root);
+    root.finish();
+    match errors.is_empty() {
+        true => Ok(read),
+        false => Err(errors.into_errors(file)),
+    }
+}
+
+/// A table of the file, which is asked for its fields one by one.
+///
+/// A field that is there and right is returned. One that is absent is `None`, and so is
+/// one that is wrong, after it was reported. Which fields were asked for is remembered:
+/// the others are unknown.
+pub struct Fields<'a> {
     table: &'a DeTable<'a>,
     /// Where it lies, such as `policies.login`.
     path: String,
@@ -27,7 +57,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn root(table: &'a DeTable<'a>, errors: &'a Errors<'a>) -> Self {
+    fn root(table: &'a DeTable<'a>, errors: &'a Errors<'a>) -> Self {
         Self::new(table, String::new(), 0..0, errors)
     }
 
@@ -59,36 +89,39 @@ impl<'a> Fields<'a> {
     }
 
     /// Whether the file has a field.
-    pub(super) fn has(&self, name: &'static str) -> bool {
+    #[must_use]
+    pub fn has(&self, name: &'static str) -> bool {
         self.get(name).is_some()
     }
 
     /// Where a field lies.
-    pub(super) fn path_of(&self, name: &str) -> String {
+    pub(crate) fn path_of(&self, name: &str) -> String {
         match self.path.as_str() {
             "" => name.into(),
             path => format!("{path}.{name}"),
         }
     }
 
-    /// Says that a field is wrong. One that is absent is wrong where its table begins.
-    pub(super) fn error(&self, name: &str, message: impl Into<String>) {
+    /// Reports that a field is wrong: its value, and what was expected. A field that is
+    /// absent is reported where its table begins.
+    pub fn error(&self, name: &str, message: impl Into<String>) {
         let span = self.peek(name).map_or(self.span.clone(), Spanned::span);
         self.errors.add(span, self.path_of(name), message);
     }
 
     /// Whether so much is wrong that nothing more will be reported.
-    pub(super) fn is_hopeless(&self) -> bool {
+    pub(crate) fn is_hopeless(&self) -> bool {
         self.errors.is_full()
     }
 
     /// Whether a field was found to be wrong.
-    pub(super) fn is_wrong(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn is_wrong(&self, name: &str) -> bool {
         self.errors.has(&self.path_of(name))
     }
 
-    /// Says that a part of a field is wrong: an item of a list, say.
-    pub(super) fn error_at(&self, span: Range<usize>, name: &str, message: impl Into<String>) {
+    /// Reports that a part of a field is wrong, such as an item of a list.
+    pub fn error_at(&self, span: Range<usize>, name: &str, message: impl Into<String>) {
         self.errors.add(span, self.path_of(name), message);
     }
 
@@ -115,7 +148,8 @@ impl<'a> Fields<'a> {
         shown
     }
 
-    pub(super) fn text(&self, name: &'static str, expected: &str) -> Option<&'a str> {
+    /// A text.
+    pub fn text(&self, name: &'static str, expected: &str) -> Option<&'a str> {
         let value = self.get(name)?;
         let text = value.get_ref().as_str();
         if text.is_none() {
@@ -124,7 +158,8 @@ impl<'a> Fields<'a> {
         text
     }
 
-    pub(super) fn flag(&self, name: &'static str) -> Option<bool> {
+    /// `true` or `false`.
+    pub fn flag(&self, name: &'static str) -> Option<bool> {
         let value = self.get(name)?;
         let flag = value.get_ref().as_bool();
         if flag.is_none() {
@@ -133,7 +168,8 @@ impl<'a> Fields<'a> {
         flag
     }
 
-    pub(super) fn number_in(&self, name: &'static str, range: Range<u64>) -> Option<u64> {
+    /// A whole number in this range.
+    pub fn number_in(&self, name: &'static str, range: Range<u64>) -> Option<u64> {
         let value = self.get(name)?;
         let number = whole(value.get_ref()).filter(|number| range.contains(number));
         if number.is_none() {
@@ -143,7 +179,7 @@ impl<'a> Fields<'a> {
         number
     }
 
-    pub(super) fn fraction(&self, name: &'static str) -> Option<f64> {
+    pub(crate) fn fraction(&self, name: &'static str) -> Option<f64> {
         let value = self.get(name)?;
         let fraction = match value.get_ref() {
             DeValue::Float(float) => float.as_str().parse().ok(),
@@ -156,29 +192,25 @@ impl<'a> Fields<'a> {
         fraction
     }
 
-    pub(super) fn duration(
-        &self,
-        name: &'static str,
-        from: Duration,
-        to: Duration,
-    ) -> Option<Duration> {
+    /// A duration in quotes, such as `"50ms"`, in this range.
+    pub fn duration(&self, name: &'static str, from: Duration, to: Duration) -> Option<Duration> {
         let value = self.get(name)?;
         let text = value.get_ref().as_str();
-        let duration = text.and_then(micros).map(Duration::from_micros);
+        let duration = text.and_then(text::duration);
         let duration = duration.filter(|duration| (from..=to).contains(duration));
         if duration.is_none() {
             let expected = format!(
                 "a duration in quotes, such as \"50ms\" or \"1s\", from {} to {}",
-                Text(from),
-                Text(to)
+                DurationText(from),
+                DurationText(to)
             );
             self.expected(name, value, expected);
         }
         duration
     }
 
-    /// One of a few words.
-    pub(super) fn choice<T: Copy>(&self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
+    /// One of a few words, and what it stands for.
+    pub fn choice<T: Copy>(&self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
         let value = self.get(name)?;
         let text = value.get_ref().as_str();
         let choice = choices.iter().find(|(word, _)| text == Some(word));
@@ -193,7 +225,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of texts, numbers and flags, all as text.
-    pub(super) fn scalars(&self, name: &'static str) -> Option<Vec<String>> {
+    pub(crate) fn scalars(&self, name: &'static str) -> Option<Vec<String>> {
         let expected = "a list of texts and decimal numbers, such as [10, 60]";
         let value = self.get(name)?;
         let DeValue::Array(list) = value.get_ref() else {
@@ -217,8 +249,8 @@ impl<'a> Fields<'a> {
         Some(scalars)
     }
 
-    /// A text that must not be repeated, not even when it is wrong.
-    pub(super) fn secret(&self, name: &'static str, expected: &str) -> Option<&'a str> {
+    /// A text that no message repeats, not even when it is wrong.
+    pub fn secret(&self, name: &'static str, expected: &str) -> Option<&'a str> {
         let value = self.get(name)?;
         let text = value.get_ref().as_str();
         if text.is_none() {
@@ -227,8 +259,9 @@ impl<'a> Fields<'a> {
         text
     }
 
-    /// A list of texts, each with its place, without those that are wrong; a single one will do where `one` is true.
-    pub(super) fn texts(
+    /// A list of texts, each with its place, without those that are wrong. Where `one` is
+    /// true, a text alone is a list of one.
+    pub fn texts(
         &self,
         name: &'static str,
         one: bool,
@@ -264,8 +297,26 @@ impl<'a> Fields<'a> {
         Some((text?, item.span()))
     }
 
+    /// The path of a file.
+    pub fn path(&self, name: &'static str) -> Option<String> {
+        let path = self.text(name, "the path of a file")?;
+        if path.is_empty() {
+            self.error(name, "\"\": expected the path of a file");
+        }
+        Some(path.into())
+    }
+
+    /// Reports one of two fields without the other: a certificate without its key, say.
+    pub fn pair(&self, one: &'static str, two: &'static str) {
+        for (field, other) in [(one, two), (two, one)] {
+            if self.has(field) && !self.has(other) && !self.is_wrong(field) {
+                self.error(other, format!("missing: expected it beside {field}"));
+            }
+        }
+    }
+
     /// Every field of a table with its value as text.
-    pub(super) fn pairs(
+    pub(crate) fn pairs(
         &self,
         name: &'static str,
         expected: &str,
@@ -282,8 +333,9 @@ impl<'a> Fields<'a> {
         Some(pairs.collect())
     }
 
-    /// A table.
-    pub(super) fn table(&self, name: &'static str) -> Option<Fields<'a>> {
+    /// A table inside this one. Ask it for its fields and [`finish`](Self::finish) it, or
+    /// drop it to leave what is in it to others.
+    pub fn table(&self, name: &'static str) -> Option<Fields<'a>> {
         let value = self.get(name)?;
         let DeValue::Table(table) = value.get_ref() else {
             // Not repeated: it may hold a secret that belongs into the table.
@@ -301,12 +353,12 @@ impl<'a> Fields<'a> {
 
     /// The tables in a table, by their names. What else is in it is reported, but not
     /// repeated: it may be secret.
-    pub(super) fn named_tables(&self) -> Vec<(&'a str, Fields<'a>)> {
+    pub(crate) fn named_tables(&self) -> Vec<(&'a str, Fields<'a>)> {
         let mut tables = Vec::new();
         for (name, value) in self.table {
             let (text, span) = (name.get_ref().as_ref(), name.span());
             if !is_name(text) {
-                let message = format!("the name {}: expected {}", shown(text), name::EXPECTED);
+                let message = format!("the name {}: expected {}", shown(text), text::NAME);
                 self.errors.add(span, self.path.clone(), message);
                 continue;
             }
@@ -326,7 +378,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The tables of a list, each called by its own `name` where it has a good one.
-    pub(super) fn tables(&self, name: &'static str) -> Vec<Fields<'a>> {
+    pub(crate) fn tables(&self, name: &'static str) -> Vec<Fields<'a>> {
         let Some(value) = self.get(name) else {
             return Vec::new();
         };
@@ -357,8 +409,9 @@ impl<'a> Fields<'a> {
         tables
     }
 
-    /// Reports the fields that nobody has asked for.
-    pub(super) fn finish(&self) {
+    /// Reports the fields of this table that nobody has asked for. [`read`] does that
+    /// for the root.
+    pub fn finish(&self) {
         self.report_unknown(|known, name| match nearest(name, known) {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("expected one of {}", known.join(", ")),
@@ -366,7 +419,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The same for a table inside another one, to which a field may belong.
-    pub(super) fn finish_within(&self, outer: &Self, name_of_outer: &str) {
+    pub(crate) fn finish_within(&self, outer: &Self, name_of_outer: &str) {
         let outer = outer.known.borrow();
         self.report_unknown(|known, name| match nearest(name, known) {
             _ if outer.contains(&name) => format!("expected it in {name_of_outer}, not here"),

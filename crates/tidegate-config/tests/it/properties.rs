@@ -2,13 +2,15 @@
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use tidegate::{Config, Secret};
+use tidegate_config::Config;
 
 use super::random::configs;
-use crate::properties::config;
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(ProptestConfig {
+        max_shrink_iters: 2_000,
+        ..ProptestConfig::with_cases(2_000)
+    })]
 
     #[test]
     fn what_is_printed_reads_back(config in configs()) {
@@ -16,6 +18,14 @@ proptest! {
         let read = text.parse::<Config>();
         prop_assert_eq!(read.as_ref(), Ok(&config), "{}", text);
         prop_assert_eq!(read.unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn what_is_printed_in_full_means_the_same(config in configs()) {
+        let text = format!("{config:#}");
+        let read = text.parse::<Config>();
+        prop_assert!(read.is_ok(), "{}\n{}", text, read.unwrap_err());
+        prop_assert_eq!(format!("{:#}", read.unwrap()), text);
     }
 
     #[test]
@@ -42,11 +52,8 @@ fn reads_or_says_where(text: &str) -> Result<(), TestCaseError> {
     let errors = match text.parse::<Config>() {
         Ok(config) => {
             let printed = config.to_string();
-            let hidden = matches!(config.server.admin_token, Some(Secret::Text(_)))
-                || config
-                    .stores
-                    .values()
-                    .any(|store| store.url.to_string().contains("***@"));
+            let mut stores = config.stores.values();
+            let hidden = stores.any(|store| store.url.to_string().contains("***@"));
             let read = printed.parse::<Config>();
             prop_assert!(hidden && read.is_ok() || read == Ok(config), "{}", printed);
             return Ok(());

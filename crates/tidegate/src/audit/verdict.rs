@@ -1,4 +1,4 @@
-//! What the checker says.
+//! What an audit says.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub struct Verdict {
     pub broken_keys: usize,
     /// The stretch that came nearest to the bound, over all keys that kept it. `None`
     /// when nothing was admitted, and where windows could not be told
-    /// ([`Checker::partial`](super::Checker::partial)).
+    /// ([`Audit::partial`](super::Audit::partial)).
     pub tightest: Option<Stretch>,
     /// How many keys had something admitted.
     pub keys: usize,

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tidegate::{
-    Address, Align, Config, Cost, CustomScript, Dialect, Limit, OnError, Override, PoliciesError,
-    Policy, PolicyBuilder, PolicyLimiter, Secret, Server, Store, StoreUrl, WhenFull,
+    Align, Cost, CustomScript, Dialect, Limit, OnError, Override, PoliciesError, Policy,
+    PolicyBuilder, PolicyLimiter, WhenFull,
 };
+use tidegate_config::{Config, Store, StoreUrl};
 
 use super::config;
 
@@ -101,11 +102,6 @@ fn the_example_means_what_it_says() {
         ..Store::default()
     };
     let expected = Config {
-        server: Server {
-            admin_token: Some(Secret::Env("TIDEGATE_ADMIN_TOKEN".into())),
-            gate_headers: vec!["ip".into()],
-            ..Server::default()
-        },
         stores: [("default".into(), store)].into(),
         policies: vec![built(login), built(api), built(custom)],
     };
@@ -116,12 +112,12 @@ fn the_example_means_what_it_says() {
 }
 
 fn redis(url: &str) -> StoreUrl {
-    StoreUrl::Redis(Secret::Text(url.into()))
+    StoreUrl::Redis(url.parse().expect(url))
 }
 
 #[test]
 fn a_limiter_in_memory_refuses_what_needs_redis() {
-    let refused = |config: &Config| match PolicyLimiter::from_config(config) {
+    let refused = |config: &Config| match config.limiter() {
         Err(PoliciesError::NotInMemory(policy)) => policy,
         other => panic!("{other:?}"),
     };
@@ -139,9 +135,9 @@ fn a_limiter_in_memory_refuses_what_needs_redis() {
     "#;
     assert_eq!(refused(&config(mixed)), "there");
     let here = config(&mixed.replace("store = \"shared\"", ""));
-    let limiter = PolicyLimiter::from_config(&here).expect("a store nobody uses");
+    let limiter = here.limiter().expect("a store nobody uses");
     assert!(matches!(
-        limiter.reconfigured(&config(mixed)),
+        config(mixed).limiter_after(&limiter),
         Err(PoliciesError::NotInMemory(_))
     ));
     // A script runs nowhere but in Redis, and lets nothing through elsewhere.
@@ -184,7 +180,7 @@ fn where_stores_can_be() {
         "#,
     );
     let expected = Store {
-        url: StoreUrl::Redis(Secret::Env("REDIS_URL".into())),
+        url: StoreUrl::Env("REDIS_URL".into()),
         tls_ca: Some("ca.pem".into()),
         tls_cert: Some("own.pem".into()),
         tls_key: Some("own.key".into()),
@@ -371,29 +367,20 @@ fn every_field_of_a_policy_has_its_meaning() {
 }
 
 #[test]
-fn every_field_of_the_sections_has_its_meaning() {
-    let tcp = |text: &str| Address::Tcp(text.into());
-    for (fields, expected) in [
-        ("http = \"[::1]:0\"", vec![tcp("[::1]:0")]),
-        (
-            "http = [\"localhost:80\", \"unix:/run/tidegate.sock\"]",
-            vec![
-                tcp("localhost:80"),
-                Address::Unix("/run/tidegate.sock".into()),
-            ],
-        ),
-    ] {
-        let config = config(&format!("[server]\n{fields}"));
-        assert_eq!(config.server.http, expected, "{fields}");
-        assert_eq!(config.to_string().parse(), Ok(config), "{fields}");
-    }
-    let server = config("[server]\nadmin_token = \"s3cret\"").server;
-    assert_eq!(server.admin_token, Some(Secret::Text("s3cret".into())));
+fn every_field_of_a_store_has_its_meaning() {
     let config = config("[stores.a]\nmax_keys = 5\n[stores.b]\nwhen_full = \"deny\"");
     assert_eq!(config.stores.len(), 3);
     assert_eq!(config.stores["default"], Store::default());
     assert_eq!(config.stores["a"].max_keys, 5);
     assert_eq!(config.stores["b"].when_full, WhenFull::Deny);
+}
+
+#[test]
+fn the_section_of_the_server_is_left_to_the_server() {
+    let policies = "[[policies]]\nname = \"p\"\nlimit = \"1r/s\"\n";
+    let expected = config(policies);
+    let server = "[server]\nhttp = 1\ncolour = \"blue\"\n";
+    assert_eq!(config(&format!("{server}{policies}")), expected);
 }
 
 #[test]
@@ -489,7 +476,7 @@ fn a_limiter_decides_by_what_was_read() {
         enabled = false
         "#,
     );
-    let limiter = PolicyLimiter::from_config(&config).unwrap();
+    let limiter = config.limiter().unwrap();
     for (ip, admitted) in [("anyone", 2), ("blocked", 0), ("exempt", 9)] {
         let allowed = |_: &i32| {
             let decision = limiter.check("login", &[("ip", ip)], Cost::ONE);

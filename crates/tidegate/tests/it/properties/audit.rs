@@ -1,10 +1,10 @@
-//! The checker against the limiter, and against looking at every stretch one by one.
+//! Audits against the limiter, and against looking at every stretch one by one.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::checker::{Background, Checker, Record};
+use tidegate::audit::{Audit, Background, Record};
 use tidegate::{Align, Cost, Kind, Limit};
 
 use super::bounds::{aligned, from_the_first, intervals};
@@ -19,7 +19,7 @@ for_each_algorithm!(
 
 fn what_a_limiter_admits_holds(case: &Case) -> Result<(), TestCaseError> {
     let mut run = Run::new(case);
-    let mut checker = Checker::new(case.limit);
+    let mut audit = Audit::new(case.limit);
     let (mut admitted, mut refused) = (0, 0);
     for step in &case.steps {
         let (cost, decision) = run.step(step);
@@ -28,37 +28,37 @@ fn what_a_limiter_admits_holds(case: &Case) -> Result<(), TestCaseError> {
         } else {
             &mut refused
         }) += 1;
-        checker.push(&Record::of(KEY, cost, &decision));
+        audit.push(&Record::of(KEY, cost, &decision));
     }
-    let verdict = checker.verdict();
+    let verdict = audit.verdict();
     prop_assert!(verdict.held(), "{verdict:?}");
     prop_assert_eq!((verdict.admitted, verdict.refused), (admitted, refused));
     // Less is known, and nothing is found that was not there before.
-    for partial in [checker.clone().partial(true), checker.allow_losses(1)] {
+    for partial in [audit.clone().partial(true), audit.allow_losses(1)] {
         let verdict = partial.clone().verdict();
         prop_assert!(verdict.held(), "{verdict:?}");
     }
     Ok(())
 }
 
-/// The checker draws the line where the limiter does, for every algorithm that
+/// An audit draws the line where the limiter does, for every algorithm that
 /// promises no less than it does.
 fn what_remains_holds_and_one_more_does_not(case: &Case) -> Result<(), TestCaseError> {
     let mut run = Run::new(case);
-    let mut checker = Checker::new(case.limit);
+    let mut audit = Audit::new(case.limit);
     for step in &case.steps {
         let (cost, decision) = run.step(step);
-        checker.push(&Record::of(KEY, cost, &decision));
+        audit.push(&Record::of(KEY, cost, &decision));
     }
     let remaining = run.peek(1).remaining();
     if remaining > 0 {
-        let mut more = checker.clone();
+        let mut more = audit.clone();
         more.push(&Record::admitted(KEY, run.now_us, Cost::of(remaining)));
         prop_assert!(more.verdict().held(), "{remaining} remained");
     }
     if let (Some(over), false) = (remaining.checked_add(1), promises_less(&case.limit)) {
-        checker.push(&Record::admitted(KEY, run.now_us, Cost::of(over)));
-        let broken = checker.verdict().broken;
+        audit.push(&Record::admitted(KEY, run.now_us, Cost::of(over)));
+        let broken = audit.verdict().broken;
         let broken = broken.ok_or_else(|| TestCaseError::fail("one too many, and not seen"))?;
         prop_assert_eq!(broken.to_us, run.now_us);
         prop_assert_eq!(broken.admitted, broken.bound + 1);
@@ -68,18 +68,18 @@ fn what_remains_holds_and_one_more_does_not(case: &Case) -> Result<(), TestCaseE
 
 fn a_refused_request_that_passes_is_seen(case: &Case) -> Result<(), TestCaseError> {
     let mut run = Run::new(case);
-    let mut checker = Checker::new(case.limit);
+    let mut audit = Audit::new(case.limit);
     let mut last_refused = None;
     for step in &case.steps {
         let (cost, decision) = run.step(step);
-        checker.push(&Record::of(KEY, cost, &decision));
+        audit.push(&Record::of(KEY, cost, &decision));
         if !decision.allowed() {
             last_refused = Some(Record::admitted(KEY, run.now_us, cost));
         }
     }
     if let (Some(passed), false) = (last_refused, promises_less(&case.limit)) {
-        checker.push(&passed);
-        prop_assert!(!checker.verdict().held(), "{passed:?}");
+        audit.push(&passed);
+        prop_assert!(!audit.verdict().held(), "{passed:?}");
     }
     Ok(())
 }
@@ -138,16 +138,16 @@ fn claims() -> impl Strategy<Value = Claim> {
 }
 
 impl Claim {
-    fn checker(&self) -> Checker {
-        let checker = Checker::new(self.limit)
+    fn audit(&self) -> Audit {
+        let audit = Audit::new(self.limit)
             .allow_losses(self.losses)
             .partial(self.partial);
         match &self.offered {
             Some(offered) => {
                 let half = Duration::from_micros(GRID_US / 2);
-                checker.background(Background::new(half, half, offered.iter().copied()))
+                audit.background(Background::new(half, half, offered.iter().copied()))
             }
-            None => checker,
+            None => audit,
         }
     }
 
@@ -251,12 +251,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(5 * super::CASES))]
 
     #[test]
-    fn the_checker_says_what_looking_at_every_stretch_says(claim in claims()) {
+    fn an_audit_says_what_looking_at_every_stretch_says(claim in claims()) {
         let records = claim.events.iter().rev();
         let records = records.map(|&(at_us, cost)| {
             Record::admitted(KEY, at_us, Cost::new(cost).expect("a few"))
         });
-        let verdict = claim.checker().check(records);
+        let verdict = claim.audit().judge(records);
         prop_assert_eq!(verdict.held(), claim.is_right(), "{:?}", verdict);
         for found in verdict.tightest.iter().chain(&verdict.broken) {
             let inside = claim.events.iter();

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use tidegate::Config;
+use tidegate_config::Config;
 
 /// A megabyte in an optimised build, and less in one that is slow.
 const SIZE: usize = if cfg!(debug_assertions) {
@@ -152,8 +152,6 @@ fn long_texts_are_cut_in_messages() {
         format!("x = {quoted}"),
         format!("\"{}\" = 1", "é".repeat(500_000)),
         format!("[stores.\"{}\"]", "é\\n".repeat(300_000)),
-        format!("[server]\nhttp = {quoted}"),
-        format!("[server]\ngate_headers = [{quoted}]"),
         format!("[stores.default]\nurl = {quoted}\nprefix = {quoted}"),
         format!(
             "[[policies]]\nname = {quoted}\nlimit = {quoted}\nkey = {quoted}\nstore = {quoted}"

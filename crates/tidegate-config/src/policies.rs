@@ -4,16 +4,17 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use super::read::Fields;
-use super::sections::public;
-use super::{Store, StoreUrl, limits};
-use crate::headers::Dialect;
-use crate::policy::name::{listed, shown};
-use crate::policy::{
-    CustomScript, Draft, LevelDraft, Mode, OnError, Override, Place, Policy, Problem, Settings,
-};
+use tidegate::draft::{Draft, LevelDraft, OverrideDraft, Place, Problem, Settings};
+use tidegate::text::{listed, shown};
+use tidegate::{CustomScript, Dialect, Mode, OnError, Policy};
 
-pub(super) fn policies(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<Policy> {
+use crate::limits;
+use crate::read::Fields;
+use crate::stores::Store;
+use crate::url::{StoreUrl, public};
+
+/// Reads all policies; what is wrong is in the errors.
+pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<Policy> {
     let tables = root.tables("policies");
     if root.has("policies") && tables.is_empty() && !root.is_wrong("policies") {
         root.error(
@@ -96,7 +97,7 @@ impl Drafted<'_> {
             .as_ref()
             .err()
             .into_iter()
-            .flat_map(|error| &error.problems)
+            .flat_map(|error| error.problems())
         {
             if self.policy.is_hopeless() {
                 break;
@@ -202,14 +203,14 @@ fn level(fields: &Fields<'_>) -> LevelDraft {
     }
 }
 
-fn change(fields: &Fields<'_>) -> Override {
+fn change(fields: &Fields<'_>) -> OverrideDraft {
     let expected = "attributes and their values, such as { ip = \"10.1.2.3\" }";
     let matches = fields.pairs("match", expected);
     if !fields.has("match") {
         fields.error("match", format!("missing: expected {expected}"));
     }
     let matches = matches.unwrap_or_default().into_iter();
-    Override {
+    OverrideDraft {
         matches: matches
             .map(|(attribute, value)| (attribute.into(), value.into()))
             .collect(),

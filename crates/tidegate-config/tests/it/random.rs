@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use tidegate::{
-    Address, Config, CustomScript, Dialect, Limit, OnError, Override, Policy, PolicyBuilder,
-    Secret, Server, Store, StoreUrl, WhenFull,
-};
+use tidegate::{CustomScript, Dialect, Limit, OnError, Override, Policy, PolicyBuilder, WhenFull};
+use tidegate_config::{Config, Store, StoreUrl};
 
-use crate::properties::limits;
+use crate::limits;
 
 const STORES: [&str; 4] = ["default", "other", "url", "1-_"];
 
@@ -18,8 +16,8 @@ pub(super) fn configs() -> impl Strategy<Value = Config> {
     let names = subsequence(vec!["login", "levels", "X-_9"], 1..=3);
     let policies = names.prop_flat_map(|names| names.into_iter().map(policy).collect::<Vec<_>>());
     let shared = in_redis();
-    let parts = (servers(), stores(), shared, policies);
-    parts.prop_map(|(server, mut stores, shared, policies)| {
+    let parts = (stores(), shared, policies);
+    parts.prop_map(|(mut stores, shared, policies)| {
         for name in ["default"]
             .into_iter()
             .chain(policies.iter().map(Policy::store))
@@ -33,11 +31,7 @@ pub(super) fn configs() -> impl Strategy<Value = Config> {
                 *store = shared.clone();
             }
         }
-        Config {
-            server,
-            stores,
-            policies,
-        }
+        Config { stores, policies }
     })
 }
 
@@ -78,40 +72,6 @@ fn texts() -> impl Strategy<Value = String> {
     ]
 }
 
-fn servers() -> impl Strategy<Value = Server> {
-    let address = prop_oneof![
-        select(vec!["localhost:0", "[::1]:8080", "127.0.0.1:65535"])
-            .prop_map(|text| Address::Tcp(text.into())),
-        texts().prop_filter_map("a path", |text| {
-            (!text.is_empty() && !text.contains('\0')).then_some(Address::Unix(text))
-        }),
-    ];
-    let token = texts().prop_filter_map("a name", |name| {
-        (!name.is_empty()).then_some(Secret::Env(name))
-    });
-    let http = prop::collection::vec(address, 0..4);
-    let headers = prop::sample::subsequence(vec!["ip", "user_id", "X", "a-b"], 0..=4);
-    (http, prop::option::of(token), headers).prop_map(|(mut http, admin_token, headers)| {
-        let mut kept = Vec::new();
-        http.retain(|address| {
-            let new = !kept.contains(address);
-            kept.push(address.clone());
-            new
-        });
-        if http.is_empty() {
-            http = Server::default().http;
-        }
-        Server {
-            http,
-            admin_token,
-            log_keys: headers.len() % 2 == 1,
-            tls_cert: (headers.len() > 1).then(|| "cert.pem".into()),
-            tls_key: (headers.len() > 1).then(|| "key.pem".into()),
-            gate_headers: headers.into_iter().map(String::from).collect(),
-        }
-    })
-}
-
 fn stores() -> impl Strategy<Value = BTreeMap<String, Store>> {
     let name = select(&STORES[..]).prop_map(String::from);
     let store = prop_oneof![in_memory(), in_redis()];
@@ -134,9 +94,11 @@ fn in_memory() -> impl Strategy<Value = Store> {
 /// Stores without a password, which would not be printed.
 fn in_redis() -> impl Strategy<Value = Store> {
     const PLACES: &[&str] = &["h", "127.0.0.1:6379", "[::1]:1/0", "a-b.c_d/15", "h/"];
-    let plain = select(PLACES).prop_map(|place| Secret::Text(format!("redis://{place}")));
-    let encrypted = select(PLACES).prop_map(|place| Secret::Text(format!("rediss://{place}")));
-    let variable = full_texts().prop_map(Secret::Env);
+    let at = |scheme: &'static str| {
+        select(PLACES).prop_map(move |place| format!("{scheme}{place}").parse().expect(place))
+    };
+    let (plain, encrypted) = (at("redis://"), at("rediss://"));
+    let variable = full_texts().prop_map(StoreUrl::Env);
     let files = || {
         let own = prop::option::of((full_texts(), full_texts()));
         (prop::option::of(full_texts()), own)
@@ -153,7 +115,7 @@ fn in_redis() -> impl Strategy<Value = Store> {
         |((url, (tls_ca, own)), prefix, timeout_us, connections)| {
             let (tls_cert, tls_key) = own.unzip();
             Store {
-                url: StoreUrl::Redis(url),
+                url,
                 tls_ca,
                 tls_cert,
                 tls_key,

@@ -1,12 +1,12 @@
 //! The fields that make a limit, of a policy, a level or an override.
 
-use super::read::Fields;
-use crate::limit::{Algorithm, Align};
-use crate::policy::LimitFields;
-use crate::rate::Rate;
+use tidegate::draft::LimitFields;
+use tidegate::{Algorithm, Align, Rate};
+
+use crate::read::Fields;
 
 /// The names of those fields.
-pub(super) const FIELDS: [&str; 6] = ["limit", "algorithm", "burst", "strict", "align", "block"];
+pub(crate) const FIELDS: [&str; 6] = ["limit", "algorithm", "burst", "strict", "align", "block"];
 
 const ALGORITHMS: [(&str, Option<Algorithm>); 5] = [
     ("token_bucket", Some(Algorithm::TokenBucket)),
@@ -17,7 +17,7 @@ const ALGORITHMS: [(&str, Option<Algorithm>); 5] = [
 ];
 
 /// The fields of a level or an override, which cannot be a script alone.
-pub(super) fn read(fields: &Fields<'_>) -> LimitFields {
+pub(crate) fn read(fields: &Fields<'_>) -> LimitFields {
     let (limit, is_script) = read_policy(fields);
     if is_script {
         fields.error(
@@ -29,7 +29,7 @@ pub(super) fn read(fields: &Fields<'_>) -> LimitFields {
 }
 
 /// The fields of a policy, and whether a script decides it.
-pub(super) fn read_policy(fields: &Fields<'_>) -> (LimitFields, bool) {
+pub(crate) fn read_policy(fields: &Fields<'_>) -> (LimitFields, bool) {
     let expected = "a rate in quotes, such as \"100r/s\" or \"5/10s\"";
     let rate = fields.text("limit", expected).and_then(|text| {
         let rate = text.parse::<Rate>();
