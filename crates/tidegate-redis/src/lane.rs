@@ -116,6 +116,8 @@ struct Request {
     question: Arc<Question>,
     /// Whether its keys are on their way to this server.
     asking: bool,
+    /// From then on nobody waits for it: it must not be sent.
+    deadline: Instant,
     responder: Responder,
 }
 
@@ -123,7 +125,18 @@ struct Request {
 struct Group {
     question: Arc<Question>,
     asking: bool,
-    responders: Vec<Responder>,
+    responders: Vec<(Responder, Instant)>,
+}
+
+impl Group {
+    /// Leaves out callers who have left, or whose deadline has passed: on a machine that
+    /// was busy, they may not know it yet.
+    fn keep_waiting(&mut self, now: Instant) {
+        let is_waiting = |(responder, deadline): &(Responder, Instant)| {
+            !responder.is_closed() && *deadline > now
+        };
+        self.responders.retain(is_waiting);
+    }
 }
 
 /// How much was asked, and how much of that was sent.
@@ -160,11 +173,13 @@ impl Lane {
         &self,
         question: &Arc<Question>,
         asking: bool,
+        deadline: Instant,
     ) -> Result<oneshot::Receiver<Result<Answer, StoreError>>, StoreError> {
         let (responder, answer) = oneshot::channel();
         let request = Request {
             question: Arc::clone(question),
             asking,
+            deadline,
             responder,
         };
         // A caller without a runtime panics in `start`, before anything is changed.
@@ -240,7 +255,9 @@ struct Work {
 impl Work {
     /// Takes what waits, batch by batch, until nobody can ask any more.
     async fn run(self, mut queue: mpsc::Receiver<Request>) {
-        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
+        // WAIT holds up whatever comes after it on the connection.
+        let most = if self.acks.is_some() { 1 } else { IN_FLIGHT };
+        let in_flight = Arc::new(Semaphore::new(most));
         let mut link: Option<Link> = None;
         while let Some(first) = queue.recv().await {
             let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else {
@@ -276,15 +293,17 @@ async fn reuse(link: Option<Link>) -> Option<Link> {
 
 /// Everybody who waits and has not given up, those who ask the same together.
 fn gather(first: Request, queue: &mut mpsc::Receiver<Request>, traffic: &Traffic) -> Vec<Group> {
+    let now = Instant::now();
     let mut groups: Vec<Group> = Vec::new();
     let mut next = Some(first);
     while let Some(request) = next {
         let Request {
             question,
             asking,
+            deadline,
             responder,
         } = request;
-        if !responder.is_closed() {
+        if !responder.is_closed() && deadline > now {
             traffic.questions.fetch_add(1, Relaxed);
             let alike = |group: &&mut Group| {
                 group.responders.len() < ALIKE
@@ -295,11 +314,11 @@ fn gather(first: Request, queue: &mut mpsc::Receiver<Request>, traffic: &Traffic
                     }
             };
             match groups.iter_mut().find(alike) {
-                Some(group) => group.responders.push(responder),
+                Some(group) => group.responders.push((responder, deadline)),
                 None => groups.push(Group {
                     question,
                     asking,
-                    responders: vec![responder],
+                    responders: vec![(responder, deadline)],
                 }),
             }
         }
@@ -324,7 +343,7 @@ async fn connect(connector: &Connector, deadline: Duration) -> Result<Link, Stor
 }
 
 fn fail(groups: Vec<Group>, error: &StoreError) {
-    for responder in groups.into_iter().flat_map(|group| group.responders) {
+    for (responder, _) in groups.into_iter().flat_map(|group| group.responders) {
         drop(responder.send(Err(error.clone())));
     }
 }
@@ -380,17 +399,13 @@ async fn send(
                     }
                     fail(vec![group], &error);
                 }
-                value => match &missing {
-                    Some(error) if group.question.writes() => fail(vec![group], error),
-                    _ => respond(group, value),
-                },
+                value => respond(group, value, missing.as_ref()),
             }
         }
         // A server that has lost its scripts gets their text, which it keeps.
         (waiting, by_name) = (unknown, false);
-        for group in &mut waiting {
-            group.responders.retain(|responder| !responder.is_closed());
-        }
+        let now = Instant::now();
+        waiting.iter_mut().for_each(|group| group.keep_waiting(now));
         waiting.retain(|group| !group.responders.is_empty());
     }
     drop(permit);
@@ -459,27 +474,39 @@ fn command(group: &Group, by_name: bool) -> Cmd {
     command
 }
 
-fn respond(group: Group, value: Value) {
+/// Answers a group. Where replicas are `missing`, those who were charged hear of that; who
+/// was refused waits for nobody.
+fn respond(group: Group, value: Value, missing: Option<&StoreError>) {
+    if let Some(error) = missing
+        && !matches!(*group.question, Question::Check(_))
+        && group.question.writes()
+    {
+        return fail(vec![group], error);
+    }
     let Group {
         question,
         responders,
         ..
     } = group;
     let Question::Check(call) = &*question else {
-        for responder in responders {
+        for (responder, _) in responders {
             drop(responder.send(Ok(Answer::Value(value.clone()))));
         }
         return;
     };
     match read(call, &value, responders.len()) {
         Some(decisions) => {
-            for (responder, decision) in responders.into_iter().zip(decisions) {
-                drop(responder.send(Ok(Answer::Decision(decision))));
+            for ((responder, _), decision) in responders.into_iter().zip(decisions) {
+                let is_charged = decision.receipt().is_some();
+                drop(responder.send(match missing {
+                    Some(error) if is_charged => Err(error.clone()),
+                    _ => Ok(Answer::Decision(decision)),
+                }));
             }
         }
         None => {
             let error = StoreError::new(ErrorKind::Script, "a reply that no script gives");
-            for responder in responders {
+            for (responder, _) in responders {
                 drop(responder.send(Err(error.clone())));
             }
         }

@@ -95,7 +95,7 @@ impl Node {
                 StoreError::new(ErrorKind::ClusterDown, detail)
             }));
         };
-        match timeout_at(deadline, lane.ask(question, asking)?).await {
+        match timeout_at(deadline, lane.ask(question, asking, deadline)?).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(StoreError::new(ErrorKind::Other, "the runtime is ending")),
             Err(_) => {

@@ -22,4 +22,5 @@ mod pitfalls_own;
 mod refusals;
 mod sizes;
 mod startup;
+mod waiting;
 mod wire;
