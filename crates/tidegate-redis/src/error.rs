@@ -1,9 +1,10 @@
 //! What can go wrong between a check and its answer, and what to do about it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use redis::{ErrorKind as Client, RedisError, ServerError, ServerErrorKind};
+use redis::{ErrorKind as Client, RedisError};
 
 /// Why a store has not answered.
 ///
@@ -208,36 +209,32 @@ impl StoreError {
     }
 
     /// What the server has answered instead of a decision.
-    pub(crate) fn from_server(error: &ServerError) -> Self {
-        let details = error.details().unwrap_or_default();
-        let kind = match (error.kind(), error.code()) {
-            (Some(kind), _) => match kind {
-                ServerErrorKind::BusyLoading => ErrorKind::Loading,
-                ServerErrorKind::ReadOnly => ErrorKind::ReadOnly,
-                ServerErrorKind::MasterDown => ErrorKind::MasterDown,
-                ServerErrorKind::ClusterDown => ErrorKind::ClusterDown,
-                ServerErrorKind::Moved | ServerErrorKind::Ask => ErrorKind::Moved,
-                ServerErrorKind::TryAgain => ErrorKind::TryAgain,
-                ServerErrorKind::NoPerm => ErrorKind::NoPermission,
-                _ => in_script(details),
-            },
-            (None, "BUSY") => ErrorKind::Busy,
-            (None, "OOM") => ErrorKind::OutOfMemory,
-            (None, "MISCONF") => ErrorKind::Misconfigured,
-            (None, "NOREPLICAS") => ErrorKind::NoReplicas,
-            (None, "NOAUTH" | "WRONGPASS") => ErrorKind::Auth,
-            (None, "WRONGTYPE") => ErrorKind::WrongType,
-            (None, _) => in_script(details),
+    pub(crate) fn from_server(error: &ErrorReply<'_>) -> Self {
+        let kind = match &*error.code {
+            "LOADING" => ErrorKind::Loading,
+            "READONLY" => ErrorKind::ReadOnly,
+            "MASTERDOWN" => ErrorKind::MasterDown,
+            "CLUSTERDOWN" => ErrorKind::ClusterDown,
+            "MOVED" | "ASK" => ErrorKind::Moved,
+            "TRYAGAIN" => ErrorKind::TryAgain,
+            "NOPERM" => ErrorKind::NoPermission,
+            "BUSY" => ErrorKind::Busy,
+            "OOM" => ErrorKind::OutOfMemory,
+            "MISCONF" => ErrorKind::Misconfigured,
+            "NOREPLICAS" => ErrorKind::NoReplicas,
+            "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
+            "WRONGTYPE" | "TIDEGATE" => ErrorKind::WrongType,
+            _ => in_script(&error.details),
         };
-        Self::new(kind, format!("{} {details}", error.code()))
+        Self::new(kind, format!("{} {}", error.code, error.details))
     }
 
     /// What a script of the user's own has answered instead of a verdict. It may say
     /// anything, also what the server says before it runs a script: that is only believed
     /// in the server's own words, or a script that ran would be run again.
-    pub(crate) fn from_custom_script(error: &ServerError) -> Self {
-        let details = error.details().unwrap_or_default();
-        let expected = match error.code() {
+    pub(crate) fn from_custom_script(error: &ErrorReply<'_>) -> Self {
+        let details = &*error.details;
+        let expected = match &*error.code {
             "READONLY" => "You can't write against a read only",
             "TRYAGAIN" => "Multiple keys request during rehashing",
             "LOADING" => "is loading the dataset in memory",
@@ -247,7 +244,7 @@ impl StoreError {
             "NOSCRIPT" => "No matching script",
             _ => "READONLY You can't write against a read only",
         };
-        let is_servers = match error.code() {
+        let is_servers = match &*error.code {
             "MOVED" | "ASK" => is_redirection(details),
             "CLUSTERDOWN" => details.contains(expected) || details.contains("luster is down"),
             _ => details.contains(expected),
@@ -276,6 +273,24 @@ impl StoreError {
             _ => ErrorKind::Connect,
         };
         Self::new(kind, error.to_string())
+    }
+}
+
+/// An error as the server writes it: a code, and what there is to say.
+#[derive(Debug)]
+pub(crate) struct ErrorReply<'l> {
+    pub(crate) code: Cow<'l, str>,
+    pub(crate) details: Cow<'l, str>,
+}
+
+impl<'l> ErrorReply<'l> {
+    pub(crate) fn new(line: &'l [u8]) -> Self {
+        let space = line.iter().position(|byte| *byte == b' ');
+        let (code, details) = line.split_at(space.unwrap_or(line.len()));
+        Self {
+            code: String::from_utf8_lossy(code),
+            details: String::from_utf8_lossy(details.get(1..).unwrap_or_default()),
+        }
     }
 }
 
@@ -314,16 +329,12 @@ fn in_script(details: &str) -> ErrorKind {
 
 #[cfg(test)]
 mod tests {
-    use redis::{ErrorKind as Client, RedisError, Value};
+    use redis::Value;
 
     use super::*;
 
-    /// An error as the server writes it.
-    fn server(line: &str) -> ServerError {
-        match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
-            Ok(Value::ServerError(error)) => error,
-            other => panic!("{other:?}"),
-        }
+    fn server(line: &str) -> ErrorReply<'_> {
+        ErrorReply::new(line.as_bytes())
     }
 
     #[test]
@@ -384,7 +395,11 @@ mod tests {
             "READONLY x",
             "ERR x",
         ] {
-            let error: RedisError = server(line).into();
+            let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
+            let Ok(Value::ServerError(error)) = reply else {
+                panic!("{reply:?}");
+            };
+            let error: RedisError = error.into();
             assert!(
                 matches!(error.kind(), Client::Server(_) | Client::Extension),
                 "{line}"

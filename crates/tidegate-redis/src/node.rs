@@ -11,7 +11,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::breaker::{Asked, Breaker, Change, Failure, Verdict};
 use crate::connector::Connector;
 use crate::error::{ErrorKind, StoreError};
-use crate::lane::{Answer, Lane, Question, Traffic};
+use crate::lane::{Lane, Traffic};
+use crate::question::Question;
 
 /// A server, or, without lanes, the lack of one.
 pub(crate) struct Node {
@@ -37,6 +38,8 @@ pub(crate) struct Wiring {
     /// How many replicas must have a charge, and how long to wait for them.
     pub(crate) replica_acks: u32,
     pub(crate) timeout: Duration,
+    /// Whether the keys of a call must be in one slot.
+    pub(crate) is_cluster: bool,
     pub(crate) traffic: Arc<Traffic>,
 }
 
@@ -83,13 +86,13 @@ impl Node {
     }
 
     /// Puts a question once. `asking` is for keys that are on their way to this node.
-    pub(crate) async fn attempt(
+    pub(crate) async fn attempt<Q: Question>(
         &self,
-        question: &Arc<Question>,
+        question: &Arc<Q>,
         asking: bool,
         deadline: Instant,
-    ) -> Result<Answer, StoreError> {
-        let Some(lane) = self.lane(question) else {
+    ) -> Result<Q::Answer, StoreError> {
+        let Some(lane) = self.lane(question.keys()) else {
             return Err(self.why().clone().unwrap_or_else(|| {
                 let detail = "no server has the slot of these keys";
                 StoreError::new(ErrorKind::ClusterDown, detail)
@@ -97,8 +100,11 @@ impl Node {
         };
         match timeout_at(deadline, lane.ask(question, asking, deadline)?).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(StoreError::new(ErrorKind::Other, "the runtime is ending")),
-            Err(_) => {
+            Ok(Err(_)) if Instant::now() < deadline => {
+                Err(StoreError::new(ErrorKind::Other, "the runtime is ending"))
+            }
+            // The lane has left it out, or nobody has answered.
+            Ok(Err(_)) | Err(_) => {
                 let detail = format!("no answer within {:?}", self.timeout);
                 Err(StoreError::new(ErrorKind::Timeout, detail))
             }
@@ -115,12 +121,9 @@ impl Node {
     }
 
     /// Questions about one key share a lane, so that those alike can travel together.
-    fn lane(&self, question: &Question) -> Option<&Lane> {
+    fn lane(&self, keys: &[String]) -> Option<&Lane> {
         let lanes = self.lanes.len() as u64;
-        let index = self
-            .random
-            .hash_one(question.keys().last())
-            .checked_rem(lanes)?;
+        let index = self.random.hash_one(keys.last()).checked_rem(lanes)?;
         self.lanes.get(usize::try_from(index).ok()?)
     }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use redis::Value;
+use tidegate::algorithm::State;
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep};
 
@@ -15,9 +16,10 @@ use crate::breaker::{Change, Failure};
 use crate::call::{Call, Prepared, marker, refund_arguments, stored_keys};
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
-use crate::lane::{Answer, Question, Traffic};
+use crate::lane::Traffic;
 use crate::node::{Node, Permit, Wiring, jitter};
 use crate::options::RedisOptions;
+use crate::question::{Command, Flush, Question};
 use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
 use crate::servers::Servers;
@@ -93,6 +95,7 @@ impl RedisStore {
             connections: options.connections,
             replica_acks: options.replica_acks,
             timeout: options.timeout,
+            is_cluster: false,
             traffic: Arc::clone(&traffic),
         };
         let servers = Servers::new(url, options.certificates, wiring);
@@ -165,10 +168,7 @@ impl RedisStore {
     ) -> Result<Decision, StoreError> {
         let (scripts, prefix) = (&self.0.scripts, &self.0.prefix);
         let call = Call::new(prepared, scripts, prefix, keys, cost, charge);
-        match self.run(Question::Check(call)).await? {
-            Answer::Decision(decision) => Ok(decision),
-            Answer::Value(_) => Err(StoreError::new(ErrorKind::Script, "no decision")),
-        }
+        self.run(call).await
     }
 
     /// Gives back what a decision about these keys has charged, once.
@@ -193,15 +193,15 @@ impl RedisStore {
 
     /// Forgets keys. Says how many there were.
     pub(crate) async fn delete(&self, keys: Vec<String>) -> Result<usize, StoreError> {
-        match self.run(Question::Delete(keys)).await? {
-            Answer::Value(Value::Int(count)) => Ok(usize::try_from(count).unwrap_or(0)),
+        match self.run(Command::Delete(keys)).await? {
+            Value::Int(count) => Ok(usize::try_from(count).unwrap_or(0)),
             _ => Err(StoreError::new(ErrorKind::Other, "DEL answers no number")),
         }
     }
 
     /// Has a script compiled and kept.
     pub(crate) async fn load(&self, script: &Arc<Script>) -> Result<(), StoreError> {
-        let question = Question::Load(Arc::clone(script));
+        let question = Command::Load(Arc::clone(script));
         self.run(question).await.map(|_| ())
     }
 
@@ -209,9 +209,9 @@ impl RedisStore {
     /// answer within the deadline, does not know of anything. That is not an error, nor
     /// held against the store: no limit needs it.
     pub(crate) async fn eviction_warning(&self) -> Option<String> {
-        let question = Arc::new(Question::Memory);
+        let question = Arc::new(Command::Memory);
         let deadline = Instant::now() + self.0.timeout;
-        drop(self.0.servers.of(&question, deadline).await);
+        drop(self.0.servers.of(&[], deadline).await);
         for node in self.0.servers.all() {
             if node.is_open() {
                 continue;
@@ -220,7 +220,7 @@ impl RedisStore {
             let asked = node.attempt(&question, false, deadline).await;
             let error = asked.as_ref().err().map(StoreError::kind);
             self.heard(!error.is_some_and(ErrorKind::speaks_of_the_store));
-            let Ok(Answer::Value(info)) = asked else {
+            let Ok(info) = asked else {
                 continue;
             };
             let info: Option<String> = redis::from_redis_value(info).ok();
@@ -244,33 +244,24 @@ impl RedisStore {
         keys: Vec<String>,
         arguments: Vec<Vec<u8>>,
     ) -> Result<Value, StoreError> {
-        let question = Question::Script {
+        let command = Command::Script {
             script,
             keys,
             arguments,
-            is_acknowledged: true,
         };
-        value(self.run(question).await?)
+        self.run(command).await
     }
 
-    /// Runs a script that may take so long, or the timeout where that is longer. It is not
-    /// asked for again here, and need not be known to replicas: whoever tells the store
-    /// something tells it again when that has failed.
-    pub(crate) async fn told(
+    /// Tells the store what was admitted of a key, which may take so long, or the timeout
+    /// where that is longer. It is not asked for again here, and need not be known to
+    /// replicas: a node tells again what it could not tell.
+    pub(crate) async fn tell(
         &self,
-        script: Arc<Script>,
-        keys: Vec<String>,
-        arguments: Vec<Vec<u8>>,
+        flush: Flush,
         within: Duration,
-    ) -> Result<Value, StoreError> {
-        let question = Question::Script {
-            script,
-            keys,
-            arguments,
-            is_acknowledged: false,
-        };
+    ) -> Result<(u64, State), StoreError> {
         let within = within.max(self.0.timeout);
-        value(self.run_within(question, within, false).await?)
+        self.run_within(flush, within, false).await
     }
 
     /// The script for a task on one level.
@@ -294,16 +285,16 @@ impl RedisStore {
 
     /// Puts a question, within the deadline, again where that is safe and may help; or
     /// not at all while the server for it keeps failing.
-    async fn run(&self, question: Question) -> Result<Answer, StoreError> {
+    async fn run<Q: Question>(&self, question: Q) -> Result<Q::Answer, StoreError> {
         self.run_within(question, self.0.timeout, true).await
     }
 
-    async fn run_within(
+    async fn run_within<Q: Question>(
         &self,
-        question: Question,
+        question: Q,
         within: Duration,
         is_retried: bool,
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<Q::Answer, StoreError> {
         let inner = &self.0;
         let deadline = Instant::now() + within;
         let question = Arc::new(question);
@@ -315,7 +306,7 @@ impl RedisStore {
         let error = loop {
             let (node, asking) = match next.take() {
                 Some(next) => next,
-                None => (inner.servers.of(&question, deadline).await, false),
+                None => (inner.servers.of(question.keys(), deadline).await, false),
             };
             // Asked again, it needs no other leave.
             let kept = permit.take().filter(|it| Arc::ptr_eq(&it.node, &node));
@@ -424,13 +415,6 @@ impl RedisStore {
             tracing::warn!(store = inner.name, error = %error.redacted(), "the store has not answered: on_error decides");
         }
         error
-    }
-}
-
-fn value(answer: Answer) -> Result<Value, StoreError> {
-    match answer {
-        Answer::Value(value) => Ok(value),
-        Answer::Decision(_) => Err(StoreError::new(ErrorKind::Script, "no value")),
     }
 }
 

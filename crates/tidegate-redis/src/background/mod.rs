@@ -25,8 +25,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::call::Numbers;
 use crate::count;
-use crate::error::{ErrorKind, StoreError};
+use crate::error::StoreError;
 use crate::local;
+use crate::question::Flush;
 use crate::script::Task;
 use crate::store::RedisStore;
 pub(crate) use sender::Sender;
@@ -238,8 +239,13 @@ impl Flight {
         let inner = &self.inner;
         let sent = inner.start.elapsed();
         let Outgoing { key, parcel, .. } = &self.outgoing;
-        let told = inner.store.tell(key, parcel.limit, parcel.arguments());
-        let heard = told.await?;
+        let flush = Flush {
+            script: inner.store.known_script(Task::Flush, &parcel.limit),
+            key: [key.clone()],
+            argument: parcel.argument(),
+            limit: parcel.limit,
+        };
+        let heard = inner.store.tell(flush, PATIENCE).await?;
         let now = inner.start.elapsed();
         inner.table.arrived(&self.outgoing, sent, now, heard);
         self.has_arrived = true;
@@ -252,24 +258,6 @@ impl Drop for Flight {
         if !self.has_arrived {
             self.inner.table.failed(&self.outgoing);
         }
-    }
-}
-
-impl RedisStore {
-    /// Tells the store what was admitted of a key: the time there, and what it has come
-    /// to.
-    async fn tell(
-        &self,
-        key: &str,
-        limit: tidegate::Limit,
-        arguments: Vec<Vec<u8>>,
-    ) -> Result<(u64, State), StoreError> {
-        let script = self.known_script(Task::Flush, &limit);
-        let keys = vec![key.to_owned()];
-        let reply = self.told(script, keys, arguments, PATIENCE).await?;
-        let reply: Option<Vec<i64>> = redis::from_redis_value(reply).ok();
-        let heard = reply.and_then(|reply| heard(&limit, &reply));
-        heard.ok_or_else(|| StoreError::new(ErrorKind::Script, "no count"))
     }
 }
 

@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+use smallvec::{SmallVec, smallvec};
 use tidegate::algorithm::{Counter, SlidingLogState, Span, State, TokenBucket};
 use tidegate::{Align, Cost, Kind, Limit};
 
@@ -105,13 +106,13 @@ impl Unsent {
 
 impl Parcel {
     /// What the script is given.
-    pub(crate) fn arguments(&self) -> Vec<Vec<u8>> {
-        let limit = pack(&self.limit, Cost::ONE).unwrap_or_default();
-        let numbers = match (self.unsent.own, self.limit.kind()) {
+    pub(crate) fn argument(&self) -> Vec<u8> {
+        let mut argument = pack(&self.limit, Cost::ONE).unwrap_or_default();
+        let numbers: SmallVec<[u64; 8]> = match (self.unsent.own, self.limit.kind()) {
             (State::TokenBucket(own), Kind::TokenBucket(bucket)) => {
                 let price = span(bucket, parts_of(bucket, self.unsent.cost));
                 let kept = u64::try_from(KEPT.as_micros()).unwrap_or(0);
-                vec![
+                smallvec![
                     self.unsent.cost,
                     price.us,
                     price.parts.into(),
@@ -122,17 +123,21 @@ impl Parcel {
                 ]
             }
             (State::FixedWindow(own), _) => {
-                vec![own.count.into(), own.left_us, self.is_opened_here.into()]
+                smallvec![own.count.into(), own.left_us, self.is_opened_here.into()]
             }
             (State::SlidingWindow(own), _) => {
                 let cost = u64::from(own.cur) + u64::from(own.prev);
-                vec![cost, own.prev.into(), self.elapsed_us(own.elapsed_us)]
+                smallvec![cost, own.prev.into(), self.elapsed_us(own.elapsed_us)]
             }
-            (State::SlidingLog(own), _) => vec![own.used.into()],
-            (State::TokenBucket(_) | State::Block(_), _) => vec![0],
+            (State::SlidingLog(own), _) => smallvec![own.used.into()],
+            _ => smallvec![0],
         };
-        let numbers = numbers.into_iter().map(|it| it.to_string().into_bytes());
-        std::iter::once(limit).chain(numbers).collect()
+        for number in numbers {
+            // More than Lua can count exactly makes no difference.
+            let bytes = number.min(1 << 53).to_le_bytes();
+            argument.extend_from_slice(&bytes[..7]);
+        }
+        argument
     }
 
     /// What a key comes to when it gets there, from what the store had of it.

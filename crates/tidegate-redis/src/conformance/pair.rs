@@ -8,7 +8,7 @@ use redis::{FromRedisValue, RedisResult, Value};
 use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryStore, Receipt};
 use tokio::runtime::Runtime;
 
-use crate::call::{decisions, marker, pack, refund_arguments};
+use crate::call::{argument, decisions, marker, refund_arguments};
 use crate::script::{Scripts, Task, Time};
 use crate::server::Server;
 use crate::store::RedisStore;
@@ -224,11 +224,17 @@ impl Pair {
             Charge::Always => Task::CheckCounting,
             _ => Task::Check,
         };
-        let numbers = [asked.to_string(), cost.get().to_string()];
-        let mut arguments: Vec<Vec<u8>> = numbers.map(String::into_bytes).into();
-        arguments.extend(self.limits.iter().filter_map(|limit| pack(limit, cost)));
+        let asked = u32::try_from(asked).expect("a few");
+        let arguments = vec![argument(&self.limits, cost, asked)];
         let reply = self.run(task, arguments)?;
-        Ok(Vec::<i64>::from_redis_value(reply)?)
+        let reply = Vec::<u8>::from_redis_value(reply)?;
+        Ok(self.numbers(task, &reply))
+    }
+
+    /// The numbers of a script's reply.
+    pub(super) fn numbers(&self, task: Task, reply: &[u8]) -> Vec<i64> {
+        let numbers = self.scripts.get(task, &self.limits).numbers(reply);
+        numbers.expect("a reply of the script").into_vec()
     }
 
     pub(super) fn run(&mut self, task: Task, arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
