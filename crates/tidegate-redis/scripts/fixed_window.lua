@@ -51,15 +51,15 @@ end
 
 --@decide-counting
 if asked > 0 then
-  local over = used@ > 0 and cost > limit@ - used@
+  -- Refused and counted all the same, up to full. A refusal opens no window.
+  local added = admitted == 0 and used@ > 0 and used@ < limit@ and cost > limit@ - used@
   if admitted > 0 then
     if used@ == 0 then left@ = epoch@ == 1 and window@ - now % window@ or window@ end
     used@ = math.min(used@ + cost, 4294967295)
-  elseif over then
-    -- Refused and counted all the same, up to full. A refusal opens no window.
-    used@ = math.max(used@, limit@)
+  elseif added then
+    used@ = limit@
   end
-  if admitted > 0 or over or outdated@ then
+  if admitted > 0 or added or outdated@ then
     --+write
   end
 end

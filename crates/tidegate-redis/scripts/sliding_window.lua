@@ -82,14 +82,15 @@ end
 --@decide-counting
 if asked > 0 then
   local room = limit@ - used@ - cost
-  local over = room < 0 or product_above(before@, window@ - elapsed@, room, window@)
+  -- Refused and counted all the same, up to full.
+  local added = admitted == 0 and used@ < limit@
+    and (room < 0 or product_above(before@, window@ - elapsed@, room, window@))
   if admitted > 0 then
     used@ = math.min(used@ + cost, 4294967295)
-  elseif over then
-    -- Refused and counted all the same, up to full.
-    used@ = math.min(used@ + cost, math.max(limit@, used@))
+  elseif added then
+    used@ = math.min(used@ + cost, limit@)
   end
-  if admitted > 0 or over or outdated@ then
+  if admitted > 0 or added or outdated@ then
     --+write
   end
 end

@@ -108,14 +108,15 @@ end
 if asked > 0 then
   local us, parts = us@ + price_us@, parts@ + price_parts@
   if parts >= per_us@ then us, parts = us + 1, parts - per_us@ end
-  local over = us > size_us@ or us == size_us@ and parts > size_parts@
+  -- Refused and counted all the same, up to full.
+  local added = admitted == 0 and (us > size_us@ or us == size_us@ and parts > size_parts@)
+    and (us@ < size_us@ or us@ == size_us@ and parts@ < size_parts@)
   if admitted > 0 then
     us@, parts@ = us, parts
-  elseif over and (us@ < size_us@ or us@ == size_us@ and parts@ < size_parts@) then
-    -- Refused and counted all the same, up to full.
+  elseif added then
     us@, parts@ = size_us@, size_parts@
   end
-  if admitted > 0 or over or outdated@ then
+  if admitted > 0 or added or outdated@ then
     --+write
   end
 end
