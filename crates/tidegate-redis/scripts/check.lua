@@ -3,10 +3,10 @@
 -- places marked below, with its number for every at-sign.
 --
 -- KEYS   one key a level, in the policy's order (levels that block have none)
--- ARGV   [1] how many identical checks ask (0 is a look), [2] the cost of one,
---        [3] and on: each level's limit, packed
--- reply  the time, how many of the checks are admitted, then each level's numbers as
---        they stood before any of them was charged
+-- ARGV   [1] packed: how many identical checks ask (0 is a look), the cost of one, then
+--        each level's limit
+-- reply  packed: the time, how many of the checks are admitted, then each level's numbers
+--        as they stood before any of them was charged; or an error
 --
 -- Functions are only made where they are seldom needed: making one costs as much as a
 -- call.
@@ -14,24 +14,18 @@
 -- Times are handed to Redis as text made with %d: it would format a number with 17
 -- digits, which takes longer than all the arithmetic here.
 --
--- Invariant: every key is read, and every error raised, before the first write; a
--- write expires its key at the moment it is as good as new.
+-- Invariant: every key is read, and every error found, before the first write; a write
+-- expires its key at the moment it is as good as new.
 
-local asked, cost = ARGV[1] + 0, ARGV[2] + 0
 --+time
+local failed
 --+once
+local argument = ARGV[1]
+--+limits
 --+read
-
--- How many fit: all of them, or none, or somewhere between.
-local admitted, most, count = 0, asked, asked
-while admitted < most do
-  local fits = true
-  --+fits
-  if fits then admitted = count else most = count - 1 end
-  if admitted == most then break end
-  count = admitted + math.ceil((most - admitted) / 2)
-end
-
---+reply
+if failed then return {err = failed} end
+--+admit
+--+judge
+local reply = --+pack
 --+decide
 return reply

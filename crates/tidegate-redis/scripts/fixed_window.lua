@@ -2,13 +2,18 @@
 -- State 2, 31 bytes: era (when the window was opened), last, left of the window, count,
 -- window.
 
+--@limit
+limit@, window@, epoch@ = I4I6B
+
+--@numbers
+used@, left@, era@ = I4I6I7
+
 --@read
-local limit@, window@, epoch@ = struct.unpack('<I4I6B', @argument)
 --+state
 
 --@state
 local used@, left@, era@, outdated@ = 0, 0, now, false
-local state@ = redis.call('GET', @key)
+local state@ = redis.pcall('GET', @key)
 if state@ and #state@ == 31 then
   local kind, era, last, left, used, old = struct.unpack('<BI7I7I6I4I6', state@)
   if kind ~= 2 then
@@ -36,7 +41,6 @@ end
 if fits then fits = cost * count <= limit@ - used@ end
 
 --@decide
-reply[@+1], reply[@+2], reply[@+3] = used@, left@, era@
 if admitted > 0 or outdated@ and asked > 0 then
   if admitted > 0 then
     if used@ == 0 then left@ = epoch@ == 1 and window@ - now % window@ or window@ end
@@ -46,17 +50,16 @@ if admitted > 0 or outdated@ and asked > 0 then
 end
 
 --@decide-counting
-reply[@+1], reply[@+2], reply[@+3] = used@, left@, era@
 if asked > 0 then
-  local over = used@ > 0 and cost > limit@ - used@
+  -- Refused and counted all the same, up to full. A refusal opens no window.
+  local added = admitted == 0 and used@ > 0 and used@ < limit@ and cost > limit@ - used@
   if admitted > 0 then
     if used@ == 0 then left@ = epoch@ == 1 and window@ - now % window@ or window@ end
     used@ = math.min(used@ + cost, 4294967295)
-  elseif over then
-    -- Refused and counted all the same, up to full. A refusal opens no window.
-    used@ = math.max(used@, limit@)
+  elseif added then
+    used@ = limit@
   end
-  if admitted > 0 or over or outdated@ then
+  if admitted > 0 or added or outdated@ then
     --+write
   end
 end
@@ -65,27 +68,31 @@ end
 redis.call('SET', @key, struct.pack('<BI7I7I6I4I6', 2, era@, now, left@, used@, window@),
   'PXAT', string.format('%d', (now + left@ + 999) / 1000))
 
+--@told
+cost, own_left, opened = I7I7I7
+
 --@flush
--- ARGV   [3] what is left of the node's window, [4] whether the node has opened it (1) or
---        heard of it (0)
+-- What is left of the node's window, and whether the node has opened it (1) or heard of
+-- it (0).
 if cost > 0 then
   if epoch@ == 1 then
     if used@ == 0 then left@ = window@ - now % window@ end
-  elseif used@ == 0 or ARGV[4] == '1' then
+  elseif used@ == 0 or opened == 1 then
     -- Of two windows, the later end.
-    left@ = math.max(1, left@, math.min(ARGV[3] + 0, window@))
+    left@ = math.max(1, left@, math.min(own_left, window@))
   end
   used@ = math.min(used@ + cost, 4294967295)
 end
 if cost > 0 or outdated@ then
   --+write
 end
-reply[@+1], reply[@+2], reply[@+3] = used@, left@, era@
 
---@refund
+--@refund-read
 local _, window@ = struct.unpack('<I4I6B', @argument)
 --+state
-if used@ > 0 and decided_at <= now and not outdated@ and era@ == @mark + 0 then
+
+--@refund
+if used@ > 0 and not outdated@ and era@ == @mark + 0 then
   if used@ > cost then
     used@ = used@ - cost
     --+write

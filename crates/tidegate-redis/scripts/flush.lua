@@ -1,15 +1,27 @@
--- What a node has admitted on its own, told afterwards: counted whether it fits or not.
+-- What nodes have admitted on their own, told afterwards: counted whether it fits or not.
 -- What is above the limit stays counted, or the excess would come again.
 --
--- KEYS   [1] the key
--- ARGV   [1] the limit, packed, [2] what the node has admitted (0 is a look), then what
---        the algorithm's section says
--- reply  the time, 0, and the level's numbers as they stand after it
+-- KEYS   any number of keys
+-- ARGV   one for each key, packed: the limit, what the node has admitted (0 is a look),
+--        then what the algorithm's section says
+-- reply  a list: for each key the time, 0, and the level's numbers as they stand after
+--        it, packed; or an error, which is that key's own
 
-local cost, admitted = ARGV[2] + 0, 0
 --+time
+local failed
 --+once
---+read
---+reply
---+flush
-return reply
+local replies = {}
+for number = 1, #KEYS do
+  local argument = ARGV[number]
+  --+limits
+  local first, admitted = number - 1, 0
+  failed = nil
+  --+read
+  if failed then
+    replies[number] = {err = failed}
+  else
+    --+flush
+    replies[number] = --+pack
+  end
+end
+return replies

@@ -63,7 +63,11 @@ end
 
 -- The log now.
 local function log_read(key, now, window)
-  local state = redis.call('GETRANGE', key, '0', '199')
+  local state = redis.pcall('GETRANGE', key, '0', '199')
+  if type(state) == 'table' then
+    failed = state.err
+    return
+  end
   local kind, last, old, shift, newest, total = string.byte(state), 0, 0, 0, 0, 0
   local first, head, length, room, before, _
   local format, size, span, wrap = '<I6I3', 9, 281474976710656, 16777216
@@ -86,17 +90,20 @@ local function log_read(key, now, window)
     room = length
     if length % 1 > 0 or old > 31622400000000 then
       --+junk
+      return
     end
     newest, total = struct.unpack(format, state, #state - size + 1)
     newest = last + shift - (last + shift - newest) % span
   else
     --+other
+    if failed then return end
   end
   if newest + old - shift <= now then
     -- With a place for all that a write fills in: a table that grows is made anew.
     return {
       key = key, raw = now, shift = 0, length = 0, before = 0, newest = 0, total = 0,
-      used = 0, window = window, format = false, size = 0, span = 0, wrap = 0, first = 0,
+      used = 0, window = window, reset = 0, retry = 0, format = false, size = 0, span = 0,
+      wrap = 0, first = 0,
       head = 0, room = 0, base = 0, all = false, ring = false, wide = false,
     }
   end
@@ -105,7 +112,7 @@ local function log_read(key, now, window)
     newest = newest, total = total, used = 0, window = window, format = format, size = size,
     span = span, wrap = wrap, first = first, head = head, room = room, base = last + shift,
     all = kind ~= 7 and state, ring = kind == 7, wide = kind == 6,
-    outdated = now < last or old ~= window, oldest = 0, oldest_cost = 0,
+    outdated = now < last or old ~= window, oldest = 0, oldest_cost = 0, reset = 0, retry = 0,
   }
   if now < last then log.shift = shift + last - now else log.raw = now + shift end
   local when, with = log_record(log, 0)
@@ -210,9 +217,12 @@ local function log_write(log, now, limit, cost)
   log_put(log, now, records, cost > 0 and struct.pack(format, log.raw, log.total) or '')
 end
 
--- Until the event is gone that makes room for one more of this cost.
-local function log_retry(log, limit, cost)
-  local excess = log.used - (limit - cost)
+-- Until the event is gone that makes room for one more of this cost, after so much has
+-- been added.
+local function log_retry(log, limit, cost, added)
+  local excess = log.used + added - (limit - cost)
+  -- Even what is added now has to go.
+  if excess > log.used then return log.window end
   local when = log.oldest
   if not when or log.oldest_cost < excess then
     when = log_record(log, math.min(log_search(log, nil, excess), log.length - 1))
@@ -220,58 +230,75 @@ local function log_retry(log, limit, cost)
   return when + log.window - log.raw
 end
 
+--@limit
+limit@, window@ = I4I6
+
+--@numbers
+log@.used, log@.reset, log@.retry, log@.raw = I4I7I7I7
+
 --@read
-local limit@, window@ = struct.unpack('<I4I6', @argument)
 local log@ = log_read(@key, now, window@)
 
 --@fits
 if fits then fits = cost * count <= limit@ - log@.used end
 
---@decide
+--@judge
 do
-  local reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
-  reply[@+1], reply[@+2], reply[@+4] = log@.used, reset, log@.raw
-  if admitted > 0 then
-    log_write(log@, now, limit@, cost * admitted)
-  elseif asked > 0 and log@.outdated then
-    log_write(log@, now, limit@, 0)
-  end
-  local refused = cost <= limit@ and log@.used > limit@ - cost
-  reply[@+3] = refused and (asked == 0 or admitted < asked) and log_retry(log@, limit@, cost) or 0
+  local added = cost * admitted
+  local refused = cost <= limit@ and log@.used + added > limit@ - cost
+  log@.reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
+  log@.retry = refused and (asked == 0 or admitted < asked)
+    and log_retry(log@, limit@, cost, added) or 0
+end
+
+--@decide
+if admitted > 0 then
+  log_write(log@, now, limit@, cost * admitted)
+elseif asked > 0 and log@.outdated then
+  log_write(log@, now, limit@, 0)
+end
+
+--@judge-counting
+do
+  local over = log@.used > limit@ - cost
+  -- Refused and counted all the same, up to full.
+  log@.added = asked > 0 and admitted == 0 and over
+    and math.min(cost, math.max(0, limit@ - log@.used)) or 0
+  log@.reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
+  log@.retry = cost <= limit@ and over and admitted == 0
+    and log_retry(log@, limit@, cost, log@.added) or 0
 end
 
 --@decide-counting
-do
-  local reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
-  reply[@+1], reply[@+2], reply[@+4] = log@.used, reset, log@.raw
-  local over = log@.used > limit@ - cost
-  if admitted > 0 then
-    log_write(log@, now, limit@, cost)
-  elseif asked > 0 then
-    -- Refused and counted all the same, up to full.
-    local added = over and math.min(cost, math.max(0, limit@ - log@.used)) or 0
-    if added > 0 or log@.outdated then log_write(log@, now, limit@, added) end
-  end
-  local refused = cost <= limit@ and over
-  reply[@+3] = refused and admitted == 0 and log_retry(log@, limit@, cost) or 0
+if admitted > 0 then
+  log_write(log@, now, limit@, cost)
+elseif log@.added > 0 or asked > 0 and log@.outdated then
+  log_write(log@, now, limit@, log@.added)
 end
+
+--@told
+cost = I7
 
 --@flush
 do
   -- Totals are three bytes long.
   local added = math.max(0, math.min(cost, 16000000 - log@.used))
   if added > 0 or log@.outdated then log_write(log@, now, limit@, added) end
-  local reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
-  local retry = log@.used >= limit@ and log_retry(log@, limit@, 1) or 0
-  reply[@+1], reply[@+2], reply[@+3], reply[@+4] = log@.used, reset, retry, log@.raw
+  log@.reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
+  log@.retry = log@.used >= limit@ and log_retry(log@, limit@, 1, 0) or 0
+end
+
+--@refund-read
+local log@
+do
+  local _, window = struct.unpack('<I4I6', @argument)
+  log@ = log_read(@key, now, window)
 end
 
 --@refund
 do
-  local _, window = struct.unpack('<I4I6', @argument)
-  local log = log_read(@key, now, window)
-  local mark = @mark + 0
-  local index = decided_at <= now and not log.outdated and log.length > 0
+  local log, mark = log@, @mark + 0
+  local index = not log.outdated and log.length > 0
     and log_search(log, mark - 1) or log.length
   local when, total, before = nil, 0, log.before
   if index < log.length then when, total = log_record(log, index) end

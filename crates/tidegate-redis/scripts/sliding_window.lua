@@ -15,13 +15,18 @@ local function product_above(a, x, b, y)
   return left_low % 8388608 > right_low % 8388608
 end
 
+--@limit
+limit@, window@ = I4I6
+
+--@numbers
+before@, used@, elapsed@, era@ = I4I4I6I7
+
 --@read
-local limit@, window@ = struct.unpack('<I4I6', @argument)
 --+state
 
 --@state
 local before@, used@, elapsed@, era@, old_era@, outdated@ = 0, 0, now % window@, now, 0, false
-local state@ = redis.call('GET', @key)
+local state@ = redis.pcall('GET', @key)
 if state@ and #state@ == 42 then
   local kind, era, old_era, last, before, used, elapsed, old =
     struct.unpack('<BI7I7I7I4I4I6I6', state@)
@@ -65,29 +70,27 @@ if fits then
     or not product_above(before@, window@ - elapsed@, room, window@))
 end
 
---@decide
+--@judge
 if used@ == 0 then era@ = now end
-reply[@+1], reply[@+2], reply[@+3], reply[@+4] =
-  before@, used@, elapsed@, era@
+
+--@decide
 if admitted > 0 or outdated@ and asked > 0 then
   used@ = math.min(used@ + cost * admitted, 4294967295)
   --+write
 end
 
 --@decide-counting
-if used@ == 0 then era@ = now end
-reply[@+1], reply[@+2], reply[@+3], reply[@+4] =
-  before@, used@, elapsed@, era@
 if asked > 0 then
   local room = limit@ - used@ - cost
-  local over = room < 0 or product_above(before@, window@ - elapsed@, room, window@)
+  -- Refused and counted all the same, up to full.
+  local added = admitted == 0 and used@ < limit@
+    and (room < 0 or product_above(before@, window@ - elapsed@, room, window@))
   if admitted > 0 then
     used@ = math.min(used@ + cost, 4294967295)
-  elseif over then
-    -- Refused and counted all the same, up to full.
-    used@ = math.min(used@ + cost, math.max(limit@, used@))
+  elseif added then
+    used@ = math.min(used@ + cost, limit@)
   end
-  if admitted > 0 or over or outdated@ then
+  if admitted > 0 or added or outdated@ then
     --+write
   end
 end
@@ -98,29 +101,31 @@ redis.call('SET', @key,
   struct.pack('<BI7I7I7I4I4I6I6', 3, era@, old_era@, now, before@, used@, elapsed@, window@),
   'PXAT', string.format('%d', (now + reset + 999) / 1000))
 
+--@told
+cost, last, own_elapsed = I7I7I7
+
 --@flush
--- ARGV   [3] how much of it in the node's last window, [4] how much of its window has
---        elapsed
+-- How much of it in the node's last window, and how much of its window has elapsed.
 if used@ == 0 then era@ = now end
 if cost > 0 then
-  local last = ARGV[3] + 0
   local this = cost - last
   -- An edge has passed on the way.
-  if ARGV[4] - elapsed@ > window@ / 2 then last, this = this, 0 end
+  if own_elapsed - elapsed@ > window@ / 2 then last, this = this, 0 end
   before@ = math.min(before@ + last, 1073741823)
   used@ = math.min(used@ + this, 1073741823)
 end
 if cost > 0 or outdated@ then
   --+write
 end
-reply[@+1], reply[@+2], reply[@+3], reply[@+4] = before@, used@, elapsed@, era@
 
---@refund
+--@refund-read
 local _, window@ = struct.unpack('<I4I6', @argument)
 --+state
+
+--@refund
 do
   local mark = @mark + 0
-  if decided_at <= now and not outdated@ then
+  if not outdated@ then
     local this, last = used@ > 0 and era@ == mark, before@ > 0 and old_era@ == mark
     if this then
       used@ = math.max(0, used@ - cost)

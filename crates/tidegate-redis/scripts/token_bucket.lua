@@ -1,14 +1,18 @@
 -- The debt of a bucket as time to drain: whole microseconds, and parts of one.
 -- State 1, 36 bytes: era, last, debt, its parts, parts per microsecond, parts per token.
 
+--@limit
+price_us@, price_parts@, size_us@, size_parts@, per_us@, token@ = I7I4I7I4I4I6
+
+--@numbers
+us@, parts@, era@ = I7I4I7
+
 --@read
-local price_us@, price_parts@, size_us@, size_parts@, per_us@, token@ =
-  struct.unpack('<I7I4I7I4I4I6', @argument)
 --+state
 
 --@state
 local us@, parts@, era@, outdated@ = 0, 0, now, false
-local state@ = redis.call('GET', @key)
+local state@ = redis.pcall('GET', @key)
 if state@ and #state@ == 36 then
   local kind, era, last, us, parts, old_per_us, old_token =
     struct.unpack('<BI7I7I7I4I4I6', state@)
@@ -90,7 +94,6 @@ if fits then
 end
 
 --@decide
-reply[@+1], reply[@+2], reply[@+3] = us@, parts@, era@
 if admitted > 0 or outdated@ and asked > 0 then
   if admitted > 0 then
     local all = price_parts@ * admitted
@@ -102,18 +105,18 @@ if admitted > 0 or outdated@ and asked > 0 then
 end
 
 --@decide-counting
-reply[@+1], reply[@+2], reply[@+3] = us@, parts@, era@
 if asked > 0 then
   local us, parts = us@ + price_us@, parts@ + price_parts@
   if parts >= per_us@ then us, parts = us + 1, parts - per_us@ end
-  local over = us > size_us@ or us == size_us@ and parts > size_parts@
+  -- Refused and counted all the same, up to full.
+  local added = admitted == 0 and (us > size_us@ or us == size_us@ and parts > size_parts@)
+    and (us@ < size_us@ or us@ == size_us@ and parts@ < size_parts@)
   if admitted > 0 then
     us@, parts@ = us, parts
-  elseif over and (us@ < size_us@ or us@ == size_us@ and parts@ < size_parts@) then
-    -- Refused and counted all the same, up to full.
+  elseif added then
     us@, parts@ = size_us@, size_parts@
   end
-  if admitted > 0 or over or outdated@ then
+  if admitted > 0 or added or outdated@ then
     --+write
   end
 end
@@ -124,23 +127,24 @@ redis.call('SET', @key,
   struct.pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
   'PXAT', string.format('%d', (fresh_at + 999) / 1000))
 
+--@told
+cost, all_us, all_parts, own_us, own_parts, full, kept = I7I7I7I7I7I7I7
+
 --@flush
--- ARGV   [3] the price of it all, [4] its parts, [5] the debt it would have left in a
---        bucket of its own by now, [6] its parts, [7] how long the bucket has been full
---        without it, as far as the node knows, [8] how long a full bucket is kept
+-- The price of it all and its parts, the debt it would have left in a bucket of its own
+-- by now and its parts, how long the bucket has been full without it, as far as the node
+-- knows, and how long a full bucket is kept.
 if cost > 0 then
-  local us, parts = us@ + ARGV[3], parts@ + ARGV[4]
+  local us, parts = us@ + all_us, parts@ + all_parts
   if parts >= per_us@ then us, parts = us + 1, parts - per_us@ end
   if us@ == 0 and parts@ == 0 then
     -- It was full for a while: as much of the price has drained since.
-    local full = ARGV[7] + 0
     if state@ and #state@ == 36 and string.byte(state@) == 1 then
       local _, _, last, debt, rest = struct.unpack('<BI7I7I7I4', state@)
       full = now - last - debt - (rest > 0 and 1 or 0)
     end
     us = us - math.max(0, full)
   end
-  local own_us, own_parts = ARGV[5] + 0, ARGV[6] + 0
   if us < own_us or us == own_us and parts < own_parts then us, parts = own_us, own_parts end
   if us >= 3155760000000000 then us, parts = 3155760000000000, 0 end
   us@, parts@ = us, parts
@@ -148,20 +152,20 @@ if cost > 0 then
   -- For a while after that: the next one to tell has to know since when it is full.
   redis.call('SET', @key,
     struct.pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
-    'PXAT', string.format('%d', (fresh_at + ARGV[8] + 999) / 1000))
+    'PXAT', string.format('%d', (fresh_at + kept + 999) / 1000))
 elseif outdated@ then
   --+write
 end
-reply[@+1], reply[@+2], reply[@+3] = us@, parts@, era@
 
---@refund
+--@refund-read
 local price_us@, price_parts@, _, _, per_us@, token@ = struct.unpack('<I7I4I7I4I4I6', @argument)
 --+state
+
+--@refund
 do
   local owed_us, owed_parts = price_us@ - (now - decided_at), price_parts@
   local owed = owed_us > 0 or owed_us == 0 and owed_parts > 0
-  if owed and (us@ > 0 or parts@ > 0) and decided_at <= now and not outdated@
-    and era@ == @mark + 0 then
+  if owed and (us@ > 0 or parts@ > 0) and not outdated@ and era@ == @mark + 0 then
     if us@ < owed_us or us@ == owed_us and parts@ <= owed_parts then
       us@, parts@ = 0, 0
     else

@@ -78,8 +78,9 @@ enum State {
         until: Duration,
         pause: Duration,
     },
-    /// One check is finding out; another may from `until` on.
+    /// One check, asked at `since`, is finding out; another may from `until` on.
     Probing {
+        since: Duration,
         until: Duration,
         pause: Duration,
     },
@@ -114,7 +115,7 @@ impl Failures {
 
 /// What the breaker says to a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Permit {
+pub(crate) enum Verdict {
     /// Ask, and report what came of it.
     Go(Asked),
     /// Do not ask; the next probe goes out after this long.
@@ -130,21 +131,22 @@ pub(crate) enum Change {
 
 impl Breaker {
     /// May a check ask the store at this time?
-    pub(crate) fn ask(&mut self, now: Duration) -> Permit {
-        let go = Permit::Go(Asked {
+    pub(crate) fn ask(&mut self, now: Duration) -> Verdict {
+        let go = Verdict::Go(Asked {
             era: self.era,
             at: now,
         });
         match self.state {
             State::Closed(_) => go,
-            State::Open { until, pause } | State::Probing { until, pause } if now >= until => {
+            State::Open { until, pause } | State::Probing { until, pause, .. } if now >= until => {
                 self.state = State::Probing {
+                    since: now,
                     until: now + PROBE,
                     pause,
                 };
                 go
             }
-            State::Open { until, .. } | State::Probing { until, .. } => Permit::Wait(until - now),
+            State::Open { until, .. } | State::Probing { until, .. } => Verdict::Wait(until - now),
         }
     }
 
@@ -159,6 +161,20 @@ impl Breaker {
             self.next_era();
             Change::Closed
         })
+    }
+
+    /// Nothing came of a question: its caller left, or it was never put. If it was the
+    /// probe, another one may go out at once.
+    pub(crate) fn abandoned(&mut self, asked: Asked) {
+        if let State::Probing { since, pause, .. } = self.state
+            && asked.era == self.era
+            && asked.at == since
+        {
+            self.state = State::Open {
+                until: since,
+                pause,
+            };
+        }
     }
 
     /// The store has not answered. `jitter`, from 0 to 1, spreads the probes of many
@@ -220,8 +236,8 @@ mod tests {
     /// A check that may ask.
     fn asked(breaker: &mut Breaker, now: Duration) -> Asked {
         match breaker.ask(now) {
-            Permit::Go(asked) => asked,
-            Permit::Wait(wait) => panic!("not for another {wait:?}"),
+            Verdict::Go(asked) => asked,
+            Verdict::Wait(wait) => panic!("not for another {wait:?}"),
         }
     }
 
@@ -313,18 +329,33 @@ mod tests {
     #[test]
     fn an_open_one_says_when_it_will_ask_again() {
         let mut breaker = opened();
-        assert_eq!(breaker.ask(30 * MS), Permit::Wait(70 * MS));
-        assert_eq!(breaker.ask(99 * MS), Permit::Wait(MS));
+        assert_eq!(breaker.ask(30 * MS), Verdict::Wait(70 * MS));
+        assert_eq!(breaker.ask(99 * MS), Verdict::Wait(MS));
     }
 
     #[test]
     fn one_probe_goes_out_at_a_time_and_a_lost_one_is_replaced() {
         let mut breaker = opened();
         asked(&mut breaker, 100 * MS);
-        assert_eq!(breaker.ask(100 * MS), Permit::Wait(PROBE));
-        assert_eq!(breaker.ask(1_099 * MS), Permit::Wait(MS));
+        assert_eq!(breaker.ask(100 * MS), Verdict::Wait(PROBE));
+        assert_eq!(breaker.ask(1_099 * MS), Verdict::Wait(MS));
         asked(&mut breaker, 1_100 * MS);
-        assert_eq!(breaker.ask(1_100 * MS), Permit::Wait(PROBE));
+        assert_eq!(breaker.ask(1_100 * MS), Verdict::Wait(PROBE));
+    }
+
+    #[test]
+    fn abandoned_probe_lets_the_next_one_out_at_once() {
+        let mut breaker = opened();
+        let first = asked(&mut breaker, 100 * MS);
+        breaker.abandoned(first);
+        let second = asked(&mut breaker, 101 * MS);
+        assert_eq!(breaker.ask(101 * MS), Verdict::Wait(PROBE));
+        // The first one says nothing about the second.
+        breaker.abandoned(first);
+        assert_eq!(breaker.ask(101 * MS), Verdict::Wait(PROBE));
+        breaker.failed(second, Failure::Answered, 102 * MS, 1.0);
+        breaker.abandoned(second);
+        assert_eq!(breaker.ask(102 * MS), Verdict::Wait(200 * MS));
     }
 
     #[test]
@@ -343,7 +374,7 @@ mod tests {
         let mut now = Duration::ZERO;
         let mut pauses = Vec::new();
         for _ in 0..7 {
-            let Permit::Wait(pause) = breaker.ask(now) else {
+            let Verdict::Wait(pause) = breaker.ask(now) else {
                 panic!("open");
             };
             pauses.push(pause.as_millis());
@@ -362,7 +393,7 @@ mod tests {
             for _ in 0..FAILURES {
                 breaker.failed(check, Failure::Answered, Duration::ZERO, jitter);
             }
-            assert_eq!(breaker.ask(Duration::ZERO), Permit::Wait(pause * MS));
+            assert_eq!(breaker.ask(Duration::ZERO), Verdict::Wait(pause * MS));
         }
     }
 
@@ -387,7 +418,7 @@ mod tests {
             None
         );
         assert_eq!(breaker.succeeded(before), None);
-        assert_eq!(breaker.ask(101 * MS), Permit::Wait(PROBE - MS));
+        assert_eq!(breaker.ask(101 * MS), Verdict::Wait(PROBE - MS));
         assert_eq!(breaker.succeeded(probe), Some(Change::Closed));
         // Nor do they open it again.
         for _ in 0..1_000 {

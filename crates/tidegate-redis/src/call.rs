@@ -64,44 +64,56 @@ pub(crate) fn pack(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
 /// cost is one: nearly all of them.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    one: Shape,
+    one: Form,
     levels: usize,
 }
 
 /// The part of a call that the keys do not change.
 #[derive(Debug, Clone)]
-struct Shape {
-    script: Arc<Script>,
-    limits: Arc<[Limit]>,
-    /// The limits, packed.
-    packed: Arc<[Vec<u8>]>,
+pub(crate) struct Form(Arc<FormParts>);
+
+#[derive(Debug)]
+struct FormParts {
+    /// For one check in a call, and for many.
+    one: Arc<Script>,
+    many: Arc<Script>,
+    limits: Vec<Limit>,
+    /// What a script is given: how many ask, the cost, and the limits.
+    argument: Vec<u8>,
 }
 
-impl Shape {
-    fn new(scripts: &Scripts, task: Task, limits: Arc<[Limit]>, cost: Cost) -> Self {
-        Self {
-            script: scripts.get(task, limits.iter()),
-            packed: limits
-                .iter()
-                .filter_map(|limit| pack(limit, cost))
-                .collect(),
+impl Form {
+    fn new(scripts: &Scripts, charge: Charge, limits: Vec<Limit>, cost: Cost) -> Self {
+        let (one, many) = match charge {
+            Charge::Always => (Task::CheckCounting, Task::ChecksCounting),
+            Charge::Admitted | Charge::Nothing => (Task::Check, Task::Checks),
+        };
+        let asked = u32::from(charge != Charge::Nothing);
+        Self(Arc::new(FormParts {
+            one: scripts.get(one, &limits),
+            many: scripts.get(many, &limits),
+            argument: argument(&limits, cost, asked),
             limits,
-        }
+        }))
     }
 }
 
-fn task(charge: Charge) -> Task {
-    match charge {
-        Charge::Always => Task::CheckCounting,
-        Charge::Admitted | Charge::Nothing => Task::Check,
+/// What a check is given: how many ask, the cost of one, and the limits.
+pub(crate) fn argument(limits: &[Limit], cost: Cost, asked: u32) -> Vec<u8> {
+    let mut argument = Vec::with_capacity(8 + 32 * limits.len());
+    argument.extend_from_slice(&asked.to_le_bytes());
+    argument.extend_from_slice(&cost.get().to_le_bytes());
+    for packed in limits.iter().filter_map(|limit| pack(limit, cost)) {
+        argument.extend_from_slice(&packed);
     }
+    argument
 }
 
 impl Prepared {
     pub(crate) fn new(scripts: &Scripts, policy: &Policy, charge: Charge) -> Self {
         let limits = policy.levels().iter().map(|level| *level.limit()).collect();
         Self {
-            one: Shape::new(scripts, task(charge), limits, Cost::ONE),
+            one: Form::new(scripts, charge, limits, Cost::ONE),
             levels: policy.levels().len(),
         }
     }
@@ -110,12 +122,12 @@ impl Prepared {
 /// One check of a policy, ready to be asked by anybody who wants the same.
 #[derive(Debug)]
 pub(crate) struct Call {
-    shape: Shape,
+    form: Form,
     pub(crate) keys: SmallVec<[String; 2]>,
     pub(crate) cost: Cost,
     pub(crate) charge: Charge,
-    /// Of the keys: different ones are told apart by a glance.
-    hash: u64,
+    /// Of the keys and of what is asked about them.
+    pub(crate) hash: u64,
 }
 
 impl Call {
@@ -129,35 +141,40 @@ impl Call {
     ) -> Self {
         let ordinary = keys.iter().filter(|key| key.overridden_by().is_none());
         let is_ordinary = cost == Cost::ONE && ordinary.count() == prepared.levels;
-        // A look needs no other script than a check that counts what it admits.
-        let shape = match is_ordinary && charge != Charge::Nothing {
+        let form = match is_ordinary && charge != Charge::Nothing {
             true => prepared.one.clone(),
             false => {
                 let limits = keys.iter().map(|key| *key.limit()).collect();
-                Shape::new(scripts, task(charge), limits, cost)
+                Form::new(scripts, charge, limits, cost)
             }
         };
         let keys = stored_keys(keys, prefix);
         Self {
-            shape,
-            hash: FixedState::default().hash_one(&keys[..]),
+            hash: FixedState::default().hash_one((&keys[..], &form.0.argument)),
+            form,
             keys,
             cost,
             charge,
         }
     }
 
-    pub(crate) fn script(&self) -> &Script {
-        &self.shape.script
+    /// The script that decides it alone.
+    pub(crate) fn script(&self) -> &Arc<Script> {
+        &self.form.0.one
+    }
+
+    /// The script that decides it with others in one call.
+    pub(crate) fn batch_script(&self) -> &Arc<Script> {
+        &self.form.0.many
     }
 
     pub(crate) fn limits(&self) -> &[Limit] {
-        &self.shape.limits
+        &self.form.0.limits
     }
 
-    /// The limits, packed.
-    pub(crate) fn packed(&self) -> &[Vec<u8>] {
-        &self.shape.packed
+    /// What the script is given, for a single check. How many ask comes first, in 4 bytes.
+    pub(crate) fn argument(&self) -> &[u8] {
+        &self.form.0.argument
     }
 
     /// Whether one call can answer both: with refusals counted, each changes what the
@@ -166,10 +183,9 @@ impl Call {
         self.hash == other.hash
             && self.charge != Charge::Always
             && self.charge == other.charge
-            && self.cost == other.cost
             && self.keys == other.keys
-            && self.shape.packed == other.shape.packed
-            && Arc::ptr_eq(&self.shape.script, &other.shape.script)
+            && self.form.0.argument == other.form.0.argument
+            && Arc::ptr_eq(self.script(), other.script())
     }
 }
 
@@ -186,17 +202,25 @@ pub(crate) fn refund_arguments(receipt: &Receipt, limits: &[Limit]) -> Option<Ve
         return None;
     }
     let (cost, _) = receipt.charges().next()?;
-    let mut arguments = vec![
-        receipt.decided_at_us().to_string().into_bytes(),
-        cost.get().to_string().into_bytes(),
-    ];
-    for (limit, (cost, mark)) in limits.iter().zip(receipt.charges()) {
+    let charges = || limits.iter().zip(receipt.charges());
+    let counts_for = charges().map(|(limit, (cost, _))| limit.counts_for_us(cost));
+    let until_us = receipt.decided_at_us() + counts_for.max()?;
+    let numbers = [receipt.decided_at_us(), cost.get().into(), until_us];
+    let mut arguments: Vec<Vec<u8>> = numbers.map(|it| it.to_string().into_bytes()).into();
+    for (limit, (cost, mark)) in charges() {
         if let Some(packed) = pack(limit, cost) {
             arguments.push(packed);
             arguments.push(mark.to_string().into_bytes());
         }
     }
     Some(arguments)
+}
+
+/// The key that says that a receipt was refunded, in the slot of the keys it is for.
+pub(crate) fn marker(policy: &str, key: &str, receipt: &Receipt) -> String {
+    // No name has a tilde in it, and the tag no brace.
+    let tagged = key.find('}').map_or("", |end| &key[..=end]);
+    format!("{tagged}:{policy}~refunded:{:016x}", receipt.id())
 }
 
 /// A reply that no script of ours gives.

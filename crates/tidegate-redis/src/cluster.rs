@@ -154,8 +154,8 @@ impl Cluster {
             return Ok(Arc::clone(node));
         }
         let inner = &self.0;
-        let client = client(&inner.login.url(address), inner.certificates.as_ref())?;
-        let connector = Connector::Direct(client.into());
+        let url = inner.login.url(address);
+        let connector = Connector::direct(&url, inner.certificates.as_ref())?;
         let node = Arc::new(Node::new(address.into(), &connector, &inner.wiring));
         nodes.insert(address.into(), (Arc::clone(&node), Instant::now()));
         Ok(node)

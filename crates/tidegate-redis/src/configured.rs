@@ -51,7 +51,13 @@ impl SharedLimiter {
     /// this one, in every store that is the same.
     pub fn reconfigured(&self, config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, Some(self))?;
-        Self::build(stores, config.policies.iter().cloned(), folder, Some(self))
+        let limiter = Self::build(stores, config.policies.iter().cloned(), folder, Some(self))?;
+        for (name, store) in limiter.stores() {
+            if let (Store::Memory(memory), Some(config)) = (store, config.stores.get(name)) {
+                memory.set_bounds(config.max_keys, config.when_full);
+            }
+        }
+        Ok(limiter)
     }
 }
 
@@ -81,7 +87,8 @@ fn make(
 ) -> Result<Store, String> {
     if let Some(memory) = store.in_memory() {
         return Ok(match before {
-            Some(Store::Memory(same)) if same.bounds() == memory.bounds() => same.clone().into(),
+            // Its bounds change when nothing can fail any more.
+            Some(Store::Memory(same)) => same.clone().into(),
             _ => memory.into(),
         });
     }
@@ -148,5 +155,45 @@ fn check_tls(store: &tidegate_config::Store, url: &RedisUrl, variable: &str) -> 
             "{field}: without effect with the redis:// URL of {variable}: expected a rediss:// one"
         )),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::Cost;
+
+    use super::*;
+
+    fn config(max_keys: u32) -> Config {
+        let text = format!(
+            "[stores.default]\nurl = \"memory:\"\nmax_keys = {max_keys}\n\n\
+             [[policies]]\nname = \"p\"\nlimit = \"5r/h\"\n"
+        );
+        Config::parse(&text, "tidegate.toml").expect("a config")
+    }
+
+    #[tokio::test]
+    async fn reload_with_other_max_keys_keeps_every_count() {
+        let folder = Path::new("");
+        let before = SharedLimiter::from_config(&config(1_000), folder).expect("a config");
+        let key = [("key", "a")];
+        for _ in 0..3 {
+            let check = before.check("p", &key, Cost::ONE).await;
+            assert!(check.expect("a policy").allowed());
+        }
+        let mut refused = config(9_000);
+        refused.policies.push(refused.policies[0].clone());
+        assert!(before.reconfigured(&refused, folder).is_err());
+        let bounds = |limiter: &SharedLimiter| match limiter.stores().next() {
+            Some((_, Store::Memory(store))) => store.bounds().0,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(bounds(&before), 1_000);
+        let after = before
+            .reconfigured(&config(9_000), folder)
+            .expect("a config");
+        assert_eq!(bounds(&after), 9_000);
+        let look = after.peek("p", &key, Cost::ONE).await;
+        assert_eq!(look.expect("a policy").remaining(), 2);
     }
 }

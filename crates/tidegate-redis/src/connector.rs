@@ -7,17 +7,20 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, ErrorKind as Client, IntoConnectionInfo, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind as Client, IntoConnectionInfo, RedisError,
+    RedisResult, Value,
 };
+use rustls::ClientConfig;
 use tokio::time::{Instant, timeout};
 
 use crate::agreement::ask_several;
 use crate::place::{Login, address};
+use crate::socket::{Socket, tls};
 
 /// How long a connection may take to be made, and how long it may be silent at least,
 /// before it is given up. A caller's deadline is usually much shorter: it does not wait
 /// for this.
-const SILENCE: Duration = Duration::from_secs(1);
+pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 
 /// How long a sentinel may take to answer: there are others to ask.
 const SENTINEL: Duration = Duration::from_millis(250);
@@ -31,8 +34,8 @@ const NEWS: Duration = Duration::from_secs(2);
 /// Makes connections.
 #[derive(Clone)]
 pub(crate) enum Connector {
-    /// To this server.
-    Direct(Arc<redis::Client>),
+    /// To this server, with these settings for TLS.
+    Direct(Arc<redis::Client>, Option<Arc<ClientConfig>>),
     /// To the master of a name.
     Sentinel(Arc<Sentinels>),
 }
@@ -54,15 +57,27 @@ struct Leader {
 }
 
 /// A connection, and the server that sentinels have named for it.
-pub(crate) type Connected = (MultiplexedConnection, Option<Arc<str>>);
+pub(crate) type Connected = (Socket, Option<Arc<str>>);
 
 impl Connector {
-    /// A connection for callers who wait so long: it is not given up before they do.
-    pub(crate) async fn connect(&self, deadline: Duration) -> RedisResult<Connected> {
-        let silence = deadline.max(SILENCE);
+    /// A connector to the server at this URL.
+    pub(crate) fn direct(
+        url: &str,
+        certificates: Option<&redis::TlsCertificates>,
+    ) -> RedisResult<Self> {
+        let client = client(url, certificates)?;
+        let tls = tls_of(&client, certificates)?;
+        Ok(Self::Direct(Arc::new(client), tls))
+    }
+
+    /// A connection.
+    pub(crate) async fn connect(&self) -> RedisResult<Connected> {
         match self {
-            Self::Direct(client) => Ok((connect(client, SILENCE, silence).await?, None)),
-            Self::Sentinel(sentinels) => sentinels.connect(silence).await,
+            Self::Direct(client, tls) => {
+                let connected = Socket::connect(client, tls.as_ref(), SILENCE, false).await;
+                connected.map(|(socket, _)| (socket, None))
+            }
+            Self::Sentinel(sentinels) => sentinels.connect().await,
         }
     }
 
@@ -118,11 +133,11 @@ impl Sentinels {
     }
 
     /// A connection to the master: the server that most sentinels name, if it agrees.
-    async fn connect(self: &Arc<Self>, silence: Duration) -> RedisResult<Connected> {
+    async fn connect(self: &Arc<Self>) -> RedisResult<Connected> {
         let mut last = None;
         for (master, _) in self.masters().await? {
             // One that is down may be replaced while it is waited for.
-            let connected = timeout(MASTER, self.connect_to(&master, silence)).await;
+            let connected = timeout(MASTER, self.connect_to(&master)).await;
             match connected.unwrap_or_else(|_| Err((Client::Io, "the master is silent").into())) {
                 Ok(connection) => {
                     let address: Arc<str> = master.into();
@@ -178,16 +193,13 @@ impl Sentinels {
         question.query_async(&mut connection).await
     }
 
-    async fn connect_to(
-        &self,
-        master: &str,
-        silence: Duration,
-    ) -> RedisResult<MultiplexedConnection> {
+    async fn connect_to(&self, master: &str) -> RedisResult<Socket> {
         let url = self.login.url(master);
         let client = client(&url, self.certificates.as_ref())?;
-        let mut connection = connect(&client, SILENCE, silence).await?;
+        let tls = tls_of(&client, self.certificates.as_ref())?;
         // A sentinel may not have heard yet that it is none any more.
-        let role: Value = redis::cmd("ROLE").query_async(&mut connection).await?;
+        let (connection, role) = Socket::connect(&client, tls.as_ref(), SILENCE, true).await?;
+        let role = role.unwrap_or(Value::Nil);
         let is_master = match &role {
             Value::Array(parts) => matches!(
                 parts.first(),
@@ -199,6 +211,17 @@ impl Sentinels {
             true => Ok(connection),
             false => Err((Client::Io, "the server that a sentinel named is no master").into()),
         }
+    }
+}
+
+/// The settings for TLS, where the client's server has it.
+fn tls_of(
+    client: &redis::Client,
+    certificates: Option<&redis::TlsCertificates>,
+) -> RedisResult<Option<Arc<ClientConfig>>> {
+    match client.get_connection_info().addr() {
+        ConnectionAddr::TcpTls { .. } => Ok(Some(Arc::new(tls(certificates)?))),
+        _ => Ok(None),
     }
 }
 

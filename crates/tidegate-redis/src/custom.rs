@@ -46,7 +46,7 @@ impl Custom {
             ));
         }
         Ok(Self {
-            script: Arc::new(Script::new(text)),
+            script: Arc::new(Script::custom(text)),
             arguments: custom.arguments().map(|it| it.as_bytes().into()).collect(),
         })
     }

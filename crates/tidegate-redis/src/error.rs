@@ -1,9 +1,10 @@
 //! What can go wrong between a check and its answer, and what to do about it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use redis::{ErrorKind as Client, RedisError, ServerError, ServerErrorKind};
+use redis::{ErrorKind as Client, RedisError};
 
 /// Why a store has not answered.
 ///
@@ -208,33 +209,59 @@ impl StoreError {
     }
 
     /// What the server has answered instead of a decision.
-    pub(crate) fn from_server(error: &ServerError) -> Self {
-        let details = error.details().unwrap_or_default();
-        let kind = match (error.kind(), error.code()) {
-            (Some(kind), _) => match kind {
-                ServerErrorKind::BusyLoading => ErrorKind::Loading,
-                ServerErrorKind::ReadOnly => ErrorKind::ReadOnly,
-                ServerErrorKind::MasterDown => ErrorKind::MasterDown,
-                ServerErrorKind::ClusterDown => ErrorKind::ClusterDown,
-                ServerErrorKind::Moved | ServerErrorKind::Ask => ErrorKind::Moved,
-                ServerErrorKind::TryAgain => ErrorKind::TryAgain,
-                ServerErrorKind::NoPerm => ErrorKind::NoPermission,
-                _ => in_script(details),
-            },
-            (None, "BUSY") => ErrorKind::Busy,
-            (None, "OOM") => ErrorKind::OutOfMemory,
-            (None, "MISCONF") => ErrorKind::Misconfigured,
-            (None, "NOREPLICAS") => ErrorKind::NoReplicas,
-            (None, "NOAUTH" | "WRONGPASS") => ErrorKind::Auth,
-            (None, "WRONGTYPE") => ErrorKind::WrongType,
-            (None, _) => in_script(details),
+    pub(crate) fn from_server(error: &ErrorReply<'_>) -> Self {
+        let kind = match &*error.code {
+            "LOADING" => ErrorKind::Loading,
+            "READONLY" => ErrorKind::ReadOnly,
+            "MASTERDOWN" => ErrorKind::MasterDown,
+            "CLUSTERDOWN" => ErrorKind::ClusterDown,
+            "MOVED" | "ASK" => ErrorKind::Moved,
+            "TRYAGAIN" => ErrorKind::TryAgain,
+            "NOPERM" => ErrorKind::NoPermission,
+            "BUSY" => ErrorKind::Busy,
+            "OOM" => ErrorKind::OutOfMemory,
+            "MISCONF" => ErrorKind::Misconfigured,
+            "NOREPLICAS" => ErrorKind::NoReplicas,
+            "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
+            "WRONGTYPE" | "TIDEGATE" => ErrorKind::WrongType,
+            _ => in_script(&error.details),
         };
-        Self::new(kind, format!("{} {details}", error.code()))
+        Self::new(kind, format!("{} {}", error.code, error.details))
     }
 
-    /// What the client has met; `sent` says whether the question had left.
+    /// What a script of the user's own has answered instead of a verdict. It may say
+    /// anything, also what the server says before it runs a script: that is only believed
+    /// in the server's own words, or a script that ran would be run again.
+    pub(crate) fn from_custom_script(error: &ErrorReply<'_>) -> Self {
+        let details = &*error.details;
+        let expected = match &*error.code {
+            "READONLY" => "You can't write against a read only",
+            "TRYAGAIN" => "Multiple keys request during rehashing",
+            "LOADING" => "is loading the dataset in memory",
+            "MASTERDOWN" => "Link with MASTER is down",
+            "CLUSTERDOWN" => "ash slot not served",
+            "BUSY" => "is busy running a script",
+            "NOSCRIPT" => "No matching script",
+            _ => "READONLY You can't write against a read only",
+        };
+        let is_servers = match &*error.code {
+            "MOVED" | "ASK" => is_redirection(details),
+            "CLUSTERDOWN" => details.contains(expected) || details.contains("luster is down"),
+            _ => details.contains(expected),
+        };
+        let from_server = Self::from_server(error);
+        match from_server.kind.is_worth_retrying() && !is_servers {
+            true => Self::new(ErrorKind::Script, from_server.detail),
+            false => from_server,
+        }
+    }
+
+    /// What the client has met; `sent` says whether the question had left: then it may
+    /// have run, whatever the client calls the error.
     pub(crate) fn from_client(error: &RedisError, sent: bool) -> Self {
         let kind = match error.kind() {
+            Client::InvalidClientConfig => ErrorKind::Other,
+            _ if sent => ErrorKind::OutcomeUnknown,
             Client::AuthenticationFailed => ErrorKind::Auth,
             Client::Server(_) => match error.code() {
                 Some("NOAUTH" | "WRONGPASS") => ErrorKind::Auth,
@@ -243,12 +270,35 @@ impl StoreError {
                 Some("MASTERDOWN") => ErrorKind::MasterDown,
                 _ => ErrorKind::Connect,
             },
-            Client::InvalidClientConfig => ErrorKind::Other,
-            _ if sent => ErrorKind::OutcomeUnknown,
             _ => ErrorKind::Connect,
         };
         Self::new(kind, error.to_string())
     }
+}
+
+/// An error as the server writes it: a code, and what there is to say.
+#[derive(Debug)]
+pub(crate) struct ErrorReply<'l> {
+    pub(crate) code: Cow<'l, str>,
+    pub(crate) details: Cow<'l, str>,
+}
+
+impl<'l> ErrorReply<'l> {
+    pub(crate) fn new(line: &'l [u8]) -> Self {
+        let space = line.iter().position(|byte| *byte == b' ');
+        let (code, details) = line.split_at(space.unwrap_or(line.len()));
+        Self {
+            code: String::from_utf8_lossy(code),
+            details: String::from_utf8_lossy(details.get(1..).unwrap_or_default()),
+        }
+    }
+}
+
+/// Whether this reads `3999 10.0.0.1:6379`, as `MOVED` and `ASK` do.
+fn is_redirection(details: &str) -> bool {
+    let (slot, address) = details.split_once(' ').unwrap_or_default();
+    let port = address.rsplit_once(':').map(|(_, port)| port);
+    slot.parse::<u16>().is_ok() && port.is_some_and(|port| port.parse::<u16>().is_ok())
 }
 
 /// An error that came out of a script may be one that a command in it has met: Redis
@@ -274,5 +324,88 @@ fn in_script(details: &str) -> ErrorKind {
         ErrorKind::NoPermission
     } else {
         ErrorKind::Script
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+
+    fn server(line: &str) -> ErrorReply<'_> {
+        ErrorReply::new(line.as_bytes())
+    }
+
+    #[test]
+    fn error_text_of_a_custom_script_is_not_retried() {
+        for own in [
+            "TRYAGAIN in a minute",
+            "READONLY mode is on",
+            "LOADING failed",
+            "MASTERDOWN",
+            "CLUSTERDOWN of mine",
+            "BUSY line",
+            "MOVED house",
+            "ASK somebody else",
+            "ERR user_script:1: READONLY mode is on script: abc, on @user_script:1.",
+            "ERR Error running script (call to f_0): @user_script:1: READONLY mode is on",
+        ] {
+            let error = StoreError::from_custom_script(&server(own));
+            assert_eq!(error.kind(), ErrorKind::Script, "{own}");
+        }
+        for (servers, kind) in [
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                ErrorKind::TryAgain,
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                ErrorKind::ReadOnly,
+            ),
+            (
+                "ERR Error running script (call to f_0): @user_script:1: @user_script: 1: -READONLY You can't write against a read only replica.",
+                ErrorKind::ReadOnly,
+            ),
+            (
+                "LOADING Valkey is loading the dataset in memory",
+                ErrorKind::Loading,
+            ),
+            ("CLUSTERDOWN Hash slot not served", ErrorKind::ClusterDown),
+            ("CLUSTERDOWN The cluster is down", ErrorKind::ClusterDown),
+            (
+                "BUSY Redis is busy running a script. You can only call SCRIPT KILL",
+                ErrorKind::Busy,
+            ),
+            ("MOVED 3999 10.0.0.1:6379", ErrorKind::Moved),
+            ("ASK 3999 [::1]:6379", ErrorKind::Moved),
+            ("ERR something else", ErrorKind::Script),
+        ] {
+            let error = StoreError::from_custom_script(&server(servers));
+            assert_eq!(error.kind(), kind, "{servers}");
+        }
+    }
+
+    #[test]
+    fn client_error_after_sending_is_never_retried() {
+        for line in [
+            "LOADING x",
+            "MASTERDOWN x",
+            "NOAUTH x",
+            "READONLY x",
+            "ERR x",
+        ] {
+            let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
+            let Ok(Value::ServerError(error)) = reply else {
+                panic!("{reply:?}");
+            };
+            let error: RedisError = error.into();
+            assert!(
+                matches!(error.kind(), Client::Server(_) | Client::Extension),
+                "{line}"
+            );
+            let sent = StoreError::from_client(&error, true);
+            assert_eq!(sent.kind(), ErrorKind::OutcomeUnknown, "{line}");
+        }
     }
 }

@@ -1,107 +1,61 @@
 //! A lane: one connection, and the queue of those who wait for it.
 //!
-//! Whoever waits when the lane is ready travels in one batch, as one write; identical
-//! checks in it travel as one call. So a lane that is idle adds nothing to a round
-//! trip, and a busy one sends larger batches instead of more of them.
+//! Whoever waits when the lane is ready travels in one batch, as one write. Identical
+//! checks in it are one check, which several ask; checks of one shape are one call. So a
+//! lane that is idle adds nothing to a round trip, and a busy one sends larger batches
+//! instead of more of them.
+//!
+//! The lane's task owns the connection. It writes and reads in one place, and answers
+//! every caller as soon as its reply is there: a connection that is lost afterwards makes
+//! no answer unknown that has arrived.
 
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, Value};
-use tidegate::{Charge, Decision};
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::acks::Acks;
-use crate::call::{Call, decisions};
-use crate::connector::Connector;
+use crate::connector::{Connected, Connector, SILENCE};
 use crate::error::{ErrorKind, StoreError};
 use crate::node::Wiring;
-use crate::script::Script;
+use crate::question::{Asked, Question};
+use crate::sent::{Held, Sent, Writer};
+use crate::wire::{self, Reply};
 
 /// Questions that may wait for a lane.
 const QUEUE: usize = 8_192;
 
-/// Commands of one batch, and checks of one command.
-const BATCH: usize = 256;
-const ALIKE: usize = 1_000;
+/// Questions of one batch.
+const BATCH: usize = 512;
 
 /// Batches of one lane that are on their way at once: while one is being answered, the
 /// next is being written.
-const IN_FLIGHT: usize = 3;
+const IN_FLIGHT: u64 = 3;
 
-/// A connection that was not used for so long may have been closed by the server.
-const IDLE: Duration = Duration::from_millis(10);
-
-/// What to ask.
-#[derive(Debug)]
-pub(crate) enum Question {
-    /// A check, which may share its call with others like it.
-    Check(Call),
-    /// A script with keys and arguments of its own.
-    Script {
-        script: Arc<Script>,
-        keys: Vec<String>,
-        arguments: Vec<Vec<u8>>,
-        /// Whether replicas must have what it writes.
-        is_acknowledged: bool,
-    },
-    /// Keys to forget.
-    Delete(Vec<String>),
-    /// A script to compile and keep.
-    Load(Arc<Script>),
-    /// What the server says about its memory.
-    Memory,
-}
-
-impl Question {
-    /// The keys it is about.
-    pub(crate) fn keys(&self) -> &[String] {
-        match self {
-            Self::Check(call) => &call.keys,
-            Self::Script { keys, .. } | Self::Delete(keys) => keys,
-            Self::Load(_) | Self::Memory => &[],
-        }
-    }
-
-    /// Whether it may change anything that replicas should have.
-    fn writes(&self) -> bool {
-        match self {
-            Self::Check(call) => call.charge != Charge::Nothing,
-            Self::Script {
-                is_acknowledged, ..
-            } => *is_acknowledged,
-            Self::Delete(_) => true,
-            Self::Load(_) | Self::Memory => false,
-        }
-    }
-}
-
-/// What came back.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    Decision(Decision),
-    Value(Value),
-}
-
-type Responder = oneshot::Sender<Result<Answer, StoreError>>;
-
-struct Request {
-    question: Arc<Question>,
+/// A question that waits, and until when.
+pub(crate) struct Request {
+    pub(crate) asked: Asked,
     /// Whether its keys are on their way to this server.
-    asking: bool,
-    responder: Responder,
+    pub(crate) asking: bool,
+    /// From then on nobody waits for it: it must not be sent.
+    pub(crate) deadline: Instant,
+    /// Whether it must have a call of its own.
+    pub(crate) is_alone: bool,
 }
 
-/// Checks alike, or a single question of another kind.
-struct Group {
-    question: Arc<Question>,
-    asking: bool,
-    responders: Vec<Responder>,
+impl Request {
+    /// Whether its caller still waits. On a machine that was busy, callers whose deadline
+    /// has passed may not know it yet.
+    pub(crate) fn is_wanted(&self, now: Instant) -> bool {
+        !self.asked.is_closed() && self.deadline > now
+    }
 }
 
 /// How much was asked, and how much of that was sent.
@@ -115,371 +69,417 @@ pub(crate) struct Traffic {
 /// One connection to a server, made when it is first needed.
 pub(crate) struct Lane {
     connector: Connector,
-    /// How long callers wait.
-    deadline: Duration,
-    traffic: Arc<Traffic>,
-    acks: Option<Acks>,
-    queue: Mutex<Option<mpsc::Sender<Request>>>,
+    wiring: Wiring,
+    queue: Arc<Queue>,
+}
+
+/// Those who wait.
+#[derive(Default)]
+struct Queue(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    requests: VecDeque<Request>,
+    /// Wakes the task.
+    waker: Option<Waker>,
+    is_running: bool,
+    is_over: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Lane {
     pub(crate) fn new(connector: Connector, wiring: &Wiring) -> Self {
         Self {
             connector,
-            deadline: wiring.timeout,
-            traffic: Arc::clone(&wiring.traffic),
-            acks: Acks::new(wiring.replica_acks, wiring.timeout),
-            queue: Mutex::new(None),
+            wiring: wiring.clone(),
+            queue: Arc::default(),
         }
     }
 
     /// Puts a question into the queue; what comes of it arrives later.
-    pub(crate) fn ask(
+    pub(crate) fn ask<Q: Question>(
         &self,
-        question: &Arc<Question>,
+        question: &Arc<Q>,
         asking: bool,
-    ) -> Result<oneshot::Receiver<Result<Answer, StoreError>>, StoreError> {
+        deadline: Instant,
+    ) -> Result<oneshot::Receiver<Result<Q::Answer, StoreError>>, StoreError> {
         let (responder, answer) = oneshot::channel();
         let request = Request {
-            question: Arc::clone(question),
+            asked: question.asked(responder),
             asking,
-            responder,
+            deadline,
+            is_alone: false,
         };
-        // A caller without a runtime panics in `start`, before anything is changed.
-        let queue = self.queue.lock();
-        let mut queue = queue.unwrap_or_else(PoisonError::into_inner);
-        let sender = queue.get_or_insert_with(|| self.start());
-        match sender.try_send(request) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => {
-                let detail = format!("{QUEUE} checks are waiting already");
-                return Err(StoreError::new(ErrorKind::QueueFull, detail));
-            }
-            // The runtime it was started on has ended.
-            Err(TrySendError::Closed(request)) => {
-                let sender = queue.insert(self.start());
-                if sender.try_send(request).is_err() {
-                    return Err(StoreError::new(ErrorKind::Other, "the runtime is ending"));
-                }
-            }
+        let mut queue = self.queue.lock();
+        if queue.requests.len() >= QUEUE {
+            let detail = format!("{QUEUE} checks are waiting already");
+            return Err(StoreError::new(ErrorKind::QueueFull, detail));
+        }
+        if !queue.is_running {
+            // The first one, or the runtime it was started on has ended. A caller without
+            // a runtime panics here, before anything is changed.
+            let task = Task::new(self);
+            tokio::spawn(task.run());
+            queue.is_running = true;
+        }
+        queue.requests.push_back(request);
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
         }
         Ok(answer)
     }
+}
 
-    fn start(&self) -> mpsc::Sender<Request> {
-        let (sender, queue) = mpsc::channel(QUEUE);
-        let work = Work {
-            connector: self.connector.clone(),
-            deadline: self.deadline,
-            traffic: Arc::clone(&self.traffic),
-            acks: self.acks,
-        };
-        tokio::spawn(work.run(queue));
-        sender
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let mut queue = self.queue.lock();
+        queue.is_over = true;
+        if let Some(waker) = queue.waker.take() {
+            waker.wake();
+        }
     }
 }
 
-/// A connection, and whether it is still good.
-#[derive(Clone)]
+/// A connection, what is on its way on it, and what has arrived.
 struct Link {
-    connection: MultiplexedConnection,
+    socket: crate::socket::Socket,
     /// Where it leads, if another one may lead elsewhere.
     server: Option<Arc<str>>,
-    broken: Arc<AtomicBool>,
-    used: Instant,
-}
-
-impl Link {
-    /// Whether it can still be used. A server that has closed it has told the connection
-    /// but not us, and a question that is handed to it then would count as lost.
-    async fn is_good(&mut self) -> bool {
-        if self.broken.load(Relaxed) || self.used.elapsed() < IDLE {
-            return !self.broken.load(Relaxed);
-        }
-        // One that is closed says so at once. Otherwise the command is taken back before
-        // it is sent.
-        let ping = redis::cmd("PING");
-        tokio::select! {
-            biased;
-            answer = self.connection.send_packed_command(&ping) => answer.is_ok(),
-            () = std::future::ready(()) => true,
-        }
-    }
+    /// No more is sent on it: another one may lead to a master.
+    is_left: bool,
+    out: Vec<u8>,
+    written: usize,
+    arrived: Vec<u8>,
+    sent: VecDeque<Sent>,
+    /// What was wrong with the last ASKING.
+    refused: Option<StoreError>,
+    /// Answers that wait until replicas have what they charged.
+    held: Vec<Held>,
+    batches: u64,
+    /// When something was last sent or heard.
+    active: Instant,
 }
 
 /// What the task of a lane needs.
-struct Work {
+struct Task {
     connector: Connector,
-    deadline: Duration,
-    traffic: Arc<Traffic>,
+    wiring: Wiring,
+    queue: Arc<Queue>,
     acks: Option<Acks>,
+    link: Option<Link>,
+    /// When a connection that says nothing is given up.
+    silence: Pin<Box<Sleep>>,
 }
 
-impl Work {
-    /// Takes what waits, batch by batch, until nobody can ask any more.
-    async fn run(self, mut queue: mpsc::Receiver<Request>) {
-        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
-        let mut link: Option<Link> = None;
-        while let Some(first) = queue.recv().await {
-            let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else {
+/// What has happened.
+enum Event {
+    /// Somebody waits, and the lane is ready.
+    Waiting,
+    /// Bytes have arrived.
+    Arrived,
+    /// The connection is lost.
+    Lost(std::io::Error),
+    /// It has been silent for too long.
+    Silent,
+    /// Nobody can ask any more.
+    Over,
+}
+
+impl Task {
+    fn new(lane: &Lane) -> Self {
+        Self {
+            connector: lane.connector.clone(),
+            acks: Acks::new(lane.wiring.replica_acks, lane.wiring.timeout),
+            wiring: lane.wiring.clone(),
+            queue: Arc::clone(&lane.queue),
+            link: None,
+            silence: Box::pin(sleep_until(Instant::now() + SILENCE)),
+        }
+    }
+
+    /// Sends what waits, batch by batch, until nobody can ask any more.
+    async fn run(mut self) {
+        loop {
+            let event = poll_fn(|context| self.poll(context)).await;
+            match event {
+                Event::Waiting => self.batch().await,
+                Event::Arrived => self.read(),
+                Event::Lost(error) => {
+                    self.lose(&format!("the connection was lost: {error}"));
+                }
+                Event::Silent => self.lose("the server says nothing any more"),
+                Event::Over => return,
+            }
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        if let Some(link) = &mut self.link {
+            match link.poll(context) {
+                Poll::Ready(Ok(())) => return Poll::Ready(Event::Arrived),
+                Poll::Ready(Err(error)) => return Poll::Ready(Event::Lost(error)),
+                Poll::Pending => {}
+            }
+            if !link.sent.is_empty() {
+                let until = link.active + self.wiring.timeout.max(SILENCE);
+                // Nearly always later than it was: then it need not be set anew.
+                while self.silence.as_mut().poll(context).is_ready() {
+                    if Instant::now() >= until {
+                        return Poll::Ready(Event::Silent);
+                    }
+                    self.silence.as_mut().reset(until);
+                }
+            }
+        }
+        let is_ready = self.is_ready();
+        let mut queue = self.queue.lock();
+        if is_ready && !queue.requests.is_empty() {
+            return Poll::Ready(Event::Waiting);
+        }
+        let is_idle = self.link.as_ref().is_none_or(|link| link.sent.is_empty());
+        if queue.is_over && queue.requests.is_empty() && is_idle {
+            return Poll::Ready(Event::Over);
+        }
+        queue.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Whether another batch may leave.
+    fn is_ready(&self) -> bool {
+        let Some(link) = &self.link else {
+            return true;
+        };
+        let Some(oldest) = link.sent.front() else {
+            return true;
+        };
+        // WAIT holds up whatever comes after it on the connection.
+        let most = if self.acks.is_some() { 1 } else { IN_FLIGHT };
+        !link.is_left && link.batches - oldest.batch() + 1 < most
+    }
+
+    /// Sends everybody who waits, over a connection that is made if need be.
+    async fn batch(&mut self) {
+        let follows = |link: &Link| self.connector.leads_to(link.server.as_deref());
+        let is_good = self
+            .link
+            .as_ref()
+            .map(|link| !link.is_left && follows(link));
+        if is_good == Some(false) {
+            let link = self.link.as_mut();
+            if link.is_some_and(|link| !link.sent.is_empty()) {
+                // What is on its way is waited for.
+                if let Some(link) = &mut self.link {
+                    link.is_left = true;
+                }
                 return;
-            };
-            let current = |link: &Link| self.connector.leads_to(link.server.as_deref());
-            let connected = match reuse(link.take().filter(current)).await {
-                Some(link) => Ok(link),
-                None => connect(&self.connector, self.deadline).await,
-            };
-            // Not before: connecting takes time, and who has given up meanwhile must not
-            // be charged.
-            let groups = gather(first, &mut queue, &self.traffic);
-            match connected {
-                Ok(mut good) => {
-                    if !groups.is_empty() {
-                        good.used = Instant::now();
-                        let traffic = Arc::clone(&self.traffic);
-                        tokio::spawn(send(good.clone(), groups, traffic, self.acks, permit));
+            }
+            self.link = None;
+        }
+        if self.link.is_none() {
+            match self.connector.connect().await {
+                Ok(connected) => self.link = Some(Link::new(connected)),
+                Err(error) => {
+                    let error = StoreError::from_client(&error, false);
+                    let requests = std::mem::take(&mut self.queue.lock().requests);
+                    for request in requests {
+                        request.asked.fail(error.clone());
                     }
-                    link = Some(good);
+                    return;
                 }
-                Err(error) => fail(groups, &error),
             }
+        }
+        // Not before: connecting takes time, and who has given up meanwhile must not be
+        // charged.
+        let requests = self.take();
+        if let Some(link) = &mut self.link
+            && !requests.is_empty()
+        {
+            link.batches += 1;
+            self.wiring.traffic.batches.fetch_add(1, Relaxed);
+            link.send(requests, &self.wiring, true);
+        }
+    }
+
+    /// Those who wait and have not given up.
+    fn take(&self) -> Vec<Request> {
+        let now = Instant::now();
+        let mut queue = self.queue.lock();
+        let most = queue.requests.len().min(BATCH);
+        let taken = queue.requests.drain(..most);
+        let wanted: Vec<Request> = taken.filter(|it| it.is_wanted(now)).collect();
+        drop(queue);
+        let questions = wanted.len() as u64;
+        self.wiring.traffic.questions.fetch_add(questions, Relaxed);
+        wanted
+    }
+
+    /// Hands out what has arrived.
+    fn read(&mut self) {
+        let Some(link) = &mut self.link else {
+            return;
+        };
+        match link.read(&self.wiring, self.acks) {
+            Ok(()) => {}
+            Err(wrong) => self.lose(wrong),
+        }
+    }
+
+    /// The connection is of no use any more. What was sent may have run.
+    fn lose(&mut self, why: &str) {
+        let Some(link) = self.link.take() else {
+            return;
+        };
+        let error = StoreError::new(ErrorKind::OutcomeUnknown, why);
+        for held in link.held {
+            held.settle(Some(&error));
+        }
+        for sent in link.sent {
+            sent.fail(&error);
         }
     }
 }
 
-async fn reuse(link: Option<Link>) -> Option<Link> {
-    let mut link = link?;
-    link.is_good().await.then_some(link)
+impl Drop for Task {
+    /// Its runtime may have ended: whoever waits hears of that, and the next to ask starts
+    /// it anew.
+    fn drop(&mut self) {
+        let mut queue = self.queue.lock();
+        queue.is_running = false;
+        let requests = std::mem::take(&mut queue.requests);
+        drop(queue);
+        drop(requests);
+    }
 }
 
-/// Everybody who waits and has not given up, those who ask the same together.
-fn gather(first: Request, queue: &mut mpsc::Receiver<Request>, traffic: &Traffic) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    let mut next = Some(first);
-    while let Some(request) = next {
-        let Request {
-            question,
-            asking,
-            responder,
-        } = request;
-        if !responder.is_closed() {
-            traffic.questions.fetch_add(1, Relaxed);
-            let alike = |group: &&mut Group| {
-                group.responders.len() < ALIKE
-                    && group.asking == asking
-                    && match (&*group.question, &*question) {
-                        (Question::Check(a), Question::Check(b)) => a.is_like(b),
-                        _ => false,
-                    }
-            };
-            match groups.iter_mut().find(alike) {
-                Some(group) => group.responders.push(responder),
-                None => groups.push(Group {
-                    question,
-                    asking,
-                    responders: vec![responder],
-                }),
-            }
+impl Link {
+    fn new((socket, server): Connected) -> Self {
+        Self {
+            socket,
+            server,
+            is_left: false,
+            out: Vec::with_capacity(16 << 10),
+            written: 0,
+            arrived: Vec::with_capacity(16 << 10),
+            sent: VecDeque::new(),
+            refused: None,
+            held: Vec::new(),
+            batches: 0,
+            active: Instant::now(),
         }
-        next = match groups.len() < BATCH {
-            true => queue.try_recv().ok(),
-            false => None,
-        };
     }
-    groups
-}
 
-async fn connect(connector: &Connector, deadline: Duration) -> Result<Link, StoreError> {
-    let connected = connector.connect(deadline).await;
-    let connected = connected.map_err(|error| StoreError::from_client(&error, false))?;
-    let (connection, server) = connected;
-    Ok(Link {
-        connection,
-        server,
-        broken: Arc::default(),
-        used: Instant::now(),
-    })
-}
-
-fn fail(groups: Vec<Group>, error: &StoreError) {
-    for responder in groups.into_iter().flat_map(|group| group.responders) {
-        drop(responder.send(Err(error.clone())));
-    }
-}
-
-/// Sends a batch and hands out the answers.
-async fn send(
-    mut link: Link,
-    groups: Vec<Group>,
-    traffic: Arc<Traffic>,
-    acks: Option<Acks>,
-    permit: OwnedSemaphorePermit,
-) {
-    traffic.batches.fetch_add(1, Relaxed);
-    let (mut waiting, mut by_name) = (groups, true);
-    while !waiting.is_empty() {
-        traffic.commands.fetch_add(waiting.len() as u64, Relaxed);
-        // Those who only look wait for nobody.
-        let acks = acks.filter(|_| waiting.iter().any(|group| group.question.writes()));
-        let (pipeline, length) = pipeline(&waiting, by_name, acks);
-        let sent = link.connection.send_packed_commands(&pipeline, 0, length);
-        let mut values = match sent.await {
-            Ok(values) if values.len() == length => values.into_iter(),
-            Ok(_) => {
-                link.broken.store(true, Relaxed);
-                let error = StoreError::new(ErrorKind::Other, "answers do not match questions");
-                return fail(waiting, &error);
-            }
-            Err(error) => {
-                link.broken.store(true, Relaxed);
-                return fail(waiting, &StoreError::from_client(&error, true));
-            }
-        };
-        // Who has too few replicas is told so, however well the rest went.
-        let missing = acks.and_then(|acks| acks.missing(values.next_back()));
-        let mut unknown = Vec::new();
-        for group in waiting {
-            let asking = group.asking.then(|| values.next()).flatten();
-            let value = match (asking, values.next().unwrap_or(Value::Nil)) {
-                // Who may not say ASKING is sent back and forth: that is why.
-                (Some(refused @ Value::ServerError(_)), Value::ServerError(_)) => refused,
-                (_, value) => value,
-            };
-            match value {
-                Value::ServerError(error) if by_name && error.code() == "NOSCRIPT" => {
-                    unknown.push(group);
+    /// Writes what there is to write. Ready when something has arrived.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        while self.written < self.out.len() {
+            let socket = Pin::new(&mut self.socket);
+            match socket.poll_write(context, &self.out[self.written..]) {
+                Poll::Ready(Ok(0)) => {
+                    return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into()));
                 }
-                Value::ServerError(error) => {
-                    let error = StoreError::from_server(&error);
-                    // A master that was replaced stays a replica; another connection may
-                    // lead to its successor.
-                    if matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::MasterDown) {
-                        link.broken.store(true, Relaxed);
-                    }
-                    fail(vec![group], &error);
+                Poll::Ready(Ok(length)) => self.written += length,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => break,
+            }
+            if self.written == self.out.len() {
+                self.out.clear();
+                self.written = 0;
+                // TLS may have kept some of it.
+                if let Poll::Ready(Err(error)) = Pin::new(&mut self.socket).poll_flush(context) {
+                    return Poll::Ready(Err(error));
                 }
-                value => match &missing {
-                    Some(error) if group.question.writes() => fail(vec![group], error),
-                    _ => respond(group, value),
-                },
             }
         }
-        // A server that has lost its scripts gets their text, which it keeps.
-        (waiting, by_name) = (unknown, false);
-        for group in &mut waiting {
-            group.responders.retain(|responder| !responder.is_closed());
+        let mut bytes = [0; 16 << 10];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        match Pin::new(&mut self.socket).poll_read(context, &mut buffer) {
+            Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
+                Poll::Ready(Err(std::io::ErrorKind::UnexpectedEof.into()))
+            }
+            Poll::Ready(Ok(())) => {
+                self.arrived.extend_from_slice(buffer.filled());
+                self.active = Instant::now();
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
         }
-        waiting.retain(|group| !group.responders.is_empty());
     }
-    drop(permit);
-}
 
-/// A batch, and how many commands it has: one for each group, another before it where
-/// keys are on their way, and one at the end where replicas must have it.
-fn pipeline(groups: &[Group], by_name: bool, acks: Option<Acks>) -> (Pipeline, usize) {
-    let mut pipeline = Pipeline::with_capacity(groups.len() + 1);
-    let mut length = groups.len();
-    for group in groups {
-        if group.asking {
-            pipeline.add_command(redis::cmd("ASKING"));
-            length += 1;
+    /// Writes requests into the buffer, those alike together, and remembers what their
+    /// replies are for.
+    fn send(&mut self, requests: Vec<Request>, wiring: &Wiring, by_name: bool) {
+        self.active = Instant::now();
+        let commands = self.writer(by_name).write(requests, wiring.is_cluster);
+        wiring.traffic.commands.fetch_add(commands, Relaxed);
+    }
+
+    fn writer(&mut self, by_name: bool) -> Writer<'_> {
+        Writer {
+            out: &mut self.out,
+            sent: &mut self.sent,
+            batch: self.batches,
+            by_name,
         }
-        pipeline.add_command(command(group, by_name));
     }
-    if let Some(acks) = acks {
-        pipeline.add_command(acks.command());
-        length += 1;
-    }
-    (pipeline, length)
-}
 
-fn command(group: &Group, by_name: bool) -> Cmd {
-    // Enough for a check of two levels, so that few commands grow while they are made.
-    let mut command = Cmd::with_capacity(8, 224);
-    let run = |command: &mut Cmd, script: &Script| {
-        match by_name {
-            true => command.arg("EVALSHA").arg(script.sha()),
-            false => command.arg("EVAL").arg(script.text()),
-        };
-    };
-    match &*group.question {
-        Question::Check(call) => {
-            run(&mut command, call.script());
-            command.arg(call.keys.len()).arg(&call.keys[..]);
-            let asked = match call.charge {
-                Charge::Nothing => 0,
-                _ => group.responders.len(),
+    /// Takes replies out of what has arrived, and hands them out.
+    fn read(&mut self, wiring: &Wiring, acks: Option<Acks>) -> Result<(), &'static str> {
+        let arrived = std::mem::take(&mut self.arrived);
+        let mut at = 0;
+        let garbled = "what the server says is not the protocol";
+        while at < arrived.len() {
+            let Some((reply, length)) = wire::reply(&arrived[at..]).map_err(|_| garbled)? else {
+                break;
             };
-            command.arg(asked).arg(call.cost.get());
-            for packed in call.packed() {
-                command.arg(packed);
-            }
+            let Some(sent) = self.sent.pop_front() else {
+                return Err("the server answers more than it was asked");
+            };
+            self.answer(sent, &reply, &arrived[at..at + length], wiring, acks);
+            at += length;
         }
-        Question::Script {
-            script,
-            keys,
-            arguments,
-            ..
-        } => {
-            run(&mut command, script);
-            command.arg(keys.len()).arg(keys).arg(arguments);
+        self.arrived = arrived;
+        self.arrived.drain(..at);
+        // Not with the batch: one that has charged nothing waits for nobody.
+        if let Some(acks) = acks.filter(|_| self.sent.is_empty() && !self.held.is_empty()) {
+            self.writer(true).wait(acks);
         }
-        Question::Delete(keys) => {
-            command.arg("DEL").arg(keys);
-        }
-        Question::Load(script) => {
-            command.arg("SCRIPT").arg("LOAD").arg(script.text());
-        }
-        Question::Memory => {
-            command.arg("INFO").arg("memory");
-        }
+        Ok(())
     }
-    command
-}
 
-fn respond(group: Group, value: Value) {
-    let Group {
-        question,
-        responders,
-        ..
-    } = group;
-    let Question::Check(call) = &*question else {
-        for responder in responders {
-            drop(responder.send(Ok(Answer::Value(value.clone()))));
+    fn answer(
+        &mut self,
+        sent: Sent,
+        reply: &Reply<'_>,
+        bytes: &[u8],
+        wiring: &Wiring,
+        acks: Option<Acks>,
+    ) {
+        let refused = self.refused.take();
+        let held = acks.is_some().then_some(&mut self.held);
+        let settled = sent.settle(reply, bytes, refused, held);
+        self.refused = settled.refused;
+        if settled.is_master_gone {
+            // It stays a replica; another connection may lead to its successor.
+            self.is_left = true;
         }
-        return;
-    };
-    match read(call, &value, responders.len()) {
-        Some(decisions) => {
-            for (responder, decision) in responders.into_iter().zip(decisions) {
-                drop(responder.send(Ok(Answer::Decision(decision))));
+        if let (Some(acks), Some(replicas)) = (acks, settled.replicas) {
+            let missing = acks.missing(replicas);
+            for held in self.held.drain(..) {
+                held.settle(missing.as_ref());
             }
         }
-        None => {
-            let error = StoreError::new(ErrorKind::Script, "a reply that no script gives");
-            for responder in responders {
-                drop(responder.send(Err(error.clone())));
-            }
+        let now = Instant::now();
+        let mut again = settled.again;
+        again.retain(|request| request.is_wanted(now));
+        if !again.is_empty() {
+            self.send(again, wiring, settled.by_name);
         }
     }
-}
-
-/// The decisions of a reply: one for each who asked.
-fn read(call: &Call, value: &Value, asked: usize) -> Option<Vec<Decision>> {
-    let Value::Array(numbers) = value else {
-        return None;
-    };
-    let numbers = numbers.iter().map(|number| match number {
-        Value::Int(number) => Some(*number),
-        _ => None,
-    });
-    let numbers: Option<smallvec::SmallVec<[i64; 16]>> = numbers.collect();
-    let looks = call.charge == Charge::Nothing;
-    let charged = if looks { 0 } else { asked };
-    let decisions = decisions(call.limits(), call.cost, call.charge, charged, &numbers?);
-    let mut decisions = decisions.ok()?;
-    if let (true, Some(look)) = (looks, decisions.first().cloned()) {
-        decisions.resize(asked, look);
-    }
-    Some(decisions)
 }

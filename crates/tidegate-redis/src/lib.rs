@@ -52,7 +52,11 @@ mod acks;
 mod call;
 mod count;
 mod lane;
+mod question;
 mod script;
+mod sent;
+mod socket;
+mod wire;
 
 #[cfg(test)]
 mod conformance;

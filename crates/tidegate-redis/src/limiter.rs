@@ -124,6 +124,8 @@ impl SharedLimiter {
             return Err(PoliciesError::Duplicate(policy.name().into()).into());
         }
         let memory = PolicyLimiter::with_stores(in_memory, own)?;
+        // Nothing can fail any more: what the old limiter shares may change now.
+        shared.values().for_each(Shared::commit);
         Ok(Self {
             memory,
             shared,
@@ -368,5 +370,58 @@ impl SharedLimiter {
     /// The stores, by name.
     pub fn stores(&self) -> impl Iterator<Item = (&str, &Store)> {
         self.stores.iter().map(|(name, store)| (&**name, store))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate::{Limit, Mode};
+
+    use super::*;
+    use crate::options::RedisOptions;
+
+    fn background(interval: Duration) -> Policy {
+        let policy = Policy::builder("shared").limit(Limit::per_second(5));
+        let policy = policy.mode(Mode::Background).sync_interval(interval);
+        policy.build().expect("a policy")
+    }
+
+    fn in_memory() -> Policy {
+        let policy = Policy::builder("own").limit(Limit::per_hour(5));
+        policy.store("memory").build().expect("a policy")
+    }
+
+    #[tokio::test]
+    async fn refused_reload_changes_nothing() {
+        let options = RedisOptions::default();
+        let redis = RedisStore::new("redis://127.0.0.1:1/", options).expect("a valid URL");
+        let stores: [(&str, Store); 2] = [
+            ("default", redis.into()),
+            ("memory", MemoryStore::new().into()),
+        ];
+        let (short, long) = (Duration::from_millis(50), Duration::from_secs(9));
+        let before = SharedLimiter::new(stores, [background(short), in_memory()]);
+        let before = before.expect("policies");
+        let check = before.check("own", &[("key", "a")], Cost::ONE).await;
+        let receipt = check.expect("a policy").receipt().expect("a charge");
+        let interval = |limiter: &SharedLimiter| {
+            let background = limiter.shared["shared"].background.as_ref();
+            Arc::clone(background.expect("the mode background")).sync_interval()
+        };
+        for refused in [
+            vec![background(long), in_memory(), in_memory()],
+            vec![background(long), background(long)],
+        ] {
+            assert!(before.changed(refused).is_err());
+            assert_eq!(interval(&before), short);
+        }
+        let refund = before.refund("own", &[("key", "a")], &receipt).await;
+        refund.expect("a receipt");
+        let look = before.peek("own", &[("key", "a")], Cost::ONE).await;
+        assert_eq!(look.expect("a look").remaining(), 5);
+        let after = before.changed([background(long)]).expect("policies");
+        assert_eq!((interval(&before), interval(&after)), (long, long));
     }
 }

@@ -19,7 +19,11 @@ pub(crate) fn limiter(
     let share = policy.local_share();
     let policy = policy.with_limits("default", |limit| at_share(limit, share));
     match before {
-        Some(before) => before.changed([policy]),
+        // Its decisions have no receipts that would have to be void.
+        Some(before) => {
+            let stores = before.stores();
+            PolicyLimiter::with_stores(stores.map(|(name, it)| (name, it.clone())), [policy])
+        }
         None => PolicyLimiter::in_memory([policy]),
     }
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::breaker::{Asked, Breaker, Change, Failure, Permit};
+use crate::breaker::{Asked, Breaker, Change, Failure, Verdict};
 use crate::connector::Connector;
 use crate::error::{ErrorKind, StoreError};
-use crate::lane::{Answer, Lane, Question, Traffic};
+use crate::lane::{Lane, Traffic};
+use crate::question::Question;
 
 /// A server, or, without lanes, the lack of one.
 pub(crate) struct Node {
@@ -37,6 +38,8 @@ pub(crate) struct Wiring {
     /// How many replicas must have a charge, and how long to wait for them.
     pub(crate) replica_acks: u32,
     pub(crate) timeout: Duration,
+    /// Whether the keys of a call must be in one slot.
+    pub(crate) is_cluster: bool,
     pub(crate) traffic: Arc<Traffic>,
 }
 
@@ -69,29 +72,39 @@ impl Node {
         }
     }
 
-    /// Whether to ask it now.
-    pub(crate) fn permit(&self) -> Permit {
+    /// Leave to ask it now, or how long until the next probe.
+    pub(crate) fn permit(self: &Arc<Self>) -> Result<Permit, Duration> {
         let now = self.start.elapsed();
-        self.breaker(|breaker| breaker.ask(now))
+        match self.breaker(|breaker| breaker.ask(now)) {
+            Verdict::Go(asked) => Ok(Permit {
+                node: Arc::clone(self),
+                asked,
+                is_resolved: false,
+            }),
+            Verdict::Wait(wait) => Err(wait),
+        }
     }
 
     /// Puts a question once. `asking` is for keys that are on their way to this node.
-    pub(crate) async fn attempt(
+    pub(crate) async fn attempt<Q: Question>(
         &self,
-        question: &Arc<Question>,
+        question: &Arc<Q>,
         asking: bool,
         deadline: Instant,
-    ) -> Result<Answer, StoreError> {
-        let Some(lane) = self.lane(question) else {
+    ) -> Result<Q::Answer, StoreError> {
+        let Some(lane) = self.lane(question.keys()) else {
             return Err(self.why().clone().unwrap_or_else(|| {
                 let detail = "no server has the slot of these keys";
                 StoreError::new(ErrorKind::ClusterDown, detail)
             }));
         };
-        match timeout_at(deadline, lane.ask(question, asking)?).await {
+        match timeout_at(deadline, lane.ask(question, asking, deadline)?).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(StoreError::new(ErrorKind::Other, "the runtime is ending")),
-            Err(_) => {
+            Ok(Err(_)) if Instant::now() < deadline => {
+                Err(StoreError::new(ErrorKind::Other, "the runtime is ending"))
+            }
+            // The lane has left it out, or nobody has answered.
+            Ok(Err(_)) | Err(_) => {
                 let detail = format!("no answer within {:?}", self.timeout);
                 Err(StoreError::new(ErrorKind::Timeout, detail))
             }
@@ -108,24 +121,10 @@ impl Node {
     }
 
     /// Questions about one key share a lane, so that those alike can travel together.
-    fn lane(&self, question: &Question) -> Option<&Lane> {
+    fn lane(&self, keys: &[String]) -> Option<&Lane> {
         let lanes = self.lanes.len() as u64;
-        let index = self
-            .random
-            .hash_one(question.keys().last())
-            .checked_rem(lanes)?;
+        let index = self.random.hash_one(keys.last()).checked_rem(lanes)?;
         self.lanes.get(usize::try_from(index).ok()?)
-    }
-
-    /// It has answered.
-    pub(crate) fn answered(&self, asked: Asked) -> Option<Change> {
-        self.breaker(|breaker| breaker.succeeded(asked))
-    }
-
-    /// It has not.
-    pub(crate) fn failed(&self, asked: Asked, failure: Failure) -> Option<Change> {
-        let (now, jitter) = (self.start.elapsed(), jitter());
-        self.breaker(|breaker| breaker.failed(asked, failure, now, jitter))
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -144,8 +143,69 @@ impl Node {
     }
 }
 
+/// Leave to ask a server, which has to hear what came of it. Dropped without a word, it
+/// makes room for another probe: its caller has left, or the question was never put.
+pub(crate) struct Permit {
+    pub(crate) node: Arc<Node>,
+    asked: Asked,
+    is_resolved: bool,
+}
+
+impl Permit {
+    /// The server has answered.
+    pub(crate) fn answered(&mut self) -> Option<Change> {
+        self.is_resolved = true;
+        self.node.breaker(|breaker| breaker.succeeded(self.asked))
+    }
+
+    /// It has not.
+    pub(crate) fn failed(&mut self, failure: Failure) -> Option<Change> {
+        self.is_resolved = true;
+        let (now, jitter) = (self.node.start.elapsed(), jitter());
+        self.node
+            .breaker(|breaker| breaker.failed(self.asked, failure, now, jitter))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if !self.is_resolved {
+            self.node.breaker(|breaker| breaker.abandoned(self.asked));
+        }
+    }
+}
+
 /// A number from 0 to 1.
 pub(crate) fn jitter() -> f64 {
     let random = RandomState::new().build_hasher().finish() >> 32;
     f64::from(u32::try_from(random).unwrap_or(0)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn dropped_permit_does_not_hold_the_breaker_half_open() {
+        let node = Arc::new(Node::nowhere());
+        for _ in 0..5 {
+            let Ok(mut permit) = node.permit() else {
+                panic!("not closed");
+            };
+            permit.failed(Failure::Answered);
+        }
+        assert!(node.permit().is_err());
+        tokio::time::advance(Duration::from_millis(100)).await;
+        let Ok(probe) = node.permit() else {
+            panic!("no probe");
+        };
+        assert!(node.permit().is_err(), "one probe at a time");
+        drop(probe);
+        let Ok(mut probe) = node.permit() else {
+            panic!("no other probe at once");
+        };
+        assert_eq!(probe.answered(), Some(Change::Closed));
+        drop(probe);
+        assert!(!node.is_open());
+    }
 }

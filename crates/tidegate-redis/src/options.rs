@@ -34,7 +34,9 @@ impl RedisOptions {
         self
     }
 
-    /// How keys begin: `tg` unless said otherwise.
+    /// How keys begin: `tg` unless said otherwise. One to 64 of the characters A-Z, a-z,
+    /// 0-9, `.`, `_`, `:` and `-`: [`RedisStore::new`](crate::RedisStore::new) refuses
+    /// any other.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self

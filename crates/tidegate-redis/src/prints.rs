@@ -14,7 +14,8 @@ pub(crate) struct Prints([RandomState; 2]);
 impl Prints {
     pub(crate) fn of(&self, key: &LevelKey<'_>) -> Print {
         let text = key.text();
-        let identity = (key.level().name(), &*text);
+        // Every algorithm has a counter of its own.
+        let identity = (key.level().name(), key.limit().algorithm(), &*text);
         self.0.each_ref().map(|seed| seed.hash_one(identity))
     }
 }

@@ -7,19 +7,67 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use smallvec::SmallVec;
 use tidegate::{Algorithm, Limit};
+
+use crate::error::{ErrorReply, StoreError};
 
 /// A script and the name that Redis knows it by.
 #[derive(Debug)]
 pub(crate) struct Script {
     text: String,
     sha: String,
+    /// How many bytes each number of its reply has.
+    reply: Box<[u8]>,
+    /// Whether a user has written it: its errors may read like the server's.
+    is_custom: bool,
 }
 
 impl Script {
     pub(crate) fn new(text: String) -> Self {
         let sha = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, sha }
+        Self {
+            text,
+            sha,
+            reply: Box::default(),
+            is_custom: false,
+        }
+    }
+
+    /// The numbers of a reply; `None` when it is none of this script.
+    pub(crate) fn numbers(&self, reply: &[u8]) -> Option<SmallVec<[i64; 16]>> {
+        let mut rest = reply;
+        let mut numbers = SmallVec::new();
+        for length in &self.reply {
+            let (bytes, more) = rest.split_at_checked(usize::from(*length))?;
+            let mut number = [0; 8];
+            number[..bytes.len()].copy_from_slice(bytes);
+            numbers.push(i64::from_le_bytes(number));
+            rest = more;
+        }
+        rest.is_empty().then_some(numbers)
+    }
+
+    /// A script of the user's own.
+    pub(crate) fn custom(text: String) -> Self {
+        Self {
+            is_custom: true,
+            ..Self::new(text)
+        }
+    }
+
+    /// An error that it, or the server, has answered.
+    pub(crate) fn error(&self, error: &ErrorReply<'_>) -> StoreError {
+        match self.is_custom {
+            true => StoreError::from_custom_script(error),
+            false => StoreError::from_server(error),
+        }
+    }
+
+    /// Whether the server does not know it, and so has not run it.
+    pub(crate) fn is_unknown(&self, error: &ErrorReply<'_>) -> bool {
+        let is_servers = !self.is_custom || error.details.contains("No matching script");
+        error.code == "NOSCRIPT" && is_servers
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -34,10 +82,12 @@ impl Script {
 /// What a script is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Task {
-    /// Decide.
+    /// Decide one check, or many in one call.
     Check,
-    /// Decide, and count refusals, too.
+    Checks,
+    /// The same, and count refusals, too.
     CheckCounting,
+    ChecksCounting,
     /// Give back.
     Refund,
     /// Count what was admitted elsewhere.
@@ -49,7 +99,7 @@ pub(crate) enum Task {
 pub(crate) enum Time {
     /// The server's clock.
     Server,
-    /// The last argument: for tests that compare decisions at the same instants.
+    /// The argument after all others: for tests that compare decisions at the same instants.
     #[cfg(test)]
     Argument,
 }
@@ -82,17 +132,21 @@ impl Scripts {
         let mut known = self.known.lock().expect("nothing panics under this lock");
         let script = known
             .entry((task, shape))
-            .or_insert_with_key(|(task, shape)| {
-                Arc::new(Script::new(assemble(*task, shape, self.time)))
-            });
+            .or_insert_with_key(|(task, shape)| Arc::new(assemble(*task, shape, self.time)));
         Arc::clone(script)
     }
 }
 
 const CHECK: &str = include_str!("../scripts/check.lua");
+const CHECKS: &str = include_str!("../scripts/checks.lua");
+const ADMIT: &str = include_str!("../scripts/admit.lua");
 const REFUND: &str = include_str!("../scripts/refund.lua");
 const FLUSH: &str = include_str!("../scripts/flush.lua");
 const STATE: &str = include_str!("../scripts/state.lua");
+
+/// Levels whose limits stay unpacked from one check of a call to the next. Of more, Lua
+/// could not hold all the names at once.
+const KEPT: usize = 4;
 
 fn fragment(algorithm: Algorithm) -> &'static str {
     match algorithm {
@@ -106,86 +160,176 @@ fn fragment(algorithm: Algorithm) -> &'static str {
 
 /// Puts a script together: the skeleton of its task, with the levels' sections in the
 /// places that name them (`--+name`).
-fn assemble(task: Task, shape: &[Algorithm], time: Time) -> String {
+fn assemble(task: Task, shape: &[Algorithm], time: Time) -> Script {
     let skeleton = match task {
         Task::Check | Task::CheckCounting => CHECK,
+        Task::Checks | Task::ChecksCounting => CHECKS,
         Task::Refund => REFUND,
         Task::Flush => FLUSH,
     };
-    let mut text = String::new();
-    for line in code(skeleton) {
-        let Some(section) = line.trim_start().strip_prefix("--+") else {
-            text.push_str(line);
+    let assembly = Assembly { task, shape, time };
+    let mut reply = vec![7, 4];
+    for algorithm in shape {
+        let (_, format) = names(&part(fragment(*algorithm), "numbers"));
+        reply.extend(lengths(&format));
+    }
+    Script {
+        reply: reply.into(),
+        ..Script::new(assembly.fill(skeleton))
+    }
+}
+
+/// A script that is being put together.
+struct Assembly<'s> {
+    task: Task,
+    shape: &'s [Algorithm],
+    time: Time,
+}
+
+impl Assembly<'_> {
+    /// A skeleton with everything in its place. What stands behind code goes on its line.
+    fn fill(&self, skeleton: &str) -> String {
+        let mut text = String::new();
+        for line in code(skeleton) {
+            let (before, section) = match line.split_once("--+") {
+                Some((before, section)) => (before, Some(section)),
+                None => (line, None),
+            };
+            if !before.trim().is_empty() {
+                text.push_str(before);
+            }
+            text.push_str(&section.map_or_else(String::new, |it| self.section(it)));
             text.push('\n');
-            continue;
-        };
+        }
+        text
+    }
+
+    fn section(&self, section: &str) -> String {
+        let is_counting = matches!(self.task, Task::CheckCounting | Task::ChecksCounting);
         match section {
-            "time" => text.push_str(match time {
+            "time" => match self.time {
                 Time::Server => {
-                    "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
+                    "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]"
+                        .into()
                 }
                 #[cfg(test)]
-                Time::Argument => "local now = ARGV[#ARGV] + 0\n",
-            }),
-            "reply" => {
-                let numbers = ", 0".repeat(shape.iter().map(|it| reply_length(*it)).sum());
-                let line = format!("local reply = {{now, admitted{numbers}}}\n");
-                text.push_str(&line);
-            }
+                Time::Argument => "local now = ARGV[#ARGV] + 0".into(),
+            },
             "once" => {
+                let mut text = String::new();
                 let mut done: Vec<Algorithm> = Vec::new();
-                for algorithm in shape {
+                for algorithm in self.shape {
                     if !done.contains(algorithm) {
                         text.push_str(&part(fragment(*algorithm), "once"));
                         done.push(*algorithm);
                     }
                 }
+                text
             }
-            "decide" if task == Task::CheckCounting => {
-                text.push_str(&levels(task, shape, "decide-counting"));
+            "keys" => self.keys().to_string(),
+            "cached" if self.is_cached() => format!("local last, {}", self.arguments().0),
+            "cached" => String::new(),
+            "limits" => {
+                let (names, format) = self.arguments();
+                let unpacked = format!("{names} = struct.unpack('<{format}', argument)");
+                match self.is_cached() {
+                    true => format!("if argument ~= last then\nlast = argument\n{unpacked}\nend"),
+                    false => format!("local {unpacked}"),
+                }
             }
-            section => text.push_str(&levels(task, shape, section)),
+            "pack" => {
+                let (mut numbers, mut format) = ("now, admitted".to_owned(), "I7I4".to_owned());
+                self.join("numbers", &mut numbers, &mut format);
+                format!("struct.pack('<{format}', {numbers})")
+            }
+            "admit" => self.fill(ADMIT),
+            "judge" if is_counting => self.levels("judge", "judge-counting"),
+            "decide" if is_counting => self.levels("decide", "decide-counting"),
+            section => self.levels(section, section),
         }
     }
-    text
-}
 
-/// How many numbers a level replies with.
-fn reply_length(algorithm: Algorithm) -> usize {
-    match algorithm {
-        Algorithm::TokenBucket | Algorithm::FixedWindow => 3,
-        Algorithm::SlidingWindow | Algorithm::SlidingLog => 4,
-        Algorithm::Block => 0,
+    /// How many keys a check has.
+    fn keys(&self) -> usize {
+        let stateful = self.shape.iter().filter(|it| **it != Algorithm::Block);
+        stateful.count()
     }
-}
 
-/// A section of every level, with its own names, key, arguments and places in the
-/// reply.
-fn levels(task: Task, shape: &[Algorithm], section: &str) -> String {
-    let mut text = String::new();
-    // The time, and how many are admitted, come first in a reply.
-    let (mut keys, mut reply) = (0, 2);
-    for (level, algorithm) in shape.iter().enumerate() {
-        keys += usize::from(*algorithm != Algorithm::Block);
-        // A check has one argument a level, a refund two, and what is told has one level.
-        let argument = match task {
-            Task::Flush => 1,
-            Task::Refund => 1 + 2 * keys,
-            Task::Check | Task::CheckCounting => 2 + keys,
+    /// Whether limits stay unpacked while checks of a call have the same.
+    fn is_cached(&self) -> bool {
+        let has_many = matches!(self.task, Task::Checks | Task::ChecksCounting);
+        has_many && self.shape.len() <= KEPT
+    }
+
+    /// What a packed argument has in it.
+    fn arguments(&self) -> (String, String) {
+        let (mut all, mut format) = match self.task {
+            Task::Flush => (String::new(), String::new()),
+            _ => ("asked, cost".to_owned(), "I4I4".to_owned()),
         };
-        let mut part = part(fragment(*algorithm), section);
-        for number in 1..=reply_length(*algorithm) {
-            part = part.replace(&format!("@+{number}"), &(reply + number).to_string());
+        self.join("limit", &mut all, &mut format);
+        if self.task == Task::Flush {
+            self.join("told", &mut all, &mut format);
         }
-        reply += reply_length(*algorithm);
-        let part = part
-            .replace("@key", &format!("KEYS[{keys}]"))
-            .replace("@argument", &format!("ARGV[{argument}]"))
-            .replace("@mark", &format!("ARGV[{}]", argument + 1))
-            .replace('@', &level.to_string());
-        text.push_str(&part);
+        (all, format)
     }
-    text
+
+    /// Appends the names and formats that every level has in a section.
+    fn join(&self, section: &str, all: &mut String, format: &mut String) {
+        for (level, algorithm) in self.shape.iter().enumerate() {
+            let (more, its) = names(&part(fragment(*algorithm), section));
+            if !more.is_empty() {
+                if !all.is_empty() {
+                    all.push_str(", ");
+                }
+                all.push_str(&more.replace('@', &level.to_string()));
+                format.push_str(&its);
+            }
+        }
+    }
+
+    /// A section of every level, or the `other` one where it has that: with its own names,
+    /// key and arguments.
+    fn levels(&self, section: &str, other: &str) -> String {
+        let mut text = String::new();
+        let mut keys = 0;
+        for (level, algorithm) in self.shape.iter().enumerate() {
+            keys += usize::from(*algorithm != Algorithm::Block);
+            let key = match self.task {
+                Task::Check | Task::CheckCounting | Task::Refund => format!("KEYS[{keys}]"),
+                Task::Checks | Task::ChecksCounting | Task::Flush => {
+                    format!("KEYS[first + {keys}]")
+                }
+            };
+            // A refund has two arguments for each level.
+            let argument = 2 + 2 * keys;
+            let others = part(fragment(*algorithm), other);
+            let part = match others.is_empty() {
+                true => part(fragment(*algorithm), section),
+                false => others,
+            };
+            let part = part
+                .replace("@key", &key)
+                .replace("@argument", &format!("ARGV[{argument}]"))
+                .replace("@mark", &format!("ARGV[{}]", argument + 1))
+                .replace('@', &level.to_string());
+            text.push_str(&part);
+        }
+        text
+    }
+}
+
+/// Reads `a, b = I7I4`.
+fn names(line: &str) -> (String, String) {
+    let (names, format) = line.trim().split_once(" = ").unwrap_or_default();
+    (names.into(), format.into())
+}
+
+/// The lengths that a format has: `I7B` has 7 and 1.
+fn lengths(format: &str) -> Vec<u8> {
+    let parts = format.split_inclusive(|sign: char| sign.is_ascii_digit());
+    let digits = parts.filter_map(|part| part.trim_start_matches('I').parse().ok());
+    digits.collect()
 }
 
 /// One section of a fragment, with the sections it names in their places.

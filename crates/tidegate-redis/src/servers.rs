@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use crate::cluster::Cluster;
 use crate::connector::{Connector, Sentinels, client};
 use crate::error::{ErrorKind, StoreError};
-use crate::lane::Question;
 use crate::node::{Node, Wiring};
 use crate::place::Place;
 
@@ -28,9 +27,10 @@ impl Servers {
     ) -> RedisResult<Self> {
         let (address, connector) = match Place::parse(url) {
             Place::One(url) => {
+                let connector = Connector::direct(&url, certificates.as_ref())?;
                 let client = client(&url, certificates.as_ref())?;
                 let address = client.get_connection_info().addr().to_string();
-                (address, Connector::Direct(Arc::new(client)))
+                (address, connector)
             }
             Place::Sentinel {
                 sentinels,
@@ -47,6 +47,10 @@ impl Servers {
                 for seed in &seeds {
                     client(&login.url(seed), certificates.as_ref())?;
                 }
+                let wiring = Wiring {
+                    is_cluster: true,
+                    ..wiring
+                };
                 let cluster = Cluster::new(seeds, login, certificates, wiring);
                 return Ok(Self::Cluster(cluster));
             }
@@ -55,11 +59,11 @@ impl Servers {
     }
 
     /// The one to ask.
-    pub(crate) async fn of(&self, question: &Question, deadline: Instant) -> Arc<Node> {
+    pub(crate) async fn of(&self, keys: &[String], deadline: Instant) -> Arc<Node> {
         match self {
             Self::One(node) => Arc::clone(node),
             Self::Cluster(cluster) => {
-                let key = question.keys().first();
+                let key = keys.first();
                 cluster.node(key.map(String::as_str), deadline).await
             }
         }

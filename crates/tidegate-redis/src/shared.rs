@@ -13,7 +13,7 @@ use tidegate::{
 };
 use tokio::time::Instant;
 
-use crate::background::Background;
+use crate::background::{Background, Decided};
 use crate::call::Prepared;
 use crate::configured::SetupError;
 use crate::custom::Custom;
@@ -87,6 +87,14 @@ impl Shared {
         })
     }
 
+    /// Puts into force what it shares with the policy before it. Building it changed
+    /// nothing: the policies after it may have been refused.
+    pub(crate) fn commit(&self) {
+        if let Some(background) = &self.background {
+            background.set_sync_interval(self.policy.sync_interval());
+        }
+    }
+
     /// The keys to ask about at this cost: none where nothing is measured.
     pub(crate) fn keys<'a, A>(
         &'a self,
@@ -120,6 +128,13 @@ impl Shared {
             // Nothing counts, so there is nothing to ask.
             return Ok(self.decision(keys, self.allowed(Source::Store)));
         }
+        // A look reports every level's numbers, which only the store has.
+        if charge != Charge::Nothing
+            && self.custom.is_none()
+            && let Some(blocked) = self.blocked(keys, cost)
+        {
+            return Ok(blocked);
+        }
         if let Some(custom) = &self.custom {
             if charge == Charge::Nothing {
                 let detail = "a script of one's own has no numbers to look at";
@@ -129,9 +144,15 @@ impl Shared {
         }
         if let Some(background) = &self.background
             && charge == Charge::Admitted
-            && let Some(decision) = background.decide(keys, cost)
+            && let Some(decided) = background.decide(keys, cost)
         {
-            return Ok(self.decision(keys, decision));
+            let Decided {
+                decision, levels, ..
+            } = decided;
+            let reported = keys.iter().enumerate();
+            let reported = reported.filter(|(level, _)| levels.contains(level));
+            let reported = reported.map(|(_, key)| key);
+            return Ok(PolicyDecision::of_levels(&self.policy, reported, decision));
         }
         let refusals = self.refusals.as_ref();
         let refusals = refusals.filter(|_| charge == Charge::Admitted);
@@ -161,6 +182,25 @@ impl Shared {
             local::charge(local, keys, cost);
         }
         Ok(self.decision(keys, decision))
+    }
+
+    /// Refuses keys that a level blocks, without asking the store: one that is down must
+    /// not open a block. Reports only the levels that block.
+    fn blocked(&self, keys: &Keys<'_>, cost: Cost) -> Option<PolicyDecision<'_>> {
+        let blocking = || keys.iter().filter(|key| *key.limit() == Limit::block());
+        blocking().next()?;
+        let levels = blocking().map(|_| LevelOutcome {
+            outcome: Outcome::BLOCKED,
+            cost,
+            mark: 0,
+        });
+        let (now_us, source) = (local::now_us(), Source::Store);
+        let decision = Decision::from_store(levels, now_us, Some(0), source, None);
+        Some(PolicyDecision::of_levels(
+            &self.policy,
+            blocking(),
+            decision,
+        ))
     }
 
     /// What the policy says when the store has not answered.

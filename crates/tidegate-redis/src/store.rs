@@ -8,16 +8,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use redis::Value;
+use tidegate::algorithm::State;
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep};
 
-use crate::breaker::{Asked, Change, Failure, Permit};
-use crate::call::{Call, Prepared, refund_arguments, stored_keys};
+use crate::breaker::{Change, Failure};
+use crate::call::{Call, Prepared, marker, refund_arguments, stored_keys};
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
-use crate::lane::{Answer, Question, Traffic};
-use crate::node::{Node, Wiring, jitter};
+use crate::lane::Traffic;
+use crate::node::{Node, Permit, Wiring, jitter};
 use crate::options::RedisOptions;
+use crate::question::{Command, Flush, Question};
 use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
 use crate::servers::Servers;
@@ -74,16 +76,26 @@ impl RedisStore {
     /// A store at `redis://` or `rediss://`, with user, password and database as they
     /// stand in the URL; or one behind sentinels, `redis-sentinel://h1:p1,h2:p2/master`,
     /// or on a cluster, `redis-cluster://h1:p1,h2:p2`.
+    ///
+    /// Fails for a URL that names no server, and for a prefix that keys cannot have.
     pub fn new(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         // The client leaves it to us who does the arithmetic of TLS, and panics when
         // nobody does; whoever has chosen before stays.
         drop(rustls::crypto::ring::default_provider().install_default());
+        if !is_prefix(&options.prefix) {
+            let (name, prefix) = (&options.name, &options.prefix);
+            let detail = format!(
+                "the prefix of store {name:?} is {prefix:?}: expected 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
+            );
+            return Err(StoreError::new(ErrorKind::Other, detail));
+        }
         let origin = origin(url, &options);
         let traffic = Arc::new(Traffic::default());
         let wiring = Wiring {
             connections: options.connections,
             replica_acks: options.replica_acks,
             timeout: options.timeout,
+            is_cluster: false,
             traffic: Arc::clone(&traffic),
         };
         let servers = Servers::new(url, options.certificates, wiring);
@@ -156,13 +168,10 @@ impl RedisStore {
     ) -> Result<Decision, StoreError> {
         let (scripts, prefix) = (&self.0.scripts, &self.0.prefix);
         let call = Call::new(prepared, scripts, prefix, keys, cost, charge);
-        match self.run(Question::Check(call)).await? {
-            Answer::Decision(decision) => Ok(decision),
-            Answer::Value(_) => Err(StoreError::new(ErrorKind::Script, "no decision")),
-        }
+        self.run(call).await
     }
 
-    /// Gives back what a decision about these keys has charged.
+    /// Gives back what a decision about these keys has charged, once.
     pub(crate) async fn refund(
         &self,
         keys: &Keys<'_>,
@@ -173,21 +182,26 @@ impl RedisStore {
             return Ok(());
         };
         let script = self.0.scripts.get(Task::Refund, &limits);
-        let keys = stored_keys(keys, &self.0.prefix).into_vec();
+        let policy = keys.policy().name();
+        let mut keys = stored_keys(keys, &self.0.prefix).into_vec();
+        let Some(marker) = keys.first().map(|key| marker(policy, key, receipt)) else {
+            return Ok(());
+        };
+        keys.push(marker);
         self.script(script, keys, arguments).await.map(|_| ())
     }
 
     /// Forgets keys. Says how many there were.
     pub(crate) async fn delete(&self, keys: Vec<String>) -> Result<usize, StoreError> {
-        match self.run(Question::Delete(keys)).await? {
-            Answer::Value(Value::Int(count)) => Ok(usize::try_from(count).unwrap_or(0)),
+        match self.run(Command::Delete(keys)).await? {
+            Value::Int(count) => Ok(usize::try_from(count).unwrap_or(0)),
             _ => Err(StoreError::new(ErrorKind::Other, "DEL answers no number")),
         }
     }
 
     /// Has a script compiled and kept.
     pub(crate) async fn load(&self, script: &Arc<Script>) -> Result<(), StoreError> {
-        let question = Question::Load(Arc::clone(script));
+        let question = Command::Load(Arc::clone(script));
         self.run(question).await.map(|_| ())
     }
 
@@ -195,9 +209,9 @@ impl RedisStore {
     /// answer within the deadline, does not know of anything. That is not an error, nor
     /// held against the store: no limit needs it.
     pub(crate) async fn eviction_warning(&self) -> Option<String> {
-        let question = Arc::new(Question::Memory);
+        let question = Arc::new(Command::Memory);
         let deadline = Instant::now() + self.0.timeout;
-        drop(self.0.servers.of(&question, deadline).await);
+        drop(self.0.servers.of(&[], deadline).await);
         for node in self.0.servers.all() {
             if node.is_open() {
                 continue;
@@ -206,7 +220,7 @@ impl RedisStore {
             let asked = node.attempt(&question, false, deadline).await;
             let error = asked.as_ref().err().map(StoreError::kind);
             self.heard(!error.is_some_and(ErrorKind::speaks_of_the_store));
-            let Ok(Answer::Value(info)) = asked else {
+            let Ok(info) = asked else {
                 continue;
             };
             let info: Option<String> = redis::from_redis_value(info).ok();
@@ -230,33 +244,24 @@ impl RedisStore {
         keys: Vec<String>,
         arguments: Vec<Vec<u8>>,
     ) -> Result<Value, StoreError> {
-        let question = Question::Script {
+        let command = Command::Script {
             script,
             keys,
             arguments,
-            is_acknowledged: true,
         };
-        value(self.run(question).await?)
+        self.run(command).await
     }
 
-    /// Runs a script that may take so long, or the timeout where that is longer. It is not
-    /// asked for again here, and need not be known to replicas: whoever tells the store
-    /// something tells it again when that has failed.
-    pub(crate) async fn told(
+    /// Tells the store what was admitted of a key, which may take so long, or the timeout
+    /// where that is longer. It is not asked for again here, and need not be known to
+    /// replicas: a node tells again what it could not tell.
+    pub(crate) async fn tell(
         &self,
-        script: Arc<Script>,
-        keys: Vec<String>,
-        arguments: Vec<Vec<u8>>,
+        flush: Flush,
         within: Duration,
-    ) -> Result<Value, StoreError> {
-        let question = Question::Script {
-            script,
-            keys,
-            arguments,
-            is_acknowledged: false,
-        };
+    ) -> Result<(u64, State), StoreError> {
         let within = within.max(self.0.timeout);
-        value(self.run_within(question, within, false).await?)
+        self.run_within(flush, within, false).await
     }
 
     /// The script for a task on one level.
@@ -280,43 +285,41 @@ impl RedisStore {
 
     /// Puts a question, within the deadline, again where that is safe and may help; or
     /// not at all while the server for it keeps failing.
-    async fn run(&self, question: Question) -> Result<Answer, StoreError> {
+    async fn run<Q: Question>(&self, question: Q) -> Result<Q::Answer, StoreError> {
         self.run_within(question, self.0.timeout, true).await
     }
 
-    async fn run_within(
+    async fn run_within<Q: Question>(
         &self,
-        question: Question,
+        question: Q,
         within: Duration,
         is_retried: bool,
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<Q::Answer, StoreError> {
         let inner = &self.0;
         let deadline = Instant::now() + within;
         let question = Arc::new(question);
         let mut schedule = Schedule::default();
-        // Whom to ask, whether for keys on their way to it, and what its breaker said.
+        // Whom to ask, whether for keys on their way to it, and its breaker's leave.
         let mut next: Option<(Arc<Node>, bool)> = None;
-        let mut asked: Option<(Arc<Node>, Asked)> = None;
+        let mut permit: Option<Permit> = None;
         let mut redirections = 0;
         let error = loop {
             let (node, asking) = match next.take() {
                 Some(next) => next,
-                None => (inner.servers.of(&question, deadline).await, false),
+                None => (inner.servers.of(question.keys(), deadline).await, false),
             };
-            let permit = match &asked {
-                Some((before, permit)) if Arc::ptr_eq(before, &node) => *permit,
-                _ => match node.permit() {
-                    Permit::Go(permit) => permit,
-                    Permit::Wait(wait) => {
-                        let detail = format!("{}: not asked for another {wait:?}", node.address);
-                        break StoreError::new(ErrorKind::BreakerOpen, detail);
-                    }
-                },
+            // Asked again, it needs no other leave.
+            let kept = permit.take().filter(|it| Arc::ptr_eq(&it.node, &node));
+            let leave = match kept.map_or_else(|| node.permit(), Ok) {
+                Ok(leave) => permit.insert(leave),
+                Err(wait) => {
+                    let detail = format!("{}: not asked for another {wait:?}", node.address);
+                    break StoreError::new(ErrorKind::BreakerOpen, detail);
+                }
             };
-            asked = Some((Arc::clone(&node), permit));
             let error = match node.attempt(&question, asking, deadline).await {
                 Ok(answer) => {
-                    self.answered(&node, permit);
+                    self.answered(leave);
                     return Ok(answer);
                 }
                 Err(error) => error,
@@ -325,7 +328,7 @@ impl RedisStore {
                 && let Some(elsewhere) = inner.servers.redirected(&error, &node)
             {
                 // It did not run here, and this server is well: at once, to the other.
-                self.answered(&node, permit);
+                self.answered(leave);
                 redirections += 1;
                 next = Some(elsewhere);
                 continue;
@@ -342,8 +345,8 @@ impl RedisStore {
             redirections = 0;
         };
         inner.servers.doubt(error.kind());
-        if let Some((node, permit)) = asked {
-            self.failed(&node, permit, &error);
+        if let Some(permit) = &mut permit {
+            self.failed(permit, &error);
         }
         let error = self.counted(error);
         Err(match error.kind() {
@@ -360,9 +363,10 @@ impl RedisStore {
         }
     }
 
-    fn answered(&self, node: &Node, asked: Asked) {
+    fn answered(&self, permit: &mut Permit) {
         self.heard(true);
-        let change = node.answered(asked);
+        let change = permit.answered();
+        let node = &permit.node;
         if change == Some(Change::Closed) && node.said_to_fail.swap(false, Relaxed) {
             tracing::info!(
                 store = self.0.name,
@@ -372,10 +376,10 @@ impl RedisStore {
         }
     }
 
-    fn failed(&self, node: &Node, asked: Asked, error: &StoreError) {
+    fn failed(&self, permit: &mut Permit, error: &StoreError) {
         let inner = &self.0;
         match error.kind() {
-            // About ourselves: says nothing about the store.
+            // About ourselves: says nothing about the store, and a probe was not put.
             ErrorKind::QueueFull | ErrorKind::BreakerOpen => {}
             kind if kind.speaks_of_the_store() => {
                 self.heard(false);
@@ -386,7 +390,8 @@ impl RedisStore {
                     kind if kind.is_worth_retrying() => Failure::Waited,
                     _ => Failure::Answered,
                 };
-                let change = node.failed(asked, failure);
+                let change = permit.failed(failure);
+                let node = &permit.node;
                 if change == Some(Change::Opened) && inner.lines.check("open").allowed() {
                     node.said_to_fail.store(true, Relaxed);
                     let (name, server) = (&inner.name, &node.address);
@@ -394,7 +399,7 @@ impl RedisStore {
                 }
             }
             // It has answered, after all.
-            _ => self.answered(node, asked),
+            _ => self.answered(permit),
         }
     }
 
@@ -413,11 +418,11 @@ impl RedisStore {
     }
 }
 
-fn value(answer: Answer) -> Result<Value, StoreError> {
-    match answer {
-        Answer::Value(value) => Ok(value),
-        Answer::Decision(_) => Err(StoreError::new(ErrorKind::Script, "no value")),
-    }
+/// Whether keys can begin like this. A hash tag begins with a brace: one before it would
+/// put the keys of a check into different slots.
+fn is_prefix(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    (1..=64).contains(&text.len()) && text.bytes().all(is_part)
 }
 
 /// What tells one store from another.
@@ -431,5 +436,24 @@ impl fmt::Debug for RedisStore {
             .field("name", &self.0.name)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_that_breaks_slots_is_refused() {
+        for prefix in ["", "{}", "a{b}", "a b", "ü", "a\nb", &"a".repeat(65)] {
+            let options = RedisOptions::default().prefix(prefix);
+            let made = RedisStore::new("redis://127.0.0.1/", options);
+            let error = made.expect_err("a bad prefix").to_string();
+            assert!(error.contains(&format!("{prefix:?}")), "{error}");
+        }
+        for prefix in ["tg", "shop:eu-1", "a.b_c", &"a".repeat(64)] {
+            let options = RedisOptions::default().prefix(prefix);
+            RedisStore::new("redis://127.0.0.1/", options).expect("a good prefix");
+        }
     }
 }

@@ -159,23 +159,32 @@ impl Batch {
     }
 }
 
-/// Counts replies: numbers, and lists of numbers.
+/// Counts replies: numbers, texts, and lists of them.
 #[derive(Default)]
 struct Replies {
     whole: usize,
     /// The kind of the line that has begun, and its number so far.
     line: Option<(u8, usize)>,
-    /// Numbers that are still to come in a list.
+    /// Parts that are still to come in a list.
     missing: usize,
+    /// Bytes that are still to come of a text.
+    text: usize,
 }
 
 impl Replies {
     fn read(&mut self, bytes: &[u8]) {
         for &byte in bytes {
+            if self.text > 0 {
+                self.text -= 1;
+                if self.text == 0 {
+                    self.end_part();
+                }
+                continue;
+            }
             match (&mut self.line, byte) {
                 (None, kind) => self.line = Some((kind, 0)),
                 (Some(_), b'\n') => self.end_line(),
-                (Some((b'*', length)), b'0'..=b'9') => {
+                (Some((b'*' | b'$', length)), b'0'..=b'9') => {
                     *length = *length * 10 + usize::from(byte - b'0');
                 }
                 (Some(_), _) => {}
@@ -186,9 +195,16 @@ impl Replies {
     fn end_line(&mut self) {
         match self.line.take() {
             Some((b'*', length)) => self.missing = length,
-            Some((b':', _)) if self.missing > 1 => self.missing -= 1,
-            Some((b':', _)) => (self.missing, self.whole) = (0, self.whole + 1),
-            other => panic!("a reply that is no number: {other:?}"),
+            Some((b'$', length)) => self.text = length + 2,
+            Some((b':', _)) => self.end_part(),
+            other => panic!("a reply that is neither a number nor a text: {other:?}"),
+        }
+    }
+
+    fn end_part(&mut self) {
+        match self.missing {
+            0 | 1 => (self.missing, self.whole) = (0, self.whole + 1),
+            _ => self.missing -= 1,
         }
     }
 }
@@ -199,7 +215,7 @@ mod tests {
 
     #[test]
     fn replies_are_counted_wherever_they_are_cut() {
-        let bytes = b"*3\r\n:1\r\n:22\r\n:-3\r\n:1\r\n*12\r\n:1\r\n";
+        let bytes = b"*3\r\n:1\r\n$2\r\n\n\n\r\n:-3\r\n:1\r\n*12\r\n:1\r\n";
         for cut in 0..bytes.len() {
             let mut replies = Replies::default();
             replies.read(&bytes[..cut]);

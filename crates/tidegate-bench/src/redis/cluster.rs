@@ -73,7 +73,7 @@ impl Rig {
         let tidegate = Tidegate::at(&cluster.url(), "tg", Tidegate::policy(ADMITS));
         // Every node knows the script afterwards, and it is known how batches turn out.
         admitted(runtime, &tidegate, CALLERS, order);
-        let travel = Travel::like(CALLERS, batches(tidegate).0);
+        let travel = Travel::like(CALLERS, batches(tidegate).0 * batches(tidegate).1);
         let buckets = cluster.nodes.iter().map(Plain::token_bucket);
         let buckets: Vec<Plain> = buckets.map(|bucket| runtime.block_on(bucket)).collect();
         Self {

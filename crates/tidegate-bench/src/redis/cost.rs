@@ -160,7 +160,7 @@ fn table(labels: [&'static str; 9], series: &[Series; 9]) -> Vec<Cost> {
             5 => Some(own.ratio_to(&series[8])),
             _ => None,
         },
-        goal: (index == 0).then_some(1.0),
+        goal: (index == 0).then_some(0.9),
     })
     .collect()
 }

@@ -67,6 +67,7 @@ fn callers(server: &Server, runtime: &Runtime, counts: &[usize]) {
         checked.push(check);
     }
     println!("{}", report::throughput(&rows));
+    println!("{}", report::goals(&rows));
     println!("{}\n", report::crosscheck(&checked));
 }
 
@@ -139,7 +140,8 @@ fn throughput(
     let sent = Sent::by(uniform, server, runtime);
     // How its batches turn out, for the ceiling to do the same.
     admitted(runtime, &uniform, callers, orders.uniform);
-    let travel = Travel::like(callers, batches(uniform).0);
+    let (commands, checks) = batches(uniform);
+    let travel = Travel::like(callers, commands * checks);
     let Travel {
         connections,
         pipelined,
@@ -153,7 +155,10 @@ fn throughput(
         Lane::new(format!("{callers}, uniform"), || {
             admitted(runtime, &uniform, callers, orders.uniform)
         })
-        .goal(many.then_some(0.9))
+        .goal(match callers {
+            500 => Some(1.3),
+            _ => many.then_some(0.9),
+        })
         .of(uniform),
         Lane::new(format!("{callers}, Zipf"), || {
             admitted(runtime, &zipf, callers, orders.zipf)

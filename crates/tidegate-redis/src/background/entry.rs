@@ -9,6 +9,9 @@ use tidegate::{Cost, Limit};
 use super::unsent::{Parcel, Unsent};
 use crate::count;
 
+/// Refunds of a key between two parcels. One more is refused.
+const REFUNDS: usize = 256;
+
 #[derive(Debug)]
 pub(super) struct Entry {
     /// The key in the store.
@@ -34,6 +37,8 @@ pub(super) struct Entry {
     /// The last parcel, by its number: a charge can be given back while none has left
     /// since.
     pub(super) last_parcel: u64,
+    /// Receipts that were refunded since that parcel has left.
+    refunded: Vec<u64>,
     /// Whether anybody has asked since the last parcel left, and whether it waits to be
     /// sent.
     asked: bool,
@@ -62,6 +67,7 @@ impl Entry {
             opened_after: None,
             in_flight: None,
             last_parcel: parcel,
+            refunded: Vec::new(),
             asked: false,
             queued: false,
         }
@@ -114,12 +120,21 @@ impl Entry {
         outcome
     }
 
-    /// Gives back a charge, if no parcel has left since this one: whether it has.
-    pub(super) fn give_back(&mut self, cost: Cost, charged_at_us: u64, parcel: u64) -> bool {
+    /// Gives back a charge, if no parcel has left since this one: whether it has. Once for
+    /// each receipt; one that cannot be remembered is refused.
+    pub(super) fn give_back(
+        &mut self,
+        receipt: u64,
+        cost: Cost,
+        charged_at_us: u64,
+        parcel: u64,
+    ) -> bool {
         let is_here = self.last_parcel == parcel && !self.pending.is_none();
-        if !is_here || self.pending.cost < cost.get().into() {
+        let is_known = self.refunded.contains(&receipt) || self.refunded.len() >= REFUNDS;
+        if !is_here || is_known || self.pending.cost < cost.get().into() {
             return false;
         }
+        self.refunded.push(receipt);
         self.local = count::give_back(&self.limit, self.local, cost, charged_at_us);
         self.pending.give_back(&self.limit, cost, charged_at_us);
         if let Some(unsent) = &mut self.in_flight {
@@ -151,6 +166,7 @@ impl Entry {
         let unsent = std::mem::replace(&mut self.pending, Unsent::none(&self.local));
         self.in_flight = Some(unsent);
         self.last_parcel = number;
+        self.refunded = Vec::new();
         self.asked = false;
         Some(Parcel {
             limit,

@@ -6,9 +6,10 @@
 //! have admitted too much is waited off before more is admitted. What could not be told
 //! is kept, merged with what comes after it, and told again.
 //!
-//! [`Table`] is the state machine; here is what drives it.
+//! [`Table`] and [`Sender`] are the state machines; here is what drives them.
 
 mod entry;
+mod sender;
 mod table;
 mod unsent;
 
@@ -17,32 +18,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::time::Duration;
 
 use tidegate::algorithm::State;
-use tidegate::{Cost, Decision, Keys, Policy, Receipt};
+use tidegate::{Cost, Keys, Policy, Receipt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::call::Numbers;
 use crate::count;
-use crate::error::{ErrorKind, StoreError};
+use crate::error::StoreError;
 use crate::local;
+use crate::question::Flush;
 use crate::script::Task;
 use crate::store::RedisStore;
-pub(crate) use table::{Outgoing, Table};
+pub(crate) use sender::Sender;
+pub(crate) use table::{Decided, Outgoing, Table};
 #[cfg(test)]
 pub(crate) use unsent::{KEPT, Parcel, Unsent};
-
-/// Keys that are told of at once.
-const AT_ONCE: usize = 512;
 
 /// How long the store may take to hear of something. Nobody waits for it, and what is
 /// given up too early may be counted twice; but no connection is silent for longer.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// The pauses before what has failed is tried again: the longest, and that of somebody
-/// who is in a hurry.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-const SHORT_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long the store is tried to be told what is left, when nobody asks any more.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -69,7 +64,7 @@ struct Inner {
 }
 
 impl Background {
-    /// For this policy; what was there before goes on if it has the same keys.
+    /// For this policy; what was there before goes on, unchanged, if it has the same keys.
     pub(crate) fn new(
         policy: &Policy,
         store: &RedisStore,
@@ -79,19 +74,17 @@ impl Background {
         let levels: Vec<_> = levels.map(|it| (it.name(), it.key().to_string())).collect();
         let tag: Vec<&str> = policy.tag().collect();
         let made_of = format!("{levels:?} {tag:?}");
-        let sync_interval_us = u64::try_from(policy.sync_interval().as_micros()).unwrap_or(0);
         if let Some(before) = before
             && before.0.made_of == made_of
             && before.0.store.is_same(store)
         {
-            before.0.sync_interval_us.store(sync_interval_us, Relaxed);
             return Arc::clone(before);
         }
         let (prefix, levels) = (store.prefix(), policy.levels().len());
         Arc::new(Self(Arc::new(Inner {
             table: Table::new(prefix, levels, local::now_us(), Duration::ZERO),
             store: store.clone(),
-            sync_interval_us: AtomicU64::new(sync_interval_us),
+            sync_interval_us: AtomicU64::new(micros(policy.sync_interval())),
             made_of,
             start: Instant::now(),
             is_running: AtomicBool::new(false),
@@ -102,15 +95,26 @@ impl Background {
         })))
     }
 
-    /// Decides. `None` where there is no room for a key.
-    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost) -> Option<Decision> {
+    /// Tells the store this often from now on.
+    pub(crate) fn set_sync_interval(&self, interval: Duration) {
+        let interval_us = micros(interval);
+        self.0.sync_interval_us.store(interval_us, Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sync_interval(&self) -> Duration {
+        self.0.sync_interval()
+    }
+
+    /// Decides. `None` where there is no room for a key, and none that is here refuses.
+    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost) -> Option<Decided> {
         let inner = &self.0;
-        let (decision, is_more) = inner.table.decide(keys, cost, inner.start.elapsed())?;
+        let decided = inner.table.decide(keys, cost, inner.start.elapsed())?;
         inner.start();
-        if is_more && inner.is_idle.load(SeqCst) && inner.is_idle.swap(false, SeqCst) {
+        if decided.is_more && inner.is_idle.load(SeqCst) && inner.is_idle.swap(false, SeqCst) {
             inner.wake.notify_one();
         }
-        Some(decision)
+        Some(decided)
     }
 
     /// The store has admitted what there was no room for: the keys that are here know it.
@@ -144,6 +148,10 @@ impl Background {
     }
 }
 
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
 impl Drop for Background {
     fn drop(&mut self) {
         self.0.is_over.store(true, Relaxed);
@@ -168,10 +176,8 @@ impl Inner {
 /// Tells the store, every interval, what there is to tell.
 async fn run(running: Running) {
     let inner = &running.0;
-    let mut on_their_way: JoinSet<Result<(), StoreError>> = JoinSet::new();
-    let (mut next, mut failures) = (Instant::now(), 0_u32);
-    // Keys of this round that have not left, because there were too many at once.
-    let mut left = 0;
+    let mut flights: JoinSet<Result<(), StoreError>> = JoinSet::new();
+    let mut sender = Sender::default();
     let mut end: Option<Instant> = None;
     loop {
         if end.is_none() && inner.is_over.load(Relaxed) {
@@ -180,47 +186,33 @@ async fn run(running: Running) {
         if end.is_some_and(|end| inner.table.is_told() || Instant::now() >= end) {
             return;
         }
-        let most = left.min(AT_ONCE.saturating_sub(on_their_way.len()));
-        if most > 0 {
-            left -= most;
-            for outgoing in inner.table.send(most, inner.start.elapsed()) {
-                let inner = Arc::clone(inner);
-                let flight = Flight {
-                    inner,
-                    outgoing,
-                    has_arrived: false,
-                };
-                on_their_way.spawn(flight.tell());
-            }
-        }
         if inner.is_hurried.swap(false, Relaxed) || end.is_some() {
-            let pause = if failures > 0 {
-                SHORT_PAUSE
-            } else {
-                Duration::ZERO
+            sender.hurry(inner.start.elapsed());
+        }
+        let now = inner.start.elapsed();
+        for outgoing in sender.send(&inner.table, inner.sync_interval(), now) {
+            let flight = Flight {
+                inner: Arc::clone(inner),
+                outgoing,
+                has_arrived: false,
             };
-            next = next.min(Instant::now() + pause);
+            flights.spawn(flight.tell());
         }
         // First said, then looked: whoever adds a key after the look sees this.
         inner.is_idle.store(true, SeqCst);
-        let has_more = inner.table.queued() > 0;
-        inner.is_idle.store(!has_more, SeqCst);
+        let next = sender.wakes_at(&inner.table);
+        inner.is_idle.store(next.is_none(), SeqCst);
         tokio::select! {
             biased;
-            Some(told) = on_their_way.join_next() => match told {
+            Some(told) = flights.join_next() => match told {
                 // A store that fails is not tried again and again.
                 Ok(Err(error)) if !error.kind().is_about_a_key() => {
-                    (left, failures) = (0, failures.saturating_add(1));
-                    let pause = inner.sync_interval() * 2_u32.saturating_pow(failures.min(9));
-                    let longest = LONGEST_PAUSE.max(inner.sync_interval());
-                    next = Instant::now() + pause.min(longest);
+                    let now = inner.start.elapsed();
+                    sender.failed(&inner.table, inner.sync_interval(), now);
                 }
-                _ => failures = 0,
+                _ => sender.arrived(),
             },
-            () = sleep_until(next), if has_more && left == 0 => {
-                left = inner.table.queued();
-                next = Instant::now() + inner.sync_interval();
-            }
+            () = sleep_until(inner.start + next.unwrap_or_default()), if next.is_some() => {}
             () = inner.wake.notified() => {}
         }
     }
@@ -247,8 +239,13 @@ impl Flight {
         let inner = &self.inner;
         let sent = inner.start.elapsed();
         let Outgoing { key, parcel, .. } = &self.outgoing;
-        let told = inner.store.tell(key, parcel.limit, parcel.arguments());
-        let heard = told.await?;
+        let flush = Flush {
+            script: inner.store.known_script(Task::Flush, &parcel.limit),
+            key: [key.clone()],
+            argument: parcel.argument(),
+            limit: parcel.limit,
+        };
+        let heard = inner.store.tell(flush, PATIENCE).await?;
         let now = inner.start.elapsed();
         inner.table.arrived(&self.outgoing, sent, now, heard);
         self.has_arrived = true;
@@ -261,24 +258,6 @@ impl Drop for Flight {
         if !self.has_arrived {
             self.inner.table.failed(&self.outgoing);
         }
-    }
-}
-
-impl RedisStore {
-    /// Tells the store what was admitted of a key: the time there, and what it has come
-    /// to.
-    async fn tell(
-        &self,
-        key: &str,
-        limit: tidegate::Limit,
-        arguments: Vec<Vec<u8>>,
-    ) -> Result<(u64, State), StoreError> {
-        let script = self.known_script(Task::Flush, &limit);
-        let keys = vec![key.to_owned()];
-        let reply = self.told(script, keys, arguments, PATIENCE).await?;
-        let reply: Option<Vec<i64>> = redis::from_redis_value(reply).ok();
-        let heard = reply.and_then(|reply| heard(&limit, &reply));
-        heard.ok_or_else(|| StoreError::new(ErrorKind::Script, "no count"))
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Table {
     keys_a_shard: usize,
     /// In an order with what whoever waits for it says: no key is missed.
     queued: AtomicUsize,
+    /// Keys that the round in progress has still to send.
+    due: AtomicUsize,
     /// The number of the last parcel. Those of other nodes, and the store's own marks, are
     /// not among them.
     parcels: AtomicU64,
@@ -46,7 +48,19 @@ pub(crate) struct Table {
 struct Shard {
     keys: HashMap<Print, Entry>,
     queue: VecDeque<Print>,
+    /// Keys at the front of the queue that the round in progress has still to send.
+    due: usize,
     swept: Option<Duration>,
+}
+
+/// A decision of this node.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    pub(crate) decision: Decision,
+    /// Which of the keys it reports: all of them, unless one found no room.
+    pub(crate) levels: SmallVec<[usize; 2]>,
+    /// Whether there is more to tell than there was.
+    pub(crate) is_more: bool,
 }
 
 /// A parcel, and where it comes from.
@@ -72,6 +86,7 @@ impl Table {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             keys_a_shard,
             queued: AtomicUsize::new(0),
+            due: AtomicUsize::new(0),
             parcels: AtomicU64::new(1 << 60 | offset_us.unsigned_abs()),
             turn: AtomicUsize::new(0),
             offset_us: AtomicI64::new(offset_us),
@@ -79,52 +94,45 @@ impl Table {
         }
     }
 
-    /// Decides, and charges every level or none. `None` where there is no room for
-    /// a key. And whether there is more to tell than there was.
-    pub(crate) fn decide(
-        &self,
-        keys: &Keys<'_>,
-        cost: Cost,
-        now: Duration,
-    ) -> Option<(Decision, bool)> {
+    /// Decides, and charges every level or none. No level may block: that is decided
+    /// before. Where there is no room for a key, the keys that are here decide if one of
+    /// them refuses; otherwise the answer is `None`.
+    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost, now: Duration) -> Option<Decided> {
         let levels: SmallVec<[(Print, &Limit); 2]> = keys
             .iter()
             .map(|key| (self.prints.of(&key), key.limit()))
             .collect();
         let (first, _) = *levels.first()?;
         let mut shard = self.shard(first);
-        let mut admits: SmallVec<[bool; 4]> = SmallVec::new();
+        // Of a key that is not here, nothing is known.
+        let mut admits: SmallVec<[Option<bool>; 4]> = SmallVec::new();
         for (key, (print, limit)) in keys.iter().zip(&levels) {
-            if **limit == Limit::block() {
-                admits.push(false);
-                continue;
-            }
-            if !shard.keys.contains_key(print) {
-                if !shard.has_room(self.keys_a_shard, now) {
-                    return None;
-                }
+            if !shard.keys.contains_key(print) && shard.has_room(self.keys_a_shard, now) {
                 let (stored, offset_us) = (key.stored(&self.prefix), self.offset_us.load(Relaxed));
                 let number = self.parcels.fetch_add(1, Relaxed) + 1;
                 let entry = Entry::new(stored, **limit, (offset_us, number), now);
                 shard.keys.insert(*print, entry);
             }
-            let entry = shard.keys.get_mut(print)?;
-            entry.tick(limit, now);
-            admits.push(limit.admits(&entry.local, cost));
+            admits.push(shard.keys.get_mut(print).map(|entry| {
+                entry.tick(limit, now);
+                limit.admits(&entry.local, cost)
+            }));
         }
-        let denied_by = admits.iter().position(|admits| !admits);
+        let is_partial = admits.contains(&None);
+        if is_partial && !admits.contains(&Some(false)) {
+            return None;
+        }
+        // Of a partial answer, only the levels that refuse are reported.
+        let is_reported = |admits: &Option<bool>| !is_partial || *admits == Some(false);
+        let denied_by = match is_partial {
+            true => Some(0),
+            false => admits.iter().position(|admits| *admits == Some(false)),
+        };
         let (mut decided_at_us, mut is_more) = (None, false);
         let mut outcomes: SmallVec<[LevelOutcome; 2]> = SmallVec::new();
-        for ((print, limit), admits) in levels.iter().zip(&admits) {
+        for ((print, _), admits) in levels.iter().zip(&admits) {
             let entry = shard.keys.get_mut(print);
-            let Some(entry) = entry.filter(|_| **limit != Limit::block()) else {
-                let outcome = limit.outcome(&limit.new_state(0), cost, false);
-                let mark = 0;
-                outcomes.push(LevelOutcome {
-                    outcome,
-                    cost,
-                    mark,
-                });
+            let Some(entry) = entry.filter(|_| is_reported(admits)) else {
                 continue;
             };
             if denied_by.is_none() {
@@ -132,7 +140,7 @@ impl Table {
             }
             decided_at_us.get_or_insert(entry.now_us(now));
             outcomes.push(LevelOutcome {
-                outcome: entry.outcome(cost, *admits),
+                outcome: entry.outcome(cost, *admits == Some(true)),
                 cost,
                 mark: entry.last_parcel,
             });
@@ -147,8 +155,13 @@ impl Table {
         let now_us = decided_at_us.unwrap_or_else(own_us);
         let receipt = denied_by.is_none().then(Receipt::fresh_id);
         let source = Source::Background;
-        let decision = Decision::from_store(outcomes, now_us, denied_by, source, receipt);
-        Some((decision, is_more))
+        let levels = admits.iter().enumerate();
+        let levels = levels.filter(|(_, admits)| is_reported(admits));
+        Some(Decided {
+            decision: Decision::from_store(outcomes, now_us, denied_by, source, receipt),
+            levels: levels.map(|(level, _)| level).collect(),
+            is_more,
+        })
     }
 
     /// The store has admitted this, and some of the keys are here.
@@ -173,7 +186,7 @@ impl Table {
             }
             if let Some(entry) = self.shard(print).keys.get_mut(&print) {
                 entry.tick(key.limit(), now);
-                any |= entry.give_back(cost, receipt.decided_at_us(), parcel);
+                any |= entry.give_back(receipt.id(), cost, receipt.decided_at_us(), parcel);
             }
         }
         any
@@ -198,18 +211,42 @@ impl Table {
         shards.all(|shard| lock(shard).keys.values().all(Entry::is_told))
     }
 
-    /// Takes what there is to tell, of at most so many keys: those that have waited
+    /// Keys that the round in progress has still to send.
+    pub(crate) fn due(&self) -> usize {
+        self.due.load(Relaxed)
+    }
+
+    /// Begins a round: every key that is queued now is to be sent before the next one.
+    /// Keys that are queued later go behind them.
+    pub(crate) fn begin_round(&self) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let more = shard.queue.len() - shard.due;
+            shard.due += more;
+            self.due.fetch_add(more, Relaxed);
+        }
+    }
+
+    /// Ends a round: what it has not sent stays queued for the next one.
+    pub(crate) fn end_round(&self) {
+        for shard in &self.shards {
+            let due = std::mem::take(&mut lock(shard).due);
+            self.due.fetch_sub(due, Relaxed);
+        }
+    }
+
+    /// Takes the parcels of this round, of at most so many keys: those that have waited
     /// longest.
     pub(crate) fn send(&self, most: usize, now: Duration) -> Vec<Outgoing> {
         let mut parcels = Vec::new();
         // Each part gets its turn: none can keep the others waiting.
         let share = most.div_ceil(self.shards.len());
-        let first = self.turn.fetch_add(1, Relaxed) % self.shards.len();
-        let (before, from) = self.shards.split_at(first);
-        for shard in from.iter().chain(before) {
-            let mut shard = lock(shard);
+        while parcels.len() < most && self.due() > 0 {
+            let part = self.turn.fetch_add(1, Relaxed) % self.shards.len();
+            let mut shard = lock(&self.shards[part]);
+            let taken = shard.due.min(share).min(most - parcels.len());
+            shard.due -= taken;
             let Shard { keys, queue, .. } = &mut *shard;
-            let taken = queue.len().min(share).min(most - parcels.len());
             for print in queue.drain(..taken) {
                 let Some(entry) = keys.get_mut(&print) else {
                     continue;
@@ -224,6 +261,7 @@ impl Table {
                     });
                 }
             }
+            self.due.fetch_sub(taken, Relaxed);
             self.queued.fetch_sub(taken, Relaxed);
         }
         parcels
@@ -265,7 +303,7 @@ impl Table {
     ) -> Option<Decision> {
         let print = self.prints.of(&keys.iter().next()?);
         let before = self.shard(print).keys.get(&print).map(|entry| entry.local);
-        let (decision, _) = self.decide(keys, cost, now)?;
+        let decision = self.decide(keys, cost, now)?.decision;
         let mut shard = self.shard(print);
         let entry = shard.keys.get_mut(&print)?;
         let new = entry.limit.new_state(entry.now_us(now));
@@ -326,12 +364,13 @@ mod tests {
     fn decide(table: &Table, policy: &Policy, key: &str, now: Duration) -> Option<bool> {
         let attributes = [("key", key)];
         let keys = policy.keys(&attributes).expect("the one attribute");
-        let (decision, _) = table.decide(&keys, Cost::ONE, now)?;
-        Some(decision.allowed())
+        let decided = table.decide(&keys, Cost::ONE, now)?;
+        Some(decided.decision.allowed())
     }
 
     /// Tells a store that has only what it is told.
     fn tell(table: &Table, now: Duration) -> usize {
+        table.begin_round();
         let sent = table.send(1_000, now);
         let now_us = START_US + u64::try_from(now.as_micros()).expect("a time");
         for outgoing in &sent {
@@ -359,6 +398,31 @@ mod tests {
     }
 
     #[test]
+    fn full_table_refuses_what_a_key_that_is_here_refuses() {
+        let table = table(3);
+        let policy = Policy::builder("p")
+            .level("total", "", Limit::per_hour(2))
+            .level("address", "{ip}", Limit::per_hour(5));
+        let policy = policy.build().expect("a policy");
+        let decide = |ip: &str| {
+            let attributes = [("ip", ip)];
+            let keys = policy.keys(&attributes).expect("the one attribute");
+            table.decide(&keys, Cost::ONE, Duration::ZERO)
+        };
+        for (ip, allowed) in [("a", true), ("b", true), ("a", false)] {
+            let decided = decide(ip).expect("room");
+            assert_eq!(decided.decision.allowed(), allowed);
+            assert_eq!(decided.levels[..], [0, 1]);
+        }
+        // There is no room for another address, but the total refuses.
+        let decided = decide("c").expect("an answer");
+        assert!(!decided.decision.allowed());
+        assert_eq!(decided.levels[..], [0]);
+        assert_eq!(decided.decision.levels().len(), 1);
+        assert_eq!(decided.decision.limit(), 2);
+    }
+
+    #[test]
     fn keys_are_told_in_turn_and_once_each() {
         let (table, policy) = (table(100), policy(Limit::per_hour(5)));
         for _ in 0..3 {
@@ -367,6 +431,7 @@ mod tests {
             }
         }
         assert_eq!(table.queued(), 10);
+        table.begin_round();
         let first = table.send(4, SECOND);
         let keys: Vec<&str> = first.iter().map(|it| &*it.key).collect();
         assert_eq!(
@@ -381,6 +446,7 @@ mod tests {
         for outgoing in &first {
             table.failed(outgoing);
         }
+        table.begin_round();
         let again = table.send(100, SECOND);
         let costs: Vec<u64> = again.iter().map(|it| it.parcel.unsent.cost).collect();
         assert_eq!(costs, [4, 3, 3, 3]);
@@ -391,17 +457,43 @@ mod tests {
     fn what_comes_back_for_a_key_that_was_forgotten_says_nothing() {
         let (table, policy) = (table(100), policy(Limit::per_hour(2)));
         assert_eq!(decide(&table, &policy, "a", Duration::ZERO), Some(true));
+        table.begin_round();
         let old = table.send(1, Duration::ZERO);
         table.forget(&["tg:{a}:p:p".into()]);
         for allowed in [true, true, false] {
             assert_eq!(decide(&table, &policy, "a", SECOND), Some(allowed));
         }
+        table.begin_round();
         let new = table.send(1, SECOND);
         table.failed(&old[0]);
         let count = old[0].parcel.limit.new_state(START_US);
         table.arrived(&old[0], Duration::ZERO, SECOND, (START_US, count));
         assert_eq!(decide(&table, &policy, "a", SECOND), Some(false));
         table.failed(&new[0]);
+        table.begin_round();
         assert_eq!(table.send(1, SECOND)[0].parcel.unsent.cost, 2);
+    }
+
+    #[test]
+    fn charges_made_while_a_look_is_lost_are_all_kept() {
+        let (table, policy) = (table(100), policy(Limit::per_second(100).burst(2)));
+        for allowed in [true, true] {
+            assert_eq!(decide(&table, &policy, "a", Duration::ZERO), Some(allowed));
+        }
+        assert_eq!(tell(&table, Duration::ZERO), 1);
+        assert_eq!(decide(&table, &policy, "a", Duration::ZERO), Some(false));
+        table.begin_round();
+        let look = table.send(1, Duration::ZERO);
+        assert_eq!(look[0].parcel.unsent.cost, 0);
+        for allowed in [true, true] {
+            assert_eq!(decide(&table, &policy, "a", SECOND), Some(allowed));
+        }
+        table.failed(&look[0]);
+        table.begin_round();
+        let again = table.send(1, SECOND)[0].parcel.unsent;
+        let State::TokenBucket(own) = again.own else {
+            panic!("a bucket");
+        };
+        assert_eq!((again.cost, own.debt.us), (2, 20_000));
     }
 }

@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+use smallvec::{SmallVec, smallvec};
 use tidegate::algorithm::{Counter, SlidingLogState, Span, State, TokenBucket};
 use tidegate::{Align, Cost, Kind, Limit};
 
@@ -82,8 +83,13 @@ impl Unsent {
 
     /// The same of one that is counted in another place: it goes where that count is.
     pub(crate) fn charge_own(&mut self, limit: &Limit, cost: Cost, to: &State) {
-        if self.is_none() {
-            *self = Self::none(to);
+        // Of a look on its way, `own` is all there is: `cost` stays with what is pending.
+        let is_empty = match self.own {
+            State::TokenBucket(own) => own.debt == Span::default(),
+            _ => self.is_none(),
+        };
+        if is_empty {
+            self.own = emptied(to);
         }
         self.own = limit.charge(self.own, cost);
         if let (State::FixedWindow(own), State::FixedWindow(to)) = (&mut self.own, to) {
@@ -100,13 +106,13 @@ impl Unsent {
 
 impl Parcel {
     /// What the script is given.
-    pub(crate) fn arguments(&self) -> Vec<Vec<u8>> {
-        let limit = pack(&self.limit, Cost::ONE).unwrap_or_default();
-        let numbers = match (self.unsent.own, self.limit.kind()) {
+    pub(crate) fn argument(&self) -> Vec<u8> {
+        let mut argument = pack(&self.limit, Cost::ONE).unwrap_or_default();
+        let numbers: SmallVec<[u64; 8]> = match (self.unsent.own, self.limit.kind()) {
             (State::TokenBucket(own), Kind::TokenBucket(bucket)) => {
                 let price = span(bucket, parts_of(bucket, self.unsent.cost));
                 let kept = u64::try_from(KEPT.as_micros()).unwrap_or(0);
-                vec![
+                smallvec![
                     self.unsent.cost,
                     price.us,
                     price.parts.into(),
@@ -117,17 +123,21 @@ impl Parcel {
                 ]
             }
             (State::FixedWindow(own), _) => {
-                vec![own.count.into(), own.left_us, self.is_opened_here.into()]
+                smallvec![own.count.into(), own.left_us, self.is_opened_here.into()]
             }
             (State::SlidingWindow(own), _) => {
                 let cost = u64::from(own.cur) + u64::from(own.prev);
-                vec![cost, own.prev.into(), self.elapsed_us(own.elapsed_us)]
+                smallvec![cost, own.prev.into(), self.elapsed_us(own.elapsed_us)]
             }
-            (State::SlidingLog(own), _) => vec![own.used.into()],
-            (State::TokenBucket(_) | State::Block(_), _) => vec![0],
+            (State::SlidingLog(own), _) => smallvec![own.used.into()],
+            _ => smallvec![0],
         };
-        let numbers = numbers.into_iter().map(|it| it.to_string().into_bytes());
-        std::iter::once(limit).chain(numbers).collect()
+        for number in numbers {
+            // More than Lua can count exactly makes no difference.
+            let bytes = number.min(1 << 53).to_le_bytes();
+            argument.extend_from_slice(&bytes[..7]);
+        }
+        argument
     }
 
     /// What a key comes to when it gets there, from what the store had of it.

@@ -4,7 +4,7 @@
 use redis::RedisResult;
 use tidegate::{Cost, Limit};
 
-use super::pair::{MINUTE, Pair, SECOND};
+use super::pair::{MINUTE, Pair, SECOND, counter};
 use crate::server::Server;
 
 /// The first byte of a state: short, short with wide totals or a shift, and a ring.
@@ -13,7 +13,9 @@ const WIDE: u8 = 6;
 const RING: u8 = 7;
 
 fn form(pair: &mut Pair) -> u8 {
-    let state: RedisResult<Vec<u8>> = redis::cmd("GET").arg(&pair.keys[0]).query(&mut pair.redis);
+    let state: RedisResult<Vec<u8>> = redis::cmd("GET")
+        .arg(counter(&pair.keys[0], &pair.limits[0]))
+        .query(&mut pair.redis);
     state.expect("a state")[0]
 }
 

@@ -8,7 +8,7 @@ use redis::{FromRedisValue, RedisResult, Value};
 use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryStore, Receipt};
 use tokio::runtime::Runtime;
 
-use crate::call::{decisions, pack, refund_arguments};
+use crate::call::{argument, decisions, marker, refund_arguments};
 use crate::script::{Scripts, Task, Time};
 use crate::server::Server;
 use crate::store::RedisStore;
@@ -171,15 +171,20 @@ impl Pair {
         let checks: Vec<Check<'_>> = levels.iter().map(|level| level.check("")).collect();
         self.memory.refund(&checks, &receipt[0]);
         let arguments = refund_arguments(&receipt[1], &self.limits).expect("the same levels");
-        self.run(Task::Refund, arguments).expect("a refund");
+        let marker = marker("p", &self.keys[0], &receipt[1]);
+        self.run_on(Task::Refund, arguments, Some(marker))
+            .expect("a refund");
     }
 
     pub(super) fn reset(&mut self, level: usize) {
         let levels = self.levels();
         self.memory.reset(&levels[level], "");
-        let deleted: RedisResult<()> = redis::cmd("DEL")
-            .arg(&self.keys[level])
-            .query(&mut self.redis);
+        let mut delete = redis::cmd("DEL");
+        for limit in EVERY_ALGORITHM {
+            let limit = Limit::parse(limit).expect("a limit");
+            delete.arg(counter(&self.keys[level], &limit));
+        }
+        let deleted: RedisResult<()> = delete.query(&mut self.redis);
         deleted.expect("a key can be deleted");
     }
 
@@ -219,20 +224,37 @@ impl Pair {
             Charge::Always => Task::CheckCounting,
             _ => Task::Check,
         };
-        let numbers = [asked.to_string(), cost.get().to_string()];
-        let mut arguments: Vec<Vec<u8>> = numbers.map(String::into_bytes).into();
-        arguments.extend(self.limits.iter().filter_map(|limit| pack(limit, cost)));
+        let asked = u32::try_from(asked).expect("a few");
+        let arguments = vec![argument(&self.limits, cost, asked)];
         let reply = self.run(task, arguments)?;
-        Ok(Vec::<i64>::from_redis_value(reply)?)
+        let reply = Vec::<u8>::from_redis_value(reply)?;
+        Ok(self.numbers(task, &reply))
     }
 
-    pub(super) fn run(&mut self, task: Task, mut arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
+    /// The numbers of a script's reply.
+    pub(super) fn numbers(&self, task: Task, reply: &[u8]) -> Vec<i64> {
+        let numbers = self.scripts.get(task, &self.limits).numbers(reply);
+        numbers.expect("a reply of the script").into_vec()
+    }
+
+    pub(super) fn run(&mut self, task: Task, arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
+        self.run_on(task, arguments, None)
+    }
+
+    /// The same with one more key.
+    fn run_on(
+        &mut self,
+        task: Task,
+        mut arguments: Vec<Vec<u8>>,
+        another: Option<String>,
+    ) -> RedisResult<Value> {
         let script = self.scripts.get(task, &self.limits);
         arguments.push(self.now_us.to_string().into_bytes());
         let keyed = self.keys.iter().zip(&self.limits);
         let keys: Vec<String> = keyed
             .filter(|(_, limit)| **limit != Limit::block())
-            .map(|(key, _)| key.clone())
+            .map(|(key, limit)| counter(key, limit))
+            .chain(another)
             .collect();
         if let Some(asked) = &self.store {
             let answer = asked.store.script(script, keys, arguments);
@@ -264,8 +286,8 @@ impl Pair {
             return;
         }
         let mut pipeline = redis::pipe();
-        for key in &self.keys {
-            pipeline.cmd("PEXPIRETIME").arg(key);
+        for (key, limit) in self.keys.iter().zip(&self.limits) {
+            pipeline.cmd("PEXPIRETIME").arg(counter(key, limit));
         }
         let expiries: Vec<i64> = pipeline.query(&mut self.redis).expect("times");
         let now_us = self.now_us;
@@ -288,4 +310,17 @@ impl Pair {
     fn state(&self) -> String {
         format!("at {} under {:?}", self.now_us, self.limits)
     }
+}
+
+/// A limit of each.
+const EVERY_ALGORITHM: [&str; 4] = [
+    "1r/s",
+    "1r/s fixed_window",
+    "1r/s sliding_window",
+    "1r/s sliding_log",
+];
+
+/// The key of a counter: each algorithm has its own.
+pub(super) fn counter(key: &str, limit: &Limit) -> String {
+    format!("{key}~{:?}", limit.algorithm())
 }

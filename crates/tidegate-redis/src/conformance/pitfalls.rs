@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::RedisResult;
 use tidegate::{Align, Charge, Cost, Limit};
 
-use super::pair::{MINUTE, Pair, SECOND};
+use super::pair::{MINUTE, Pair, SECOND, counter};
 use crate::server::Server;
 
 /// So many per window, counted by each algorithm.
@@ -312,7 +312,7 @@ fn t1_a_key_expires_when_it_is_as_good_as_new() {
     assert_eq!([0, 3, 6, 9].map(&mut blast), [1_000, 3, 3, 3]);
     // `checks` has compared the expiry with the numbers each time; here once more.
     let expires: RedisResult<u64> = redis::cmd("PEXPIRETIME")
-        .arg(&pair.keys[0])
+        .arg(counter(&pair.keys[0], &pair.limits[0]))
         .query(&mut pair.redis);
     let full_at_us = super::pair::START_US + 1_009 * SECOND;
     assert_eq!(expires.expect("a time") * 1_000, full_at_us);

@@ -166,12 +166,22 @@ const SCENARIOS: &[Scenario] = &[
          400ms refund 0 -> yes, 10/10, new in 0ns",
     ),
     scenario(
+        "g1 a receipt is refunded once",
+        "100r/h, 100r/h fixed_window, 100r/h sliding_window, 100r/h sliding_log",
+        "0s many 3 1 -> 3 pass, yes, 97/100 97/100 97/100 97/100, new in 108s
+         0s refund 0 -> yes, 98/100 98/100 98/100 98/100, new in 72s
+         0s refund 0 -> yes, 98/100 98/100 98/100 98/100, new in 72s
+         0s refund 1 -> yes, 99/100 99/100 99/100 99/100, new in 36s
+         1s refund 1 -> yes, 99/100 99/100 99/100 99/100, new in 35s
+         1s refund 0 -> yes, 99/100 99/100 99/100 99/100, new in 35s",
+    ),
+    scenario(
         "a refund of windows and logs: only while the charge still counts",
         "10/10s fixed_window, 10/10s sliding_window, 10/10s sliding_log",
         "1s check 4 -> yes, 6/10 6/10 6/10, new in 10s
          2s check 3 -> yes, 3/10 3/10 3/10, new in 9s
          3s refund 0 -> yes, 7/10 7/10 7/10, new in 8s
-         12s refund 0 -> yes, 10/10 10/10 10/10, new in 0ns
+         12s refund 1 -> yes, 10/10 10/10 10/10, new in 0ns
          20s look 1 -> yes, 10/10 10/10 10/10, new in 0ns",
     ),
     scenario(
@@ -204,12 +214,12 @@ const SCENARIOS: &[Scenario] = &[
          31s look 1 -> yes, 6/6 6/6 2/6 5/6, new in 29s",
     ),
     scenario(
-        "another algorithm starts anew",
+        "g2 every algorithm has a counter of its own",
         "3r/m",
         "0s check 3 -> yes, 0/3, new in 60s
          0s limits 3r/m sliding_log -> yes, 3/3, new in 0ns
          0s check 3 -> yes, 0/3, new in 60s
-         0s limits 3r/m -> yes, 3/3, new in 0ns",
+         0s limits 3r/m -> no by 0, 0/3, wait 20s, new in 60s",
     ),
     scenario(
         "a reset of one level leaves the others",

@@ -106,8 +106,9 @@ fn run(server: &Server, seed: u64) {
             on_time: random.chance(80),
             is_opened_here: random.chance(50),
         };
-        let reply = pair.run(Task::Flush, parcel.arguments()).expect("a reply");
-        let reply = Vec::<i64>::from_redis_value(reply).expect("numbers");
+        let reply = pair.run(Task::Flush, vec![parcel.argument()]);
+        let reply = Vec::<Vec<u8>>::from_redis_value(reply.expect("a reply"));
+        let reply = pair.numbers(Task::Flush, &reply.expect("one reply")[0]);
         let (then_us, mut got) = heard(&limit, &reply).expect("a count");
         let mut wanted = expected.tell(&parcel, now_us);
         // When there is room in a log again is not known from its total.

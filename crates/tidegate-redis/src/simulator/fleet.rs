@@ -1,5 +1,6 @@
-//! A fleet in the mode `background`: nodes that decide by the same [`Table`] that
-//! production drives, tell the store over a bad network, and are held to the formula.
+//! A fleet in the mode `background`: nodes that decide by the same [`Table`] and tell the
+//! store by the same [`Sender`] that production drives, over a bad network, and are held
+//! to the formula.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -14,7 +15,7 @@ use super::due::Due;
 use super::network::Network;
 use super::tests::is_aligned;
 use super::told::Told;
-use crate::background::{Outgoing, Table};
+use crate::background::{Outgoing, Sender, Table};
 
 /// How long a node waits for the store to have heard.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -70,8 +71,8 @@ enum Event {
     Request {
         number: u64,
     },
-    /// It is time for a node to tell the store.
-    Interval {
+    /// A node may have something to send.
+    Wake {
         node: usize,
     },
     /// A parcel reaches the store.
@@ -94,6 +95,9 @@ enum Event {
 
 struct Node {
     table: Table,
+    sender: Sender,
+    /// When it is woken next.
+    wakes_at: Option<Duration>,
     drift: i64,
     paused_until: Duration,
     cut_off_until: Duration,
@@ -119,7 +123,6 @@ struct World {
     told: u64,
     round_trip: Duration,
     outage: Duration,
-    last_request: bool,
     admitted_from_us: Option<u64>,
     admitted_to_us: u64,
 }
@@ -139,18 +142,15 @@ pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
         told: 0,
         round_trip: Duration::ZERO,
         outage: Duration::ZERO,
-        last_request: false,
         admitted_from_us: None,
         admitted_to_us: 0,
         policy,
         random: Random::new(seed),
         setting,
     };
-    for node in 0..world.setting.nodes {
+    for _ in 0..world.setting.nodes {
         let born = world.born();
         world.nodes.push(born);
-        let node = usize::try_from(node).unwrap_or(0);
-        world.after(Duration::ZERO, Event::Interval { node });
     }
     world.after(Duration::ZERO, Event::Request { number: 0 });
     while let Some(Reverse(Due(at, _, event))) = world.queue.pop() {
@@ -174,6 +174,8 @@ impl World {
         let now_us = START_US.saturating_add_signed(skew_us);
         Node {
             table: Table::new("tg", 1, now_us, Duration::ZERO),
+            sender: Sender::default(),
+            wakes_at: None,
             drift,
             paused_until: Duration::ZERO,
             cut_off_until: Duration::ZERO,
@@ -210,7 +212,13 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Request { number } => self.request(number),
-            Event::Interval { node } => self.interval(node),
+            Event::Wake { node } => {
+                // One that was woken earlier meanwhile, or born since, is not due.
+                if self.nodes[node].wakes_at == Some(self.now) {
+                    self.nodes[node].wakes_at = None;
+                    self.drive(node);
+                }
+            }
             Event::Parcel {
                 number,
                 node,
@@ -242,27 +250,39 @@ impl World {
                 }
                 let sent = super::node::drifted(sent, self.nodes[node].drift);
                 self.nodes[node].table.arrived(&outgoing, sent, now, heard);
+                self.nodes[node].sender.arrived();
+                self.drive(node);
             }
             Event::Patience { number, node } => {
-                let node = &mut self.nodes[node];
-                let Some((outgoing, sent)) = node.waiting.remove(&number) else {
+                let (now, interval) = (self.clock(node), self.setting.sync_interval);
+                let it = &mut self.nodes[node];
+                let Some((outgoing, sent)) = it.waiting.remove(&number) else {
                     return;
                 };
-                node.failing.entry(outgoing.key.clone()).or_insert(sent);
-                match self.setting.mutation {
-                    Mutation::DroppedOnFailure => node.table.lose(&outgoing),
-                    _ => node.table.failed(&outgoing),
+                // The pause that follows holds up every key of the node.
+                for key in it.offered.keys() {
+                    it.failing.entry(stored(&self.policy, key)).or_insert(sent);
                 }
+                match self.setting.mutation {
+                    Mutation::DroppedOnFailure => it.table.lose(&outgoing),
+                    _ => it.table.failed(&outgoing),
+                }
+                it.sender.failed(&it.table, interval, now);
+                self.drive(node);
             }
         }
     }
 
-    fn interval(&mut self, node: usize) {
+    /// Sends what a node has to send by now, and wakes it when there may be more.
+    fn drive(&mut self, node: usize) {
         let paused_until = self.nodes[node].paused_until;
         if paused_until > self.now {
-            return self.after(paused_until - self.now, Event::Interval { node });
+            return self.wake(node, paused_until);
         }
-        let mut parcels = self.nodes[node].table.send(1_024, self.clock(node));
+        let (clock, interval) = (self.clock(node), self.setting.sync_interval);
+        let it = &mut self.nodes[node];
+        let mut parcels = it.sender.send(&it.table, interval, clock);
+        let next = it.sender.wakes_at(&it.table);
         // In an order that is the same in every run.
         parcels.sort_by(|one, other| one.key.cmp(&other.key));
         for outgoing in parcels {
@@ -278,15 +298,22 @@ impl World {
             };
             self.send(node, &parcel);
         }
-        let is_done = self.last_request && self.nodes[node].table.is_told();
-        if !is_done {
-            self.after(self.setting.sync_interval, Event::Interval { node });
+        if let Some(next) = next {
+            // Its clock may run slow: then it is woken again.
+            let wait = next.saturating_sub(clock).max(Duration::from_micros(1));
+            self.wake(node, self.now + wait);
+        }
+    }
+
+    fn wake(&mut self, node: usize, at: Duration) {
+        if self.nodes[node].wakes_at.is_none_or(|before| at < before) {
+            self.nodes[node].wakes_at = Some(at);
+            self.after(at - self.now, Event::Wake { node });
         }
     }
 
     fn request(&mut self, number: u64) {
-        self.last_request = number + 1 >= self.setting.requests;
-        if !self.last_request {
+        if number + 1 < self.setting.requests {
             let pause = self.random.below(self.setting.pause_us + 1);
             let next = Event::Request { number: number + 1 };
             self.after(Duration::from_micros(pause), next);
@@ -299,11 +326,19 @@ impl World {
             // Nobody is there to take it.
             return;
         }
-        let offered = self.nodes[node].offered.entry(key.clone()).or_default();
+        let it = &mut self.nodes[node];
+        let offered = it.offered.entry(key.clone()).or_default();
         offered.push((self.now, cost.get().into()));
+        if !it.failing.is_empty() {
+            // Until the outage is over, the key may have to wait for that, too.
+            it.failing
+                .entry(stored(&self.policy, &key))
+                .or_insert(self.now);
+        }
         let clock = self.clock(node);
         let decision = self.decide(node, clock, &key, cost);
         self.decided(&key, cost, &decision);
+        self.drive(node);
     }
 
     fn decide(&self, node: usize, clock: Duration, key: &str, cost: Cost) -> Decision {
@@ -314,7 +349,7 @@ impl World {
             Mutation::LocalCountLeftOut => table.decide_by_hearsay(&keys, cost, clock),
             _ => table
                 .decide(&keys, cost, clock)
-                .map(|(decision, _)| decision),
+                .map(|decided| decided.decision),
         };
         decision.expect("a few keys")
     }
@@ -356,6 +391,11 @@ impl World {
         if self.random.chance(faults) {
             let born = self.born();
             let old = std::mem::replace(&mut self.nodes[node], born);
+            // An outage that it did not see the end of, or even the beginning.
+            let unheard = old.waiting.values().map(|(_, sent)| sent);
+            for since in old.failing.values().chain(unheard) {
+                self.outage = self.outage.max(self.now - *since);
+            }
             self.gone.push(old);
         }
         if self.random.chance(clock_steps) {
@@ -383,6 +423,13 @@ impl World {
             span: Duration::from_micros(self.admitted_to_us - from_us),
         }
     }
+}
+
+/// The key in the store.
+fn stored(policy: &Policy, key: &str) -> String {
+    let attributes = [("key", key)];
+    let keys = policy.keys(&attributes).expect("the one attribute");
+    keys.iter().map(|key| key.stored("tg")).collect()
 }
 
 /// The most that a node was offered of a key within such a time.

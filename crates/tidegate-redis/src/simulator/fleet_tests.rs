@@ -73,6 +73,31 @@ fn background_never_breaks_its_formula() {
     each(0..10_000, check);
 }
 
+/// Ten keys and more, each busy enough that it has something to tell in most intervals.
+fn many_keys(seed: u64) -> Setting {
+    let mut random = Random::new(seed ^ 0x6e44);
+    let setting = some_setting(seed, seed.is_multiple_of(4), Mutation::None);
+    Setting {
+        keys: random.within(10, 20),
+        pause_us: random.one_of(&[50, 500]),
+        requests: 400,
+        ..setting
+    }
+}
+
+#[test]
+fn g4_with_ten_keys_and_more_background_never_breaks_its_formula() {
+    let check = |seed| {
+        let setting = many_keys(seed);
+        let outcome = run(setting.clone(), seed);
+        judge(seed, &setting, &outcome);
+    };
+    if let Some(seed) = seed_alone() {
+        return check(seed);
+    }
+    each(0..10_000, check);
+}
+
 /// Nodes that are busy for seconds, on a network that loses much.
 fn lossy(seed: u64, mutation: Mutation) -> Setting {
     let mut random = Random::new(seed ^ 0x1055);

@@ -315,3 +315,28 @@ async fn an_outage_is_not_noticed_by_those_who_ask() {
     let never = limiter.check("p", &KEY, Cost::of(6)).await.unwrap();
     assert_eq!((never.allowed(), never.retry_after()), (false, None));
 }
+
+/// The table holds 131,072 keys. A flood of addresses fills it, and none that comes after
+/// may get past a total that refuses.
+#[tokio::test]
+async fn address_flood_does_not_open_the_total() {
+    let url = format!("redis://127.0.0.1:{}/", crate::server::free_port());
+    let store = RedisStore::new(&url, RedisOptions::default()).unwrap();
+    let policy = Policy::builder("p")
+        .level("total", "", Limit::per_hour(5))
+        .level("address", "{ip}", Limit::per_hour(5))
+        .mode(Mode::Background)
+        .on_error(OnError::Allow);
+    let limiter = limiter_over(store, [policy.build().unwrap()]);
+    let mut admitted = 0;
+    for number in 0..131_072 + 500 {
+        let ip = format!("{number}");
+        let decision = limiter
+            .check("p", &[("ip", &*ip)], Cost::ONE)
+            .await
+            .unwrap();
+        admitted += u32::from(decision.allowed());
+        assert!(decision.allowed() || decision.denied_by() == Some("total"));
+    }
+    assert_eq!(admitted, 5);
+}

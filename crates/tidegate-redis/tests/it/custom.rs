@@ -234,3 +234,30 @@ async fn a_script_has_no_numbers_to_look_at() {
     let look = limiter.peek("custom", &[("ip", "x")], Cost::ONE).await;
     assert!(matches!(look, Err(TryCheckError::Store(error)) if error.kind() == ErrorKind::Script));
 }
+
+#[tokio::test]
+async fn script_whose_error_reads_like_the_servers_runs_once() {
+    let server = Server::start();
+    for text in [
+        "TRYAGAIN later",
+        "READONLY for now",
+        "NOSCRIPT for this key",
+        "BUSY line",
+    ] {
+        let lua = format!("redis.call('INCR', KEYS[1]) return redis.error_reply('{text}')");
+        let limiter = limiter(&server, custom(&lua));
+        let mut redis = server.connect();
+        let _: () = redis::cmd("FLUSHALL").query(&mut redis).expect("a server");
+        let asked = limiter.try_check("custom", &[("ip", "203.0.113.7")], Cost::ONE);
+        match asked.await {
+            Err(TryCheckError::Store(error)) => assert_eq!(error.kind(), ErrorKind::Script),
+            other => panic!("{text}: {other:?}"),
+        }
+        let key = "tg:{203.0.113.7}:custom:custom";
+        let runs: u32 = redis::cmd("GET")
+            .arg(key)
+            .query(&mut redis)
+            .expect("a count");
+        assert_eq!(runs, 1, "{text}");
+    }
+}

@@ -9,6 +9,7 @@ use tidegate_config::Config;
 use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter};
 
 use crate::server::Server;
+use crate::support::suffix;
 
 const MANUAL: &str = include_str!("../../../../docs/redis.md");
 
@@ -74,6 +75,7 @@ fn the_table_of_errors_has_every_kind_and_what_is_done_about_it() {
 fn numbers_are_those_of_the_code() {
     const BREAKER: &str = include_str!("../../src/breaker.rs");
     const LANE: &str = include_str!("../../src/lane.rs");
+    const SENT: &str = include_str!("../../src/sent.rs");
     const RETRY: &str = include_str!("../../src/retry.rs");
     const STORE: &str = include_str!("../../src/store.rs");
     for (source, line, said) in [
@@ -109,9 +111,10 @@ fn numbers_are_those_of_the_code() {
             "QUEUE: usize = 8_192;",
             "Up to 8,192 checks wait for a connection",
         ),
-        (LANE, "BATCH: usize = 256;", "up to 256 commands"),
-        (LANE, "ALIKE: usize = 1_000;", "up to 1,000 at a time"),
-        (LANE, "IN_FLIGHT: usize = 3;", "up to 3 of them"),
+        (LANE, "BATCH: usize = 512;", "up to 512 of them"),
+        (SENT, "MANY: usize = 16;", "up to 16 at a time"),
+        (SENT, "ALIKE: usize = 1_000;", "up to 1,000 at a time"),
+        (LANE, "IN_FLIGHT: u64 = 3;", "up to 3 batches"),
         (
             STORE,
             "Limit::per_minute(6).burst(1)",
@@ -148,7 +151,7 @@ async fn states_are_as_large_as_the_table_says() {
         let limiter = limiter(&server, Policy::builder(name).limit(limit));
         let check = limiter.check(name, &[("key", "k")], Cost::ONE).await;
         assert!(check.expect("a policy").allowed());
-        let key = format!("tg:{{k}}:{name}:{name}");
+        let key = format!("tg:{{k}}:{name}:{name}{}", suffix(&limit));
         let length: usize = redis::cmd("STRLEN").arg(&key).query(&mut redis).unwrap();
         let numbers = row[1].split(|c: char| !c.is_ascii_digit());
         let said: usize = numbers.filter_map(|it| it.parse::<usize>().ok()).sum();

@@ -10,7 +10,7 @@ use crate::monitor::Monitor;
 use crate::server::Server;
 use crate::support::{
     YEAR, admitted_of, all_keys, check, every_algorithm, every_policy, levels, limiter, look,
-    policy, store,
+    policy, store, suffix,
 };
 
 /// A server that is a cluster of its own: it holds every slot, and refuses a command
@@ -250,7 +250,7 @@ async fn e11_a_key_of_another_type_is_an_error_of_its_own_kind() {
                     .on_error(on_error);
                 let limiter = limiter(&server, [policy.build().unwrap()]);
                 for (number, junk) in ["list", "text", "empty"].into_iter().enumerate() {
-                    let stored = format!("tg:{{{junk}}}:{name}:{name}");
+                    let stored = format!("tg:{{{junk}}}:{name}:{name}{}", suffix(&limit));
                     let made: RedisResult<()> = match junk {
                         "list" => redis.rpush(&stored, "1"),
                         "text" => redis.set(&stored, "this is none of ours"),
@@ -287,7 +287,7 @@ async fn e11_a_level_that_fails_leaves_the_others_uncharged() {
     for (name, limit) in every_algorithm(100, YEAR) {
         let limiter = limiter(&server, [two_levels(name, Limit::per(9, YEAR), limit)]);
         let attributes = [("resource", "r"), ("consumer", name)];
-        let broken = format!("tg:{{r}}:{name}:consumer:r:{name}");
+        let broken = format!("tg:{{r}}:{name}:consumer{}:r:{name}", suffix(&limit));
         let _: () = redis.rpush(&broken, "1").unwrap();
         for _ in 0..3 {
             let asked = limiter.try_check(name, &attributes, Cost::ONE).await;
@@ -351,7 +351,7 @@ async fn f3_a_reset_touches_only_its_own_keys() {
     assert_eq!(gone(Which::Level("consumer")).await, 1);
     let after: HashSet<String> = all_keys(&mut redis).into_iter().collect();
     let missing: Vec<_> = before.difference(&after).collect();
-    assert_eq!(missing, ["tg:{r}:api:consumer:r:mine"]);
+    assert_eq!(missing, ["tg:{r}:api:consumer~sl:r:mine"]);
 
     assert_eq!(gone(Which::All).await, 1);
     let after: HashSet<String> = all_keys(&mut redis).into_iter().collect();

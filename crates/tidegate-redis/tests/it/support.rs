@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Align, Attributes, Cost, Limit, Policy, PolicyDecision};
+use tidegate::{Algorithm, Align, Attributes, Cost, Limit, Policy, PolicyDecision};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 
 use crate::server::Server;
@@ -62,6 +62,16 @@ pub(crate) fn every_algorithm(requests: u32, window: Duration) -> [(&'static str
         ("sliding", limit.sliding_window()),
         ("log", limit.sliding_log()),
     ]
+}
+
+/// What follows the level in keys that this limit counts.
+pub(crate) fn suffix(limit: &Limit) -> &'static str {
+    match limit.algorithm() {
+        Algorithm::FixedWindow => "~fw",
+        Algorithm::SlidingWindow => "~sw",
+        Algorithm::SlidingLog => "~sl",
+        _ => "",
+    }
 }
 
 /// A policy for each algorithm, named after it.

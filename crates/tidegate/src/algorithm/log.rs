@@ -291,6 +291,8 @@ impl Log {
         if self.segment(place.segment).len == 0 && !self.rest.is_empty() {
             self.remove_segment(place.segment);
         }
+        self.shift_us = view.raw_us - view.now_us;
+        self.last_us = view.now_us;
         true
     }
 
@@ -308,7 +310,7 @@ impl Log {
             Room::Compact
         } else if start + len < capacity {
             Room::Append
-        } else if is_only && start > 0 && (start >= capacity / 4 || capacity == most) {
+        } else if is_only && start > 0 && (start >= capacity / 4 || capacity >= most) {
             Room::Compact
         } else if is_only && last == 0 && capacity < SEGMENT {
             Room::Grow((2 * capacity).max(SMALLEST).min(most).max(len + 1))

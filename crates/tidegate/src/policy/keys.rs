@@ -8,7 +8,7 @@ use super::cases::Case;
 use super::{Policy, PolicyLevel};
 use crate::attributes::Attributes;
 use crate::encoding::{self, KeyText};
-use crate::limit::Limit;
+use crate::limit::{Algorithm, Limit};
 
 /// The keys of one check of a policy: one per level, with the limit in force for it.
 /// Levels that do not count this key are left out.
@@ -221,16 +221,27 @@ impl<'a> LevelKey<'a> {
     }
 
     /// The key in a shared store: `<prefix>:{<tag>}:<policy>:<level>[:<values>]`. The
-    /// values are left out where they are the tag.
+    /// values are left out where they are the tag. Every algorithm has a counter of its
+    /// own: for all but the token bucket, `~fw`, `~sw` or `~sl` follows the level.
     #[must_use]
     pub fn stored(&self, prefix: &str) -> String {
+        let limit = self.case().limit.as_ref();
+        self.counter(prefix, limit.map_or("", |limit| suffix(limit.algorithm())))
+    }
+
+    /// The keys that the level may have in a shared store: one per algorithm.
+    pub(super) fn stored_all(&self, prefix: &str) -> [String; 4] {
+        SUFFIXES.map(|suffix| self.counter(prefix, suffix))
+    }
+
+    fn counter(&self, prefix: &str, suffix: &str) -> String {
         let level = self.level();
         let (policy, name) = (&*self.policy.name, &*level.name);
         let values = self.text();
         let parts: SmallVec<[&str; 4]> = values.split(':').collect();
         let slots = || level.tag_slots.iter().map(|slot| usize::from(*slot));
         let is_tag = slots().eq(0..level.key.names().len());
-        let length = prefix.len() + 2 * (policy.len() + values.len()) + name.len() + 8;
+        let length = prefix.len() + 2 * (policy.len() + values.len()) + name.len() + 11;
         let mut key = String::with_capacity(length);
         key.push_str(prefix);
         key.push_str(":{");
@@ -243,7 +254,7 @@ impl<'a> LevelKey<'a> {
             }
             key.push_str(parts[slot]);
         }
-        for part in ["}:", policy, ":", name] {
+        for part in ["}:", policy, ":", name, suffix] {
             key.push_str(part);
         }
         if !is_tag {
@@ -251,5 +262,17 @@ impl<'a> LevelKey<'a> {
             key.push_str(&values);
         }
         key
+    }
+}
+
+/// What follows the level in the keys of each algorithm. No name has a tilde in it.
+const SUFFIXES: [&str; 4] = ["", "~fw", "~sw", "~sl"];
+
+fn suffix(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::TokenBucket | Algorithm::Block => SUFFIXES[0],
+        Algorithm::FixedWindow => SUFFIXES[1],
+        Algorithm::SlidingWindow => SUFFIXES[2],
+        Algorithm::SlidingLog => SUFFIXES[3],
     }
 }

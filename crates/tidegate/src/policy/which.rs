@@ -81,7 +81,8 @@ impl Policy {
         explained.collect()
     }
 
-    /// The keys of these levels as a shared store has them, for those who forget them.
+    /// The keys that these levels may have in a shared store, to be forgotten: one per
+    /// algorithm, since a level may have changed its own.
     pub fn stored_keys<A>(
         &self,
         attributes: &A,
@@ -94,7 +95,7 @@ impl Policy {
         let mut stored = Vec::new();
         for level in self.which(which)? {
             let keys = self.key_of(level, attributes)?;
-            stored.extend(keys.all().map(|key| key.stored(prefix)));
+            stored.extend(keys.all().flat_map(|key| key.stored_all(prefix)));
         }
         Ok(stored)
     }

@@ -236,7 +236,7 @@ async fn e11_keys_of_another_type_under_load() {
     let broken = |key: usize| key >= load::KEYS - 8;
     for key in (0..load::KEYS).filter(|key| broken(*key)) {
         for (policy, _) in super::POLICIES {
-            let key = format!("tg:{{{key}}}:{policy}:{policy}");
+            let key = format!("tg:{{{key}}}:{policy}:{policy}~fw");
             run(&mut connection, &format!("LPUSH {key} junk"));
         }
     }

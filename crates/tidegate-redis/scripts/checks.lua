@@ -1,0 +1,32 @@
+-- Many checks in one call: what check.lua does, for each of them in order, at one time.
+-- They have the same levels, under any limits and at any cost.
+--
+-- KEYS   the keys of the first check, those of the second, and so on
+-- ARGV   one for each check, as in check.lua
+-- reply  a list: for each check what check.lua replies
+--
+-- Invariant: an error is one check's own. It leaves that check uncharged, and the others
+-- as they would have been without it.
+
+--+time
+local failed
+--+once
+local replies = {}
+--+cached
+for number = 1, #KEYS / --+keys
+do
+  local argument = ARGV[number]
+  --+limits
+  local first = (number - 1) * --+keys
+  failed = nil
+  --+read
+  if failed then
+    replies[number] = {err = failed}
+  else
+    --+admit
+    --+judge
+    replies[number] = --+pack
+    --+decide
+  end
+end
+return replies

@@ -1,0 +1,628 @@
+//! A batch on its way: how requests become commands, and what their replies mean.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use redis::Value;
+use smallvec::{SmallVec, smallvec};
+use tidegate::algorithm::State;
+use tidegate::{Charge, Decision};
+use tokio::time::Instant;
+
+use crate::acks::Acks;
+use crate::background::heard;
+use crate::call::{Call, decisions};
+use crate::error::{ErrorKind, ErrorReply, StoreError};
+use crate::lane::Request;
+use crate::question::{Asked, Command, Flush, Question, Responder};
+use crate::script::Script;
+use crate::slots::slot;
+use crate::wire::{self, Reply};
+
+/// Callers of one check, and checks or keys of one call.
+const ALIKE: usize = 1_000;
+const MANY: usize = 16;
+
+/// A command on its way.
+pub(crate) struct Sent {
+    batch: u64,
+    /// Whether its script was named, and not sent.
+    by_name: bool,
+    what: What,
+}
+
+enum What {
+    /// The keys of the next command are on their way to this server.
+    Asking,
+    Checks(Vec<Group>),
+    Flushes(Vec<Told>),
+    Command(Generic),
+    /// Replicas must have all that was sent before.
+    Wait,
+}
+
+/// Checks alike.
+struct Group {
+    call: Arc<Call>,
+    asking: bool,
+    is_alone: bool,
+    waiting: SmallVec<[(Responder<Decision>, Instant); 1]>,
+}
+
+/// What a node has admitted of a key.
+struct Told {
+    flush: Arc<Flush>,
+    asking: bool,
+    is_alone: bool,
+    responder: Responder<(u64, State)>,
+    deadline: Instant,
+}
+
+struct Generic {
+    command: Arc<Command>,
+    asking: bool,
+    responder: Responder<Value>,
+    deadline: Instant,
+}
+
+/// An answer that waits until replicas have what was charged.
+pub(crate) enum Held {
+    Check(Responder<Decision>, Decision),
+    Command(Responder<Value>, Value),
+}
+
+impl Held {
+    /// Hands it out, or what is wrong with the replicas.
+    pub(crate) fn settle(self, wrong: Option<&StoreError>) {
+        let wrong = wrong.cloned();
+        match self {
+            Self::Check(responder, decision) => {
+                drop(responder.send(wrong.map_or(Ok(decision), Err)));
+            }
+            Self::Command(responder, value) => {
+                drop(responder.send(wrong.map_or(Ok(value), Err)));
+            }
+        }
+    }
+}
+
+/// What a reply leaves to do.
+#[derive(Default)]
+pub(crate) struct Settled {
+    /// What has to be sent again, and whether scripts may be named then.
+    pub(crate) again: Vec<Request>,
+    pub(crate) by_name: bool,
+    /// How many replicas have what was sent, or why nobody knows.
+    pub(crate) replicas: Option<Result<i64, StoreError>>,
+    /// Whether the server is no master, or has none.
+    pub(crate) is_master_gone: bool,
+    /// What was wrong with ASKING.
+    pub(crate) refused: Option<StoreError>,
+}
+
+/// Writes a batch.
+pub(crate) struct Writer<'l> {
+    pub(crate) out: &'l mut Vec<u8>,
+    pub(crate) sent: &'l mut VecDeque<Sent>,
+    pub(crate) batch: u64,
+    pub(crate) by_name: bool,
+}
+
+impl Writer<'_> {
+    /// Writes requests as few commands: how many they are.
+    pub(crate) fn write(&mut self, requests: Vec<Request>, is_cluster: bool) -> u64 {
+        let (mut groups, mut told) = (Vec::new(), Vec::new());
+        let mut known: HashMap<u64, usize, FixedState> = HashMap::default();
+        let mut commands = 0;
+        for request in requests {
+            let Request {
+                asked,
+                asking,
+                deadline,
+                is_alone,
+            } = request;
+            match asked {
+                Asked::Check(call, responder) => {
+                    let alike = known.get(&call.hash).and_then(|index| {
+                        let group: Option<&mut Group> = groups.get_mut(*index);
+                        group.filter(|it| it.asking == asking && it.waiting.len() < ALIKE)
+                    });
+                    match alike.filter(|group| group.call.is_like(&call)) {
+                        Some(group) => group.waiting.push((responder, deadline)),
+                        None => {
+                            known.insert(call.hash, groups.len());
+                            groups.push(Group {
+                                call,
+                                asking,
+                                is_alone,
+                                waiting: smallvec![(responder, deadline)],
+                            });
+                        }
+                    }
+                }
+                Asked::Flush(flush, responder) => told.push(Told {
+                    flush,
+                    asking,
+                    is_alone,
+                    responder,
+                    deadline,
+                }),
+                Asked::Command(command, responder) => {
+                    commands += 1;
+                    self.command(Generic {
+                        command,
+                        asking,
+                        responder,
+                        deadline,
+                    });
+                }
+            }
+        }
+        let calls = bundled(groups, is_cluster);
+        commands += calls.len() as u64;
+        calls.into_iter().for_each(|call| self.checks(call));
+        let calls = bundled(told, is_cluster);
+        commands += calls.len() as u64;
+        calls.into_iter().for_each(|call| self.flushes(call));
+        commands
+    }
+
+    /// Waits until replicas have all that was sent before.
+    pub(crate) fn wait(&mut self, acks: Acks) {
+        acks.write(self.out);
+        self.push(What::Wait);
+    }
+
+    fn push(&mut self, what: What) {
+        self.sent.push_back(Sent {
+            batch: self.batch,
+            by_name: self.by_name,
+            what,
+        });
+    }
+
+    /// Says that the keys of the next command are on their way to this server.
+    fn asking(&mut self, asking: bool) {
+        if asking {
+            wire::command(self.out, 1);
+            wire::word(self.out, b"ASKING");
+            self.push(What::Asking);
+        }
+    }
+
+    /// The head of a call of a script with so many keys and arguments.
+    fn script(&mut self, script: &Script, keys: usize, arguments: usize) {
+        wire::command(self.out, 3 + keys + arguments);
+        match self.by_name {
+            true => {
+                wire::word(self.out, b"EVALSHA");
+                wire::word(self.out, script.sha().as_bytes());
+            }
+            false => {
+                wire::word(self.out, b"EVAL");
+                wire::word(self.out, script.text().as_bytes());
+            }
+        }
+        wire::number(self.out, keys);
+    }
+
+    fn checks(&mut self, groups: Vec<Group>) {
+        let Some(first) = groups.first() else {
+            return;
+        };
+        self.asking(first.asking);
+        let script = match groups.len() {
+            1 => first.call.script(),
+            _ => first.call.batch_script(),
+        };
+        let keys = groups.iter().map(|group| group.call.keys.len()).sum();
+        self.script(&Arc::clone(script), keys, groups.len());
+        for key in groups.iter().flat_map(|group| &group.call.keys) {
+            wire::word(self.out, key.as_bytes());
+        }
+        for group in &groups {
+            let argument = group.call.argument();
+            match (group.waiting.len(), group.call.charge) {
+                (1, _) | (_, Charge::Nothing) => wire::word(self.out, argument),
+                (asked, _) => {
+                    let asked = u32::try_from(asked).unwrap_or(u32::MAX).to_le_bytes();
+                    let rest = argument.get(asked.len()..).unwrap_or_default();
+                    wire::word_of(self.out, &asked, rest);
+                }
+            }
+        }
+        self.push(What::Checks(groups));
+    }
+
+    fn flushes(&mut self, told: Vec<Told>) {
+        let Some(first) = told.first() else {
+            return;
+        };
+        self.asking(first.asking);
+        let script = Arc::clone(&first.flush.script);
+        self.script(&script, told.len(), told.len());
+        for key in told.iter().flat_map(|it| &it.flush.key) {
+            wire::word(self.out, key.as_bytes());
+        }
+        for it in &told {
+            wire::word(self.out, &it.flush.argument);
+        }
+        self.push(What::Flushes(told));
+    }
+
+    fn command(&mut self, generic: Generic) {
+        self.asking(generic.asking);
+        match &*generic.command {
+            Command::Script {
+                script,
+                keys,
+                arguments,
+            } => {
+                self.script(script, keys.len(), arguments.len());
+                for key in keys {
+                    wire::word(self.out, key.as_bytes());
+                }
+                for argument in arguments {
+                    wire::word(self.out, argument);
+                }
+            }
+            Command::Delete(keys) => {
+                wire::command(self.out, 1 + keys.len());
+                wire::word(self.out, b"DEL");
+                for key in keys {
+                    wire::word(self.out, key.as_bytes());
+                }
+            }
+            Command::Load(script) => {
+                wire::command(self.out, 3);
+                for word in ["SCRIPT", "LOAD", script.text()] {
+                    wire::word(self.out, word.as_bytes());
+                }
+            }
+            Command::Memory => {
+                wire::command(self.out, 2);
+                wire::word(self.out, b"INFO");
+                wire::word(self.out, b"memory");
+            }
+        }
+        self.push(What::Command(generic));
+    }
+}
+
+/// What may share a call with others.
+trait Bundled {
+    /// Those of one script can; in a cluster, the keys have to be in one slot.
+    fn script(&self) -> &Arc<Script>;
+    fn key(&self) -> Option<&String>;
+    fn is_alone(&self) -> bool;
+}
+
+impl Bundled for Group {
+    fn script(&self) -> &Arc<Script> {
+        self.call.batch_script()
+    }
+
+    fn key(&self) -> Option<&String> {
+        self.call.keys.first()
+    }
+
+    fn is_alone(&self) -> bool {
+        self.is_alone || self.asking
+    }
+}
+
+impl Bundled for Told {
+    fn script(&self) -> &Arc<Script> {
+        &self.flush.script
+    }
+
+    fn key(&self) -> Option<&String> {
+        self.flush.key.first()
+    }
+
+    fn is_alone(&self) -> bool {
+        self.is_alone || self.asking
+    }
+}
+
+/// Puts together what can be one call, in order.
+fn bundled<B: Bundled>(all: Vec<B>, is_cluster: bool) -> Vec<Vec<B>> {
+    let mut calls: Vec<Vec<B>> = Vec::new();
+    let mut open: HashMap<(*const Script, u16), usize, FixedState> = HashMap::default();
+    for one in all {
+        let Some(key) = one.key().filter(|_| !one.is_alone()) else {
+            calls.push(vec![one]);
+            continue;
+        };
+        let slot = match is_cluster {
+            true => slot(key.as_bytes()),
+            false => 0,
+        };
+        let place = (Arc::as_ptr(one.script()), slot);
+        let call = open.get(&place).and_then(|index| calls.get_mut(*index));
+        match call.filter(|call| call.len() < MANY) {
+            Some(call) => call.push(one),
+            None => {
+                open.insert(place, calls.len());
+                calls.push(vec![one]);
+            }
+        }
+    }
+    calls
+}
+
+impl Sent {
+    pub(crate) fn batch(&self) -> u64 {
+        self.batch
+    }
+
+    /// There will be no reply.
+    pub(crate) fn fail(self, error: &StoreError) {
+        match self.what {
+            What::Asking | What::Wait => {}
+            What::Checks(groups) => groups.into_iter().for_each(|group| group.fail(error)),
+            What::Flushes(told) => told.into_iter().for_each(|it| it.fail(error)),
+            What::Command(generic) => drop(generic.responder.send(Err(error.clone()))),
+        }
+    }
+
+    /// Hands out what a reply says. Charges go to `held`, where replicas must have them.
+    /// `refused` is what was wrong with the ASKING before it.
+    pub(crate) fn settle(
+        self,
+        reply: &Reply<'_>,
+        bytes: &[u8],
+        refused: Option<StoreError>,
+        held: Option<&mut Vec<Held>>,
+    ) -> Settled {
+        let mut settled = Settled {
+            by_name: true,
+            ..Settled::default()
+        };
+        let error = match reply {
+            Reply::Error(line) => Some(ErrorReply::new(line)),
+            _ => None,
+        };
+        let by_name = self.by_name;
+        match (self.what, error) {
+            (What::Asking, error) => {
+                settled.refused = error.map(|error| StoreError::from_server(&error));
+            }
+            (What::Wait, Some(error)) => {
+                settled.replicas = Some(Err(StoreError::from_server(&error)));
+            }
+            (What::Wait, None) => {
+                settled.replicas = Some(Ok(match reply {
+                    Reply::Number(replicas) => *replicas,
+                    _ => 0,
+                }));
+            }
+            (What::Checks(groups), Some(error)) => {
+                let script = groups.first().map(|group| Arc::clone(group.call.script()));
+                let verdict = script.map(|it| verdict(&it, &error, by_name, groups.len()));
+                settled.refuse(groups, verdict, refused);
+            }
+            (What::Checks(groups), None) => answer_checks(groups, reply, held),
+            (What::Flushes(told), Some(error)) => {
+                let script = told.first().map(|it| Arc::clone(&it.flush.script));
+                let verdict = script.map(|it| verdict(&it, &error, by_name, told.len()));
+                settled.refuse(told, verdict, refused);
+            }
+            (What::Flushes(told), None) => answer_flushes(told, reply),
+            (What::Command(generic), Some(error)) => {
+                let verdict = match &*generic.command {
+                    Command::Script { script, .. } => verdict(script, &error, by_name, 1),
+                    _ => Verdict::Failed(StoreError::from_server(&error)),
+                };
+                settled.refuse(vec![generic], Some(verdict), refused);
+            }
+            (What::Command(generic), None) => {
+                let Generic {
+                    command, responder, ..
+                } = generic;
+                match (redis::parse_redis_value(bytes), held) {
+                    (Ok(value), Some(held)) if command.writes() => {
+                        held.push(Held::Command(responder, value));
+                    }
+                    (Ok(value), _) => drop(responder.send(Ok(value))),
+                    (Err(error), _) => {
+                        let error = StoreError::new(ErrorKind::Script, error.to_string());
+                        drop(responder.send(Err(error)));
+                    }
+                }
+            }
+        }
+        settled
+    }
+}
+
+/// What an error in place of a whole reply means.
+enum Verdict {
+    /// The server does not know the script: it gets the text, which it keeps.
+    Unknown,
+    /// The call did not run, and its parts may.
+    Apart,
+    Failed(StoreError),
+}
+
+fn verdict(script: &Script, error: &ErrorReply<'_>, by_name: bool, parts: usize) -> Verdict {
+    if by_name && script.is_unknown(error) {
+        return Verdict::Unknown;
+    }
+    let error = script.error(error);
+    // Of a slot that is being moved, some keys are here and some are not.
+    match matches!(error.kind(), ErrorKind::Moved | ErrorKind::TryAgain) && parts > 1 {
+        true => Verdict::Apart,
+        false => Verdict::Failed(error),
+    }
+}
+
+/// What can be sent again, or fail.
+trait Refusable {
+    fn requests(self, is_alone: bool, again: &mut Vec<Request>);
+    fn fail(self, error: &StoreError);
+}
+
+impl Refusable for Group {
+    fn requests(self, is_alone: bool, again: &mut Vec<Request>) {
+        again.extend(
+            self.waiting
+                .into_iter()
+                .map(|(responder, deadline)| Request {
+                    asked: Asked::Check(Arc::clone(&self.call), responder),
+                    asking: self.asking,
+                    deadline,
+                    is_alone,
+                }),
+        );
+    }
+
+    fn fail(self, error: &StoreError) {
+        for (responder, _) in self.waiting {
+            drop(responder.send(Err(error.clone())));
+        }
+    }
+}
+
+impl Refusable for Told {
+    fn requests(self, is_alone: bool, again: &mut Vec<Request>) {
+        again.push(Request {
+            asked: Asked::Flush(self.flush, self.responder),
+            asking: self.asking,
+            deadline: self.deadline,
+            is_alone,
+        });
+    }
+
+    fn fail(self, error: &StoreError) {
+        drop(self.responder.send(Err(error.clone())));
+    }
+}
+
+impl Refusable for Generic {
+    fn requests(self, is_alone: bool, again: &mut Vec<Request>) {
+        again.push(Request {
+            asked: Asked::Command(self.command, self.responder),
+            asking: self.asking,
+            deadline: self.deadline,
+            is_alone,
+        });
+    }
+
+    fn fail(self, error: &StoreError) {
+        drop(self.responder.send(Err(error.clone())));
+    }
+}
+
+impl Settled {
+    /// The server has refused a whole command.
+    fn refuse<R: Refusable>(
+        &mut self,
+        all: Vec<R>,
+        verdict: Option<Verdict>,
+        refused: Option<StoreError>,
+    ) {
+        match verdict {
+            Some(Verdict::Unknown) => {
+                self.by_name = false;
+                all.into_iter()
+                    .for_each(|one| one.requests(false, &mut self.again));
+            }
+            Some(Verdict::Apart) => {
+                all.into_iter()
+                    .for_each(|one| one.requests(true, &mut self.again));
+            }
+            Some(Verdict::Failed(error)) => {
+                self.is_master_gone =
+                    matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::MasterDown);
+                // Who may not say ASKING is sent back and forth: that is why.
+                let error = refused.unwrap_or(error);
+                all.into_iter().for_each(|one| one.fail(&error));
+            }
+            None => {}
+        }
+    }
+}
+
+/// The replies of a call's parts.
+fn parts<'r, 'b>(reply: &'r Reply<'b>, parts: usize) -> Vec<Option<&'r Reply<'b>>> {
+    match reply {
+        Reply::List(list) if list.len() == parts => list.iter().map(Some).collect(),
+        _ => (0..parts).map(|_| None).collect(),
+    }
+}
+
+fn answer_checks(groups: Vec<Group>, reply: &Reply<'_>, mut held: Option<&mut Vec<Held>>) {
+    // One check alone has no list around its reply.
+    let parts = match groups.len() {
+        1 => vec![Some(reply)],
+        many => parts(reply, many),
+    };
+    for (group, part) in groups.into_iter().zip(parts) {
+        group.answer(part, held.as_deref_mut());
+    }
+}
+
+impl Group {
+    fn answer(self, reply: Option<&Reply<'_>>, mut held: Option<&mut Vec<Held>>) {
+        let numbers = match reply {
+            Some(Reply::Text(bytes)) => self.call.script().numbers(bytes),
+            Some(Reply::Error(line)) => {
+                let error = self.call.script().error(&ErrorReply::new(line));
+                return self.fail(&error);
+            }
+            _ => None,
+        };
+        let asked = self.waiting.len();
+        let decisions = numbers.and_then(|numbers| read(&self.call, &numbers, asked));
+        let Some(decisions) = decisions else {
+            let error = StoreError::new(ErrorKind::Script, "a reply that no script gives");
+            return self.fail(&error);
+        };
+        for ((responder, _), decision) in self.waiting.into_iter().zip(decisions) {
+            match &mut held {
+                // Who was refused waits for nobody.
+                Some(held) if decision.receipt().is_some() => {
+                    held.push(Held::Check(responder, decision));
+                }
+                _ => drop(responder.send(Ok(decision))),
+            }
+        }
+    }
+}
+
+/// The decisions of a reply: one for each who asked.
+fn read(call: &Call, numbers: &[i64], asked: usize) -> Option<Vec<Decision>> {
+    let looks = call.charge == Charge::Nothing;
+    let charged = if looks { 0 } else { asked };
+    let decisions = decisions(call.limits(), call.cost, call.charge, charged, numbers);
+    let mut decisions = decisions.ok()?;
+    if let (true, Some(look)) = (looks, decisions.first().cloned()) {
+        decisions.resize(asked, look);
+    }
+    Some(decisions)
+}
+
+fn answer_flushes(told: Vec<Told>, reply: &Reply<'_>) {
+    let parts = parts(reply, told.len());
+    for (it, part) in told.into_iter().zip(parts) {
+        let Flush { script, limit, .. } = &*it.flush;
+        let answer = match part {
+            Some(Reply::Text(bytes)) => {
+                let numbers = script.numbers(bytes);
+                let heard = numbers.and_then(|numbers| heard(limit, &numbers));
+                heard.ok_or_else(|| StoreError::new(ErrorKind::Script, "no count"))
+            }
+            Some(Reply::Error(line)) => {
+                let error = script.error(&ErrorReply::new(line));
+                Err(match error.kind() {
+                    ErrorKind::WrongType => error.about(it.flush.keys()),
+                    _ => error,
+                })
+            }
+            _ => Err(StoreError::new(ErrorKind::Script, "no list of counts")),
+        };
+        drop(it.responder.send(answer));
+    }
+}

@@ -1,0 +1,213 @@
+//! What our own first version got wrong (G1 to G4 of the list of pitfalls).
+
+use tidegate::{Cost, Limit, Mode, OnError, Override, Policy, Source, Which};
+use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+
+use crate::server::{Server, free_port};
+use crate::support::{
+    YEAR, all_keys, check, every_algorithm, every_policy, levels, limiter, look, policy,
+};
+
+const KEY: [(&str, &str); 1] = [("key", "a")];
+
+/// A limiter over a store that is down.
+fn over_a_dead_store(policies: impl IntoIterator<Item = Policy>) -> SharedLimiter {
+    let url = format!("redis://127.0.0.1:{}/", free_port());
+    let store = RedisStore::new(&url, RedisOptions::default()).expect("a valid URL");
+    SharedLimiter::new([("default", store)], policies).expect("valid policies")
+}
+
+#[tokio::test]
+async fn g3_a_store_that_is_down_never_opens_a_block() {
+    let mut policies = Vec::new();
+    for (error, on_error) in [
+        ("allow", OnError::Allow),
+        ("deny", OnError::Deny),
+        ("local", OnError::Local),
+    ] {
+        for (mode_name, mode) in [("exact", Mode::Exact), ("background", Mode::Background)] {
+            let blocked = Policy::builder(format!("{error}-{mode_name}-policy"))
+                .key("{ip}")
+                .block(true);
+            let overridden = Policy::builder(format!("{error}-{mode_name}-override"))
+                .key("{ip}")
+                .limit(Limit::per_second(5))
+                .overrides(Override::of("ip", "203.0.113.7").block());
+            let one_of_two = Policy::builder(format!("{error}-{mode_name}-level"))
+                .level("total", "", Limit::per_second(5))
+                .level("address", "{ip}", Limit::per_second(5))
+                .overrides(Override::of("ip", "203.0.113.7").level("address").block());
+            for policy in [blocked, overridden, one_of_two] {
+                let policy = policy.mode(mode).on_error(on_error);
+                policies.push(policy.build().expect("a policy"));
+            }
+        }
+    }
+    let names: Vec<String> = policies.iter().map(|it| it.name().to_owned()).collect();
+    let limiter = over_a_dead_store(policies);
+    for name in names {
+        let attributes = [("ip", "203.0.113.7")];
+        let decision = limiter.check(&name, &attributes, Cost::ONE).await;
+        let decision = decision.expect("a policy of this name");
+        let refused_by = if name.ends_with("level") {
+            "address"
+        } else {
+            &*name
+        };
+        assert!(!decision.allowed(), "{name} let a blocked key pass");
+        assert_eq!(decision.denied_by(), Some(refused_by), "{name}");
+        assert_eq!(decision.retry_after(), None, "{name}");
+        assert_eq!(decision.source(), Source::Store, "{name}");
+        let decision = limiter.try_check(&name, &attributes, Cost::ONE).await;
+        assert!(!decision.expect("no store is asked").allowed(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn g1_a_receipt_is_refunded_once() {
+    for server in Server::start_each() {
+        let (one, limits) = (every_policy(5, YEAR), every_algorithm(5, YEAR));
+        let all = levels("all", &limits.map(|(_, limit)| limit));
+        let nodes = [0, 1].map(|_| limiter(&server, one.iter().cloned().chain([all.clone()])));
+        let names = limits.map(|(name, _)| name);
+        for name in names.iter().chain(&["all"]) {
+            // They are alike and share a call, and so the moment of their decision.
+            let checks = [0, 1, 2, 3].map(|_| check(&nodes[0], name, &KEY));
+            let [a, b, c, d] = checks;
+            let (a, b, _, _) = tokio::join!(a, b, c, d);
+            let receipts = [a, b].map(|decision| decision.receipt().expect("a charge"));
+            assert_ne!(receipts[0].id(), receipts[1].id());
+            for (receipt, used) in receipts.iter().zip([3.0, 2.0]) {
+                for node in [0, 0, 1, 1] {
+                    let refund = nodes[node].refund(name, &KEY, receipt).await;
+                    refund.expect("a refund");
+                    let look = look(&nodes[1], name, &KEY).await;
+                    // A bucket has drained a little in the meantime.
+                    assert!((look.rate() - used).abs() < 0.001, "{name}: {look:?}");
+                }
+            }
+        }
+        let mut redis = server.connect();
+        for key in all_keys(&mut redis) {
+            let left_ms: i64 = redis::cmd("PTTL").arg(&key).query(&mut redis).unwrap();
+            assert!(left_ms > 0, "{key} never expires");
+        }
+    }
+}
+
+#[tokio::test]
+async fn g1_a_marker_lives_as_long_as_its_receipt_matters() {
+    let server = Server::start();
+    let limiter = limiter(&server, [policy("p", Limit::per(1, YEAR).burst(3))]);
+    let receipt = check(&limiter, "p", &KEY)
+        .await
+        .receipt()
+        .expect("a charge");
+    limiter.refund("p", &KEY, &receipt).await.expect("a refund");
+    let mut redis = server.connect();
+    let marker = format!("tg:{{a}}:p~refunded:{:016x}", receipt.id());
+    let left_ms: u64 = redis::cmd("PTTL").arg(&marker).query(&mut redis).unwrap();
+    let year_ms = u64::try_from(YEAR.as_millis()).unwrap();
+    assert!((year_ms - 60_000..=year_ms).contains(&left_ms), "{left_ms}");
+}
+
+#[tokio::test]
+async fn g1_a_full_server_refuses_refunds() {
+    let server = Server::start();
+    let limiter = limiter(&server, [policy("p", Limit::per(3, YEAR))]);
+    let receipt = check(&limiter, "p", &KEY)
+        .await
+        .receipt()
+        .expect("a charge");
+    let mut redis = server.connect();
+    let set = |redis: &mut redis::Connection, memory: &str| {
+        let mut command = redis::cmd("CONFIG");
+        let command = command.arg("SET").arg("maxmemory").arg(memory);
+        command.query::<()>(redis).expect("a setting");
+    };
+    set(&mut redis, "1");
+    assert!(limiter.refund("p", &KEY, &receipt).await.is_err());
+    set(&mut redis, "0");
+    assert_eq!(look(&limiter, "p", &KEY).await.remaining(), 2);
+    limiter.refund("p", &KEY, &receipt).await.expect("a refund");
+    assert_eq!(look(&limiter, "p", &KEY).await.remaining(), 3);
+}
+
+#[tokio::test]
+async fn g1_in_the_background_a_receipt_is_refunded_once() {
+    let server = Server::start();
+    let limits = every_algorithm(5, YEAR);
+    let policies = limits.map(|(name, limit)| {
+        let policy = Policy::builder(name).limit(limit).mode(Mode::Background);
+        // No parcel leaves in the middle of this.
+        let policy = policy.sync_interval(std::time::Duration::from_secs(60));
+        policy.build().expect("a policy")
+    });
+    let limiter = limiter(&server, policies);
+    for (name, _) in limits {
+        // The first parcel leaves at once.
+        check(&limiter, name, &KEY).await;
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        check(&limiter, name, &KEY).await;
+        let receipt = check(&limiter, name, &KEY)
+            .await
+            .receipt()
+            .expect("a charge");
+        for _ in 0..3 {
+            limiter
+                .refund(name, &KEY, &receipt)
+                .await
+                .expect("a refund");
+        }
+        let after = check(&limiter, name, &KEY).await;
+        assert_eq!(after.remaining(), 2, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn g2_two_algorithms_together_admit_at_most_both_limits() {
+    let server = Server::start();
+    let limits = every_algorithm(5, YEAR);
+    for (first, one) in limits {
+        for (second, other) in limits {
+            let name = format!("{first}-{second}");
+            let nodes = [one, other].map(|limit| limiter(&server, [policy(&name, limit)]));
+            let mut admitted = 0;
+            for number in 0..80 {
+                let decision = check(&nodes[number % 2], &name, &KEY).await;
+                admitted += u32::from(decision.allowed());
+            }
+            let expected = match one.algorithm() == other.algorithm() {
+                true => 5,
+                false => 10,
+            };
+            assert_eq!(admitted, expected, "{name}");
+            // A reset forgets the counters of both.
+            let forgotten = nodes[0].reset(&name, &KEY, Which::Only).await;
+            assert_eq!(forgotten.expect("a reset"), expected as usize / 5, "{name}");
+            for node in &nodes {
+                assert_eq!(look(node, &name, &KEY).await.remaining(), 5, "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn g2_the_algorithm_is_part_of_the_key() {
+    let server = Server::start();
+    let names = ["bucket", "fixed", "epoch", "sliding", "log"];
+    let limiter = limiter(&server, every_policy(5, YEAR));
+    for name in names {
+        check(&limiter, name, &KEY).await;
+    }
+    let mut keys = all_keys(&mut server.connect());
+    keys.sort_unstable();
+    let expected = [
+        "tg:{a}:bucket:bucket",
+        "tg:{a}:epoch:epoch~fw",
+        "tg:{a}:fixed:fixed~fw",
+        "tg:{a}:log:log~sl",
+        "tg:{a}:sliding:sliding~sw",
+    ];
+    assert_eq!(keys, expected);
+}
