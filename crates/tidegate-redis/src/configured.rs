@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::env::VarError;
 use std::path::Path;
 
-use tidegate::PoliciesError;
+use tidegate::{PoliciesError, PolicyError};
 use tidegate_config::{Config, RedisUrl, StoreUrl};
 
 use crate::error::StoreError;
@@ -19,6 +19,9 @@ pub enum SetupError {
     /// The policies and stores do not fit together.
     #[error(transparent)]
     Policies(#[from] PoliciesError),
+    /// The limit's name or settings cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// The script of a policy cannot be used.
     #[error("the script of policy {policy:?}: {problem}")]
     Script {

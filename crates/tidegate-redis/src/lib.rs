@@ -2,6 +2,21 @@
 //! Redis or Valkey, on its clock, in one atomic step and one round trip.
 //!
 //! ```no_run
+//! use tidegate::Limit;
+//! use tidegate_redis::Limiter;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let limit = Limit::per_second(50).burst(100);
+//! let limiter = Limiter::connect("redis://127.0.0.1:6379", "api", limit)?;
+//! let decision = limiter.check("user:42").await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Limiter`] has one limit and many keys, like [`tidegate::Limiter`]. [`SharedLimiter`]
+//! has named policies over attributes:
+//!
+//! ```no_run
 //! use tidegate::{Cost, Limit, Policy};
 //! use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 //!
@@ -22,6 +37,7 @@
 //! `on_error` decides, and the decision's source says so.
 
 mod configured;
+mod keyed;
 mod limiter;
 
 mod background;
@@ -77,6 +93,7 @@ mod test_sentinels;
 
 pub use configured::SetupError;
 pub use error::{ErrorKind, StoreError};
+pub use keyed::{Limiter, LimiterBuilder};
 pub use limiter::{SharedLimiter, Store, TryCheckError};
 pub use options::RedisOptions;
 pub use store::{RedisStats, RedisStore};

@@ -209,6 +209,12 @@ impl<'p> PolicyDecision<'p> {
         receipt.filter(|_| !self.cases.is_empty())
     }
 
+    /// The numbers alone, which do not borrow the policy.
+    #[must_use]
+    pub fn into_decision(self) -> Decision {
+        self.decision
+    }
+
     /// Every level that counted, in the policy's order. None when the policy is not
     /// enabled.
     pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelReport<'_>> {

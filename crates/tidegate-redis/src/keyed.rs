@@ -1,0 +1,460 @@
+//! One limit, many keys, any number of machines: the words of [`tidegate::Limiter`], with
+//! the counts in Redis.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use tidegate::{
+    Cost, Decision, Key, Limit, Mode, OnError, Policy, PolicyBuilder, Receipt, Wait, WaitError,
+    Waiting, Which,
+};
+use tidegate_config::RedisUrl;
+use tokio::time::{Instant, sleep};
+
+use crate::configured::SetupError;
+use crate::error::{ErrorKind, StoreError};
+use crate::limiter::{SharedLimiter, TryCheckError};
+use crate::options::RedisOptions;
+use crate::store::RedisStore;
+
+/// A limit applied to each of many keys, shared by every process that uses the same Redis
+/// and the same name.
+///
+/// It has the methods of [`tidegate::Limiter`], as `async` ones. Going from one machine to
+/// many changes the line that makes the limiter:
+///
+/// ```no_run
+/// use tidegate::Limit;
+/// use tidegate_redis::Limiter;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let limit = Limit::per_second(50).burst(100);
+/// // let limiter = tidegate::Limiter::in_memory(limit);
+/// let limiter = Limiter::connect("redis://127.0.0.1:6379", "api", limit)?;
+///
+/// let decision = limiter.check("user:42").await;
+/// if !decision.allowed() {
+///     println!("try again in {:?}", decision.retry_after());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Keys
+///
+/// Keys are text, bytes, numbers, addresses or tuples of these ([`Key`]), of up to 16
+/// values. A check of one value counts together with `tidegate serve` and
+/// [`SharedLimiter`] for a policy that has the limiter's name and `key = "{key}"`. A tuple
+/// counts together with a template of as many attributes, such as `"{tenant}:{user}"`. A
+/// tuple never counts together with a single value.
+///
+/// # When Redis is down
+///
+/// Making a limiter does not connect, so a program starts while Redis is down. A check
+/// takes at most the store's timeout, 50 ms by default. If Redis has not answered by then,
+/// [`on_error`](LimiterBuilder::on_error) decides, and
+/// [`Decision::source`] says so. By default the request is allowed.
+///
+/// Clones are handles to the same connections and the same limit. The methods need a
+/// tokio runtime.
+#[derive(Debug, Clone)]
+pub struct Limiter(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: Box<str>,
+    /// The policy, without its key and its limit.
+    policy: PolicyBuilder,
+    store: RedisStore,
+    current: RwLock<Current>,
+}
+
+/// The limit in force, for all clones of a limiter.
+#[derive(Debug)]
+struct Current {
+    limit: Limit,
+    /// One policy per number of values in a key, made for the first key of that kind.
+    policies: BTreeMap<usize, Arc<SharedLimiter>>,
+}
+
+/// Makes a [`Limiter`] with settings of your own.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tidegate::{Limit, OnError};
+/// use tidegate_redis::{Limiter, RedisOptions, RedisStore};
+///
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = RedisOptions::default().prefix("shop").timeout(Duration::from_millis(20));
+/// let store = RedisStore::new("redis://127.0.0.1:6379", options)?;
+/// let login = Limiter::builder("login", Limit::per_minute(5))
+///     .on_error(OnError::Local)
+///     .over(store.clone())?;
+/// // Limiters over one store share its connections.
+/// let search = Limiter::builder("search", Limit::per_second(10)).over(store)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `connect` or `over`"]
+pub struct LimiterBuilder {
+    name: String,
+    limit: Limit,
+    policy: PolicyBuilder,
+}
+
+impl Limiter {
+    /// A limiter with this name over the Redis at this URL. [`RedisStore::new`] lists the
+    /// kinds of URLs.
+    ///
+    /// This does not connect, so it succeeds while Redis is down. It fails when the URL or
+    /// the name cannot be used: a name has 1 to 64 of the characters `A-Z a-z 0-9 _ -`.
+    pub fn connect(url: &str, name: impl Into<String>, limit: Limit) -> Result<Self, SetupError> {
+        Self::builder(name, limit).connect(url)
+    }
+
+    /// A limiter with this name over a store that you have already. Limiters over clones
+    /// of one store share its connections.
+    pub fn over(
+        store: RedisStore,
+        name: impl Into<String>,
+        limit: Limit,
+    ) -> Result<Self, SetupError> {
+        Self::builder(name, limit).over(store)
+    }
+
+    /// A limiter with settings of your own.
+    pub fn builder(name: impl Into<String>, limit: Limit) -> LimiterBuilder {
+        let name = name.into();
+        LimiterBuilder {
+            policy: Policy::builder(name.clone()),
+            name,
+            limit,
+        }
+    }
+
+    /// Whether one request of this key may go on. Charges it if so.
+    pub async fn check(&self, key: impl Key) -> Decision {
+        self.check_cost(key, Cost::ONE).await
+    }
+
+    /// Whether a request of this cost may go on. Charges all of it, or nothing.
+    pub async fn check_cost(&self, key: impl Key, cost: Cost) -> Decision {
+        self.ask(&key).check(cost).await
+    }
+
+    /// [`check_cost`](Self::check_cost), but a store that has not answered is an error,
+    /// whatever `on_error` says.
+    pub async fn try_check(&self, key: impl Key, cost: Cost) -> Result<Decision, StoreError> {
+        self.ask(&key).try_check(cost).await
+    }
+
+    /// Checks each of these keys by itself, at a cost of 1. The checks travel to Redis
+    /// together, so many keys take about as long as one.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: tidegate_redis::Limiter) {
+    /// for (key, decision) in ["a", "b"].iter().zip(limiter.check_many(&["a", "b"]).await) {
+    ///     println!("{key}: {}", decision.allowed());
+    /// }
+    /// # }
+    /// ```
+    pub async fn check_many(&self, keys: &[impl AsRef<[u8]>]) -> Vec<Decision> {
+        let checks = keys.iter().map(|key| Box::pin(self.check(key.as_ref())));
+        let mut checks: Vec<_> = checks.map(|check| (check, None)).collect();
+        poll_fn(|context| {
+            let mut next = Poll::Ready(());
+            for (check, decision) in &mut checks {
+                if decision.is_none() {
+                    match check.as_mut().poll(context) {
+                        Poll::Ready(decided) => *decision = Some(decided),
+                        Poll::Pending => next = Poll::Pending,
+                    }
+                }
+            }
+            next
+        })
+        .await;
+        let decisions = checks.into_iter().map(|(_, decision)| decision);
+        decisions.flatten().collect()
+    }
+
+    /// The numbers [`check_cost`](Self::check_cost) would decide by, charging nothing.
+    /// They are always those of the store, so a store that has not answered is an error.
+    pub async fn peek(&self, key: impl Key, cost: Cost) -> Result<Decision, StoreError> {
+        self.ask(&key).peek(cost).await
+    }
+
+    /// Gives back what a check of this key charged, as far as it still counts: never more
+    /// than if the request had not been made. A receipt is refunded once. It is void after
+    /// a reset and after a change of the limit.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: tidegate_redis::Limiter)
+    /// #     -> Result<(), tidegate_redis::StoreError> {
+    /// let decision = limiter.check("a").await;
+    /// // The request turned out not to count.
+    /// if let Some(receipt) = decision.receipt() {
+    ///     limiter.refund("a", &receipt).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn refund(&self, key: impl Key, receipt: &Receipt) -> Result<(), StoreError> {
+        self.ask(&key).refund(receipt).await
+    }
+
+    /// Forgets a key, for every process. Says whether there was one.
+    pub async fn reset(&self, key: impl Key) -> Result<bool, StoreError> {
+        self.ask(&key).reset().await
+    }
+
+    /// Changes the limit of this handle and all its clones. Keys in use keep what they
+    /// have used: lowering 5 to 3 with 5 used refuses until 3 are free. Another algorithm
+    /// starts with new counts.
+    ///
+    /// Other processes keep the limit they have, over the same counts. Change it there,
+    /// too.
+    pub fn set_limit(&self, limit: Limit) -> Result<(), SetupError> {
+        let current = &self.0.current;
+        let mut current = current.write().unwrap_or_else(PoisonError::into_inner);
+        let policies = current.policies.iter().map(|(values, limiter)| {
+            let policy = self.0.policy(*values, limit)?;
+            Ok((*values, Arc::new(limiter.changed([policy])?)))
+        });
+        let policies = policies.collect::<Result<_, SetupError>>()?;
+        *current = Current { limit, policies };
+        Ok(())
+    }
+
+    /// The limit in force.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        let current = self.0.current.read();
+        current.unwrap_or_else(PoisonError::into_inner).limit
+    }
+
+    /// The store that keeps the counts: for its [statistics](RedisStore::stats), or for
+    /// another limiter [over](Self::over) the same connections.
+    #[must_use]
+    pub fn store(&self) -> &RedisStore {
+        &self.0.store
+    }
+
+    /// Waits until the key may go on, and charges it then: once. Fails at once, charging
+    /// nothing, when that would take longer than the deadline, or for ever.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tidegate::{Cost, Wait, WaitError};
+    ///
+    /// # async fn example(limiter: tidegate_redis::Limiter) -> Result<(), WaitError> {
+    /// let deadline = Duration::from_secs(1);
+    /// limiter.until_ready("a", deadline).await?;
+    /// limiter.until_ready("a", Wait::within(deadline).cost(Cost::of(2))).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn until_ready(
+        &self,
+        key: impl Key,
+        wait: impl Into<Wait>,
+    ) -> Result<Decision, WaitError> {
+        let (wait, start) = (wait.into(), Instant::now());
+        let cost = Waiting::new(wait, 0).cost();
+        loop {
+            let decision = self.ask(&key).check(cost).await;
+            // The clock of Redis is not this machine's, and either may have decided: the
+            // wait began so long ago on the one that did.
+            let passed_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+            let began_us = decision.decided_at_us().saturating_sub(passed_us);
+            match Waiting::new(wait, began_us).next(decision)? {
+                Ok(decision) => return Ok(decision),
+                Err(pause) => sleep(pause).await,
+            }
+        }
+    }
+
+    /// Sends the store all that was admitted in [`Mode::Background`]. Returns whether that
+    /// was done within this time. Call it before the program ends: what was not sent is
+    /// lost. In [`Mode::Exact`] there is nothing to send.
+    pub async fn flush(&self, within: Duration) -> bool {
+        let limiters: Vec<_> = {
+            let current = self.0.current.read();
+            let current = current.unwrap_or_else(PoisonError::into_inner);
+            current.policies.values().cloned().collect()
+        };
+        let start = Instant::now();
+        let mut all = true;
+        for limiter in limiters {
+            all &= limiter.flush(within.saturating_sub(start.elapsed())).await;
+        }
+        all
+    }
+
+    /// A question about this key, under the limit in force.
+    fn ask(&self, key: &impl Key) -> Asked<'_> {
+        let values: Vec<_> = key.with_values(|values| {
+            assert!(values.len() <= NAMES.len(), "a key has at most 16 values");
+            let values = NAMES.iter().zip(values);
+            values
+                .map(|(name, value)| (*name, value.to_vec()))
+                .collect()
+        });
+        Asked {
+            limiter: self.0.limiter(values.len()),
+            policy: &self.0.name,
+            values,
+        }
+    }
+}
+
+/// The attributes of keys, in order. `{key}` is the key of a policy that names none.
+const NAMES: [&str; 16] = [
+    "key", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
+];
+
+impl Inner {
+    /// The limiter for keys of so many values.
+    fn limiter(&self, values: usize) -> Arc<SharedLimiter> {
+        let find = |current: &Current| current.policies.get(&values).cloned();
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let found = find(&current);
+        drop(current);
+        found.unwrap_or_else(|| {
+            let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+            // Another thread may have been quicker.
+            find(&current).unwrap_or_else(|| {
+                let made = self.make(values, current.limit);
+                let made = Arc::new(made.expect("only the number of values is new"));
+                current.policies.insert(values, Arc::clone(&made));
+                made
+            })
+        })
+    }
+
+    fn make(&self, values: usize, limit: Limit) -> Result<SharedLimiter, SetupError> {
+        let policy = self.policy(values, limit)?;
+        SharedLimiter::new([("default", self.store.clone())], [policy])
+    }
+
+    fn policy(&self, values: usize, limit: Limit) -> Result<Policy, SetupError> {
+        let names: Vec<String> = NAMES[..values]
+            .iter()
+            .map(|it| format!("{{{it}}}"))
+            .collect();
+        let policy = self.policy.clone().key(names.join(":")).limit(limit);
+        Ok(policy.build()?)
+    }
+}
+
+/// A key, and the limiter that is asked about it.
+struct Asked<'l> {
+    limiter: Arc<SharedLimiter>,
+    policy: &'l str,
+    values: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Asked<'_> {
+    async fn check(&self, cost: Cost) -> Decision {
+        let decision = self.limiter.check(self.policy, &self.values, cost).await;
+        let decision = decision.expect("the policy is there, and the key has all its values");
+        decision.into_decision()
+    }
+
+    async fn try_check(&self, cost: Cost) -> Result<Decision, StoreError> {
+        let decision = self.limiter.try_check(self.policy, &self.values, cost);
+        Ok(decision.await.map_err(of_the_store)?.into_decision())
+    }
+
+    async fn peek(&self, cost: Cost) -> Result<Decision, StoreError> {
+        let decision = self.limiter.peek(self.policy, &self.values, cost);
+        Ok(decision.await.map_err(of_the_store)?.into_decision())
+    }
+
+    async fn refund(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        let refunded = self.limiter.refund(self.policy, &self.values, receipt);
+        refunded.await.map_err(of_the_store)
+    }
+
+    async fn reset(&self) -> Result<bool, StoreError> {
+        let forgotten = self.limiter.reset(self.policy, &self.values, Which::Only);
+        Ok(forgotten.await.map_err(of_the_store)? > 0)
+    }
+}
+
+/// A limiter asks only what its policy can answer, so what failed is the store.
+fn of_the_store(error: TryCheckError) -> StoreError {
+    match error {
+        TryCheckError::Store(error) => error,
+        TryCheckError::Check(error) => StoreError::new(ErrorKind::Other, error.to_string()),
+    }
+}
+
+impl LimiterBuilder {
+    /// What to answer when Redis has not: [`OnError::Allow`] by default.
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.policy = self.policy.on_error(on_error);
+        self
+    }
+
+    /// This process's share of the limit under [`OnError::Local`]: all of it by default.
+    pub fn local_share(mut self, share: f64) -> Self {
+        self.policy = self.policy.local_share(share);
+        self
+    }
+
+    /// How to ask Redis: for every check by default, or in the
+    /// [background](Mode::Background).
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.policy = self.policy.mode(mode);
+        self
+    }
+
+    /// How often [`Mode::Background`] tells Redis what was admitted: every 50 ms by
+    /// default, from 1 ms to a minute.
+    pub fn sync_interval(mut self, interval: Duration) -> Self {
+        self.policy = self.policy.sync_interval(interval);
+        self
+    }
+
+    /// How long a refusal is remembered at most: 1 s by default. Until then, or until the
+    /// key has room if that is sooner, Redis is not asked again. Zero turns that off.
+    pub fn refusal_memory(mut self, duration: Duration) -> Self {
+        self.policy = self.policy.refusal_memory(duration);
+        self
+    }
+
+    /// The limiter, over the Redis at this URL. See [`Limiter::connect`].
+    pub fn connect(self, url: &str) -> Result<Limiter, SetupError> {
+        let unusable = |problem| SetupError::Store {
+            store: self.name.clone(),
+            problem,
+        };
+        // What is wrong with a URL is said in the words of the config file.
+        let url: RedisUrl = url.parse().map_err(unusable)?;
+        let options = RedisOptions::default().name(&self.name);
+        let store = RedisStore::new(url.as_str(), options);
+        let store = store.map_err(|error| unusable(error.to_string()))?;
+        self.over(store)
+    }
+
+    /// The limiter, over a store that you have already. See [`Limiter::over`].
+    pub fn over(self, store: RedisStore) -> Result<Limiter, SetupError> {
+        let inner = Inner {
+            name: self.name.into(),
+            policy: self.policy,
+            store,
+            current: RwLock::new(Current {
+                limit: self.limit,
+                policies: BTreeMap::new(),
+            }),
+        };
+        // Whatever is wrong is found now, not by the first check.
+        inner.policy(1, self.limit)?;
+        Ok(Limiter(Arc::new(inner)))
+    }
+}
