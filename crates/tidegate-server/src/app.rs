@@ -13,8 +13,8 @@ use tidegate::{Config, Limit, Limiter};
 use tidegate_redis::{ErrorKind, SetupError, SharedLimiter, Store, StoreError};
 use tokio_rustls::TlsAcceptor;
 
-use crate::http::body::Room;
-use crate::http::query::RESERVED;
+use crate::api::body::Room;
+use crate::api::query::RESERVED;
 use crate::metrics::{Meters, Metrics};
 use crate::record::Recorder;
 use crate::serve::tls;

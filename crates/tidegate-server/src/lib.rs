@@ -1,7 +1,7 @@
 //! The `tidegate` server: a config and stores in, HTTP answers out.
 //!
 //! ```text
-//! connection -> http (route) -> attributes -> limiter -> decision -> JSON or headers
+//! connection -> api (route) -> attributes -> limiter -> decision -> JSON or headers
 //! ```
 //!
 //! | module | what it is |
@@ -10,7 +10,7 @@
 //! | [`commands`] | what each command does |
 //! | [`settings`] | flags, environment and file made into one config |
 //! | [`app`] | what all requests share: the limiter in force, metrics, readiness |
-//! | [`http`] | a request in, a response out |
+//! | [`api`] | a request in, a response out |
 //! | [`serve`] | sockets, connections, and how they end |
 //! | [`reload`] | a new config while requests go on |
 
@@ -20,7 +20,7 @@ pub mod settings;
 
 pub mod serve;
 
-pub mod http;
+pub mod api;
 mod receipt;
 mod record;
 

@@ -12,8 +12,8 @@ use tidegate_redis::{SharedLimiter, TryCheckError};
 use super::say;
 use crate::cli::{Check, Question, Reset};
 use crate::client::Client;
-use crate::http::decision;
-use crate::http::query::RESERVED;
+use crate::api::decision;
+use crate::api::query::RESERVED;
 use crate::settings::Settings;
 
 pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {

@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use super::Shared;
 use super::again::Again;
 use super::listen::Io;
-use crate::http;
+use crate::api;
 
 /// How long a client may take for the handshake of TLS.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ pub(super) async fn run(shared: &Shared, stream: impl Io) {
     let begun = Arc::new(AtomicU64::new(0));
     let service = service_fn(|request| {
         begun.fetch_add(1, Relaxed);
-        http::answer(Arc::clone(&shared.app), request)
+        api::answer(Arc::clone(&shared.app), request)
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder

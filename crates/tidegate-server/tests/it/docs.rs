@@ -95,9 +95,9 @@ fn fields_are_those_of_a_decision() {
 
 #[test]
 fn numbers_are_those_of_the_code() {
-    const BODY: &str = include_str!("../../src/http/body.rs");
-    const CHECK: &str = include_str!("../../src/http/check.rs");
-    const QUERY: &str = include_str!("../../src/http/query.rs");
+    const BODY: &str = include_str!("../../src/api/body.rs");
+    const CHECK: &str = include_str!("../../src/api/check.rs");
+    const QUERY: &str = include_str!("../../src/api/query.rs");
     const CONNECTION: &str = include_str!("../../src/serve/connection.rs");
     const SERVE: &str = include_str!("../../src/serve/mod.rs");
     const CLI: &str = include_str!("../../src/cli.rs");
