@@ -14,6 +14,7 @@ use tidegate_redis::{ErrorKind, SetupError, SharedLimiter, Store, StoreError};
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::body::Room;
+use crate::api::outgoing::Unsent;
 use crate::api::query::RESERVED;
 use crate::metrics::{Meters, Metrics};
 use crate::record::Recorder;
@@ -31,6 +32,8 @@ pub struct App {
     pub(crate) instance: u64,
     /// Room for the bodies of requests.
     pub(crate) room: Room,
+    /// Room for the bodies of responses.
+    pub(crate) unsent: Unsent,
     /// Makes of a key what stands in the log.
     pub(crate) redaction: RandomState,
     /// Keeps log lines about requests from flooding.
@@ -90,6 +93,7 @@ impl App {
             probed: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             room: Room::new(),
+            unsent: Unsent::new(),
             redaction: RandomState::new(),
             instance: RandomState::new().build_hasher().finish(),
             lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),

@@ -116,6 +116,15 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub http: Vec<Address>,
+    /// Where operators ask for metrics, health and keys, and reset them, in place of the
+    /// addresses of --http: host:port or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_ADMIN",
+        value_delimiter = ','
+    )]
+    pub admin: Vec<Address>,
     /// How much to log.
     #[arg(
         long,

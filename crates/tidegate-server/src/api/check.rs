@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use tidegate::{Cost, PolicyDecision};
 
+use super::outgoing::{Outgoing, SHORT};
 use super::query::{MAX_ATTRIBUTES, Pairs, short};
 use super::{Answer, JSON, Problem, ask, body, decision, has_numbers, put_headers, text};
 use crate::app::{App, Running};
@@ -142,12 +143,14 @@ pub(super) async fn answer(
     body: Incoming,
 ) -> Result<Answer, Problem> {
     let body = body::read(&app.room, body).await?;
+    // Before anything is charged: a response that finds no room is an error.
+    let room = app.unsent.take(most_bytes(&body)).await?;
     let questions = match parse(&body).map_err(Problem::bad)? {
         Questions::One(question) => {
             let decision = decide(app, running, &question).await?;
             let mut body = Vec::with_capacity(decision::LENGTH);
             write(&mut body, app, running, &question, &decision);
-            let mut answer = text(JSON, body);
+            let mut answer = text(JSON, Outgoing::long(body, room));
             put_headers(&mut answer, running, &decision);
             return Ok(answer);
         }
@@ -176,7 +179,17 @@ pub(super) async fn answer(
         }
     }
     body.push(b']');
-    Ok(text(JSON, body))
+    Ok(text(JSON, Outgoing::long(body, room)))
+}
+
+/// About as many bytes as the response to a request can have: so many for each check,
+/// and receipts repeat attributes in base64.
+fn most_bytes(body: &[u8]) -> usize {
+    let checks = match body.len() > SHORT / 2 || body.first() == Some(&b'[') {
+        true => body.iter().filter(|byte| **byte == b'{').count(),
+        false => 1,
+    };
+    checks.min(MAX_BATCH) * decision::LENGTH + body.len() / 2 * 3
 }
 
 fn write(

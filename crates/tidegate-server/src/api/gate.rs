@@ -1,12 +1,11 @@
 //! The gate for proxies: a status that they understand, and headers for the client.
 
-use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode};
-use http_body_util::Full;
 use tidegate::Cost;
 
+use super::outgoing::Outgoing;
 use super::query::{Query, short};
 use super::{Answer, Problem, ask, put_headers};
 use crate::app::{App, Running};
@@ -41,11 +40,11 @@ pub(super) async fn answer(
     let refusal = refusal(&query)?;
     let cost = cost(&query)?;
     let decision = ask(app, running, policy, query.attributes(), cost).await?;
-    let mut answer = Response::new(Full::new(Bytes::new()));
+    let mut answer = Response::new(Outgoing::default());
     if !decision.allowed() {
         *answer.status_mut() = refusal.status;
         if refusal.with_body {
-            *answer.body_mut() = Full::new(decision.problem(refusal.status.as_u16()).into());
+            *answer.body_mut() = decision.problem(refusal.status.as_u16()).into();
             let kind = HeaderValue::from_static("application/problem+json");
             answer.headers_mut().insert(CONTENT_TYPE, kind);
         }

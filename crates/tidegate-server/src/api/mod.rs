@@ -1,18 +1,20 @@
 //! A request in, a response out: which path leads where. Everything is decided on the
-//! way down; nothing here knows of sockets.
+//! way down; nothing here but the door knows of connections.
 
+mod again;
 pub(crate) mod body;
 pub mod check;
 pub(crate) mod decision;
+pub mod door;
 mod gate;
 mod keys;
+pub mod outgoing;
 mod policies;
 mod problem;
 pub mod query;
 mod refund;
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,17 +22,29 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use percent_encoding::percent_decode_str;
 use tidegate::{Attributes, CheckError, Cost, PolicyDecision};
 use tracing::Instrument;
 
 use crate::app::{Access, App, Running};
+use crate::serve::Connection;
+use outgoing::Outgoing;
 pub(crate) use problem::Problem;
 
 /// What goes out.
-pub(crate) type Answer = Response<Full<Bytes>>;
+pub(crate) type Answer = Response<Outgoing>;
+
+/// What a listener answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything: there is no listener for operators.
+    All,
+    /// Checks, refunds, and what describes them.
+    Public,
+    /// What operators ask: metrics, health, keys and resets.
+    Admin,
+}
 
 /// The names of the paths, for `/openapi.json` and those who look for one.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -50,18 +64,20 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Answers a request.
 pub(crate) async fn answer(
-    app: Arc<App>,
+    app: &App,
+    scope: Scope,
+    connection: &Arc<Connection>,
     request: Request<Incoming>,
-) -> Result<Answer, Infallible> {
+) -> Answer {
     let running = app.running();
     let (head, body) = request.into_parts();
     let id = request_id(&head);
     let mut answer = match &id {
-        None => answered(&app, &running, &head, body).await,
+        None => answered(app, &running, scope, connection, &head, body).await,
         // Whatever is logged on the way says which request it is about.
         Some(id) => {
             let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default());
-            let answered = answered(&app, &running, &head, body);
+            let answered = answered(app, &running, scope, connection, &head, body);
             answered.instrument(span).await
         }
     };
@@ -77,17 +93,28 @@ pub(crate) async fn answer(
     }
     // Any of these is another one a moment later.
     headers.insert(CACHE_CONTROL, NO_STORE);
-    if app.is_draining() && head.version < Version::HTTP_2 {
+    let is_last = app.is_draining() || connection.is_spare();
+    if is_last && head.version < Version::HTTP_2 {
         // So that nobody sends another request into a connection that is about to end.
         let close = HeaderValue::from_static("close");
         headers.insert(CONNECTION, close);
     }
-    Ok(answer)
+    answer
 }
 
 /// What is wrong with a request is an answer, too.
-async fn answered(app: &App, running: &Running, head: &Parts, body: Incoming) -> Answer {
-    let answer = route(app, running, head, body).await;
+async fn answered(
+    app: &App,
+    running: &Running,
+    scope: Scope,
+    connection: &Connection,
+    head: &Parts,
+    body: Incoming,
+) -> Answer {
+    let answer = match is_answered(scope, connection, head) {
+        Ok(()) => route(app, running, head, body).await,
+        Err(problem) => Err(problem),
+    };
     answer.unwrap_or_else(|problem| {
         tracing::debug!(
             status = problem.status.as_u16(),
@@ -96,6 +123,30 @@ async fn answered(app: &App, running: &Running, head: &Parts, body: Incoming) ->
         );
         problem.into_answer()
     })
+}
+
+/// Whether this listener answers this path, on this connection.
+#[inline]
+fn is_answered(scope: Scope, connection: &Connection, head: &Parts) -> Result<(), Problem> {
+    if scope == Scope::All && !connection.is_spare() {
+        return Ok(());
+    }
+    let path = head.uri.path();
+    let is_watched = matches!(path, "/healthz" | "/readyz" | "/metrics");
+    if connection.is_spare() && !is_watched {
+        return Err(Problem::later("all connections are taken"));
+    }
+    let is_described = matches!(path, "/v1/policies" | "/openapi.json");
+    let is_admin = is_watched || path.starts_with("/v1/keys/");
+    let is_there = match scope {
+        Scope::All => true,
+        Scope::Public => !is_admin,
+        Scope::Admin => is_admin || is_described,
+    };
+    match is_there {
+        true => Ok(()),
+        false => Err(Problem::elsewhere(path, scope)),
+    }
 }
 
 async fn route(
@@ -205,8 +256,8 @@ fn authorize(running: &Running, head: &Parts) -> Result<(), Problem> {
     }
 }
 
-fn text(kind: HeaderValue, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
+fn text(kind: HeaderValue, body: impl Into<Outgoing>) -> Answer {
+    let mut answer = Response::new(body.into());
     answer.headers_mut().insert(CONTENT_TYPE, kind);
     answer
 }

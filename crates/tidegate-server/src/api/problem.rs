@@ -5,12 +5,11 @@ use std::borrow::Cow;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::Full;
 use serde::Serialize;
 use tidegate::CheckError;
 use tidegate_redis::TryCheckError;
 
-use super::Answer;
+use super::{Answer, Scope};
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -77,6 +76,18 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
+    /// The path is answered by another listener.
+    #[cold]
+    pub(crate) fn elsewhere(path: &str, scope: Scope) -> Self {
+        let shown: String = path.chars().take(100).collect();
+        let other = match scope {
+            Scope::Admin => "http",
+            Scope::All | Scope::Public => "admin",
+        };
+        let detail = format!("{shown:?}: not on this address: ask at that of server.{other}");
+        Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
     pub(crate) fn body(&self) -> ProblemBody<'_> {
         ProblemBody {
             r#type: "about:blank",
@@ -88,7 +99,7 @@ impl Problem {
 
     pub(crate) fn into_answer(self) -> Answer {
         let body = serde_json::to_vec(&self.body()).expect("a problem can be written");
-        let mut answer = Response::new(Full::new(body.into()));
+        let mut answer = Response::new(body.into());
         *answer.status_mut() = self.status;
         let kind = HeaderValue::from_static("application/problem+json");
         answer.headers_mut().insert(CONTENT_TYPE, kind);

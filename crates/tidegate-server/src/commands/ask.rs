@@ -10,10 +10,10 @@ use tidegate::{StoreUrl, Which};
 use tidegate_redis::{SharedLimiter, TryCheckError};
 
 use super::say;
-use crate::cli::{Check, Question, Reset};
-use crate::client::Client;
 use crate::api::decision;
 use crate::api::query::RESERVED;
+use crate::cli::{Check, Question, Reset};
+use crate::client::Client;
 use crate::settings::Settings;
 
 pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {

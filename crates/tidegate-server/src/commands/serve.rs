@@ -5,20 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tidegate::Config;
+use tidegate::{Address, Config};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::api::Scope;
+use crate::api::door::Http;
 use crate::app::App;
 use crate::cli::Serve;
 use crate::record::Recorder;
-use crate::serve::{Signals, Times};
+use crate::serve::{Listener, Room, Signals, Times, Tls};
 use crate::settings::Settings;
 use crate::{log, reload, serve};
 
 /// How long the last lines of a record may take.
 const LAST_LINES: Duration = Duration::from_secs(10);
+
+/// Connections of operators at once.
+const ADMINS: usize = 100;
 
 pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     log::start(arguments.log, arguments.log_format);
@@ -29,14 +34,9 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     let (config, seen) = (loaded.config.clone(), loaded.seen.clone());
     let app = Arc::new(App::new(loaded)?.recording(recorder(arguments)?));
     app.verify().await?;
-    let listeners = serve::listen(&config.server.http).await?;
-    let secure = config.server.tls_cert.is_some();
-    for listener in &listeners {
-        let url = listener.url(secure);
-        tracing::info!("listening on {url}");
-    }
+    let listeners = listen(&app, &config.server.http, &arguments.admin).await?;
     if let Some(first) = listeners.first() {
-        tracing::info!("try: {}", example(&config, &first.url(secure)));
+        tracing::info!("try: {}", example(&config, &first.url()));
     }
     let probe = Arc::clone(&app);
     tokio::spawn(async move { probe.probe(&probe.running()).await });
@@ -45,13 +45,50 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
         drain: arguments.drain,
         idle: arguments.idle,
     };
-    serve::run(Arc::clone(&app), listeners, signals, times).await;
+    serve::run(Arc::clone(&app), listeners, signals, times).await?;
     // A disk that hangs is no reason to stay.
     let finish = spawn_blocking(move || app.recorder.as_ref().map(Recorder::finish));
     if timeout(LAST_LINES, finish).await.is_err() {
         tracing::warn!("stopped, with decisions that are not in the record");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the sockets. Operators with an address of their own are served there alone.
+async fn listen(
+    app: &Arc<App>,
+    http: &[Address],
+    admin: &[Address],
+) -> anyhow::Result<Vec<Listener>> {
+    let own = Arc::clone(app);
+    let tls: Tls = Arc::new(move || own.running().tls.clone());
+    let clients = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
+    let public = match admin {
+        [] => Scope::All,
+        _ => Scope::Public,
+    };
+    let mut listeners = Vec::new();
+    let doors = [
+        (http, "--http", public, clients, ""),
+        (
+            admin,
+            "--admin",
+            Scope::Admin,
+            Room::new(ADMINS, 0),
+            " (admin)",
+        ),
+    ];
+    for (addresses, flag, scope, room, role) in doors {
+        let door = Http::new(Arc::clone(app), scope);
+        for address in addresses {
+            let listener =
+                Listener::open(address, flag, door.clone(), Arc::clone(&tls), room.clone());
+            let listener = listener.await?;
+            tracing::info!("listening on {}{role}", listener.url());
+            listeners.push(listener);
+        }
+    }
+    Ok(listeners)
 }
 
 /// Opens the record, if there is to be one.

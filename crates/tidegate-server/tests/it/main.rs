@@ -10,6 +10,8 @@ mod redis_server;
 mod client;
 mod process;
 
+mod abuse;
+mod admin;
 mod check;
 mod fleet;
 mod gate;
