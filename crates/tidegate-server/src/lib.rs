@@ -9,7 +9,7 @@
 //! | [`cli`] | what can be said on the command line |
 //! | [`commands`] | what each command does |
 //! | [`settings`] | flags, environment and file made into one config |
-//! | [`app`] | what all requests share: the limiter in force, metrics, readiness |
+//! | [`engine`] | a policy, attributes and a cost in, a decision out: counted, logged, recorded |
 //! | [`api`] | a request in, a response out |
 //! | [`serve`] | sockets, connections, and how they end |
 //! | [`reload`] | a new config while requests go on |
@@ -24,7 +24,7 @@ pub mod api;
 mod receipt;
 mod record;
 
-pub mod app;
+pub mod engine;
 mod metrics;
 pub mod reload;
 

@@ -82,7 +82,7 @@ pub use memory::{
 pub use policy::{
     CheckError, CustomScript, Decisions, Explained, Keys, LevelKey, LevelReport, MissingAttribute,
     Mode, OnError, Override, PoliciesError, Policy, PolicyBuilder, PolicyDecision, PolicyError,
-    PolicyLevel, PolicyLimiter, ScriptAnswer, ScriptSource, Template, Which,
+    PolicyHandle, PolicyLevel, PolicyLimiter, ScriptAnswer, ScriptSource, Template, Which,
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
 

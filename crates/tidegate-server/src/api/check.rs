@@ -12,12 +12,12 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
-use tidegate::{Cost, PolicyDecision};
+use tidegate::Cost;
 
 use super::outgoing::{Outgoing, SHORT};
 use super::query::{MAX_ATTRIBUTES, Pairs, short};
-use super::{Answer, JSON, Problem, ask, body, decision, has_numbers, put_headers, text};
-use crate::app::{App, Running};
+use super::{Answer, Api, JSON, Problem, body, decision, has_numbers, put_headers, text};
+use crate::engine::{Current, Decided};
 
 /// The most questions in one request.
 const MAX_BATCH: usize = 1_000;
@@ -138,27 +138,27 @@ pub(super) fn unreadable(error: serde_json::Error) -> String {
 }
 
 pub(super) async fn answer(
-    app: &App,
-    running: &Running,
+    api: &Api,
+    current: &Current,
     body: Incoming,
 ) -> Result<Answer, Problem> {
-    let body = body::read(&app.room, body).await?;
+    let body = body::read(&api.room, body).await?;
     // Before anything is charged: a response that finds no room is an error.
-    let room = app.unsent.take(most_bytes(&body)).await?;
+    let room = api.unsent.take(most_bytes(&body)).await?;
     let questions = match parse(&body).map_err(Problem::bad)? {
         Questions::One(question) => {
-            let decision = decide(app, running, &question).await?;
+            let decided = decide(api, current, &question).await?;
             let mut body = Vec::with_capacity(decision::LENGTH);
-            write(&mut body, app, running, &question, &decision);
+            decision::write(&mut body, &decided, &*question.attributes);
             let mut answer = text(JSON, Outgoing::long(body, room));
-            put_headers(&mut answer, running, &decision);
+            put_headers(&mut answer, &decided);
             return Ok(answer);
         }
         Questions::Many(questions) => questions,
     };
     // All at once: those for one store travel together.
     let decisions = questions.iter().map(async |question| match question {
-        Ok(question) => decide(app, running, question).await,
+        Ok(question) => decide(api, current, question).await,
         Err(problem) => Err(Problem::bad(problem.clone())),
     });
     let decisions = join_all(decisions).await;
@@ -169,7 +169,9 @@ pub(super) async fn answer(
             body.push(b',');
         }
         match (question, decision) {
-            (Ok(question), Ok(decision)) => write(&mut body, app, running, question, decision),
+            (Ok(question), Ok(decided)) => {
+                decision::write(&mut body, decided, &*question.attributes);
+            }
             (_, Err(problem)) => {
                 body.extend(b"{\"error\":");
                 decision::put_any(&mut body, &problem.body());
@@ -192,34 +194,23 @@ fn most_bytes(body: &[u8]) -> usize {
     checks.min(MAX_BATCH) * decision::LENGTH + body.len() / 2 * 3
 }
 
-fn write(
-    json: &mut Vec<u8>,
-    app: &App,
-    running: &Running,
+async fn decide<'c>(
+    api: &Api,
+    current: &'c Current,
     question: &Question<'_>,
-    decision: &PolicyDecision<'_>,
-) {
-    let instance = decision::instance(app, running, decision.policy());
-    decision::write(json, decision, &*question.attributes, instance);
-}
-
-async fn decide<'r>(
-    app: &App,
-    running: &'r Running,
-    question: &Question<'_>,
-) -> Result<PolicyDecision<'r>, Problem> {
+) -> Result<Decided<'c>, Problem> {
     let Question {
         policy,
         attributes,
         cost,
         peek,
     } = question;
+    let engine = &api.engine;
     if *peek {
-        has_numbers(running, policy)?;
-        let limiter = &running.limiter;
-        return Ok(limiter.peek(policy, &**attributes, *cost).await?);
+        has_numbers(current.entry(policy)?.policy())?;
+        return Ok(engine.peek(current, policy, &**attributes, *cost).await?);
     }
-    Ok(ask(app, running, policy, &**attributes, *cost).await?)
+    Ok(engine.decide(current, policy, &**attributes, *cost).await?)
 }
 
 /// A text that is not copied where that can be helped.

@@ -12,8 +12,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::again::Again;
-use super::{Answer, Scope};
-use crate::app::App;
+use super::{Api, Scope};
+use crate::engine::Engine;
 use crate::serve::{Connection, Protocol, Serving, Stream};
 
 /// The longest head of a request, its URL included.
@@ -27,8 +27,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The HTTP interface as a protocol of a listener.
 pub struct Http {
-    app: Arc<App>,
-    scope: Scope,
+    api: Arc<Api>,
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
 }
@@ -36,7 +35,7 @@ pub struct Http {
 impl Http {
     /// Answers what is in this scope.
     #[must_use]
-    pub fn new(app: Arc<App>, scope: Scope) -> Arc<Self> {
+    pub fn new(engine: Arc<Engine>, scope: Scope) -> Arc<Self> {
         let mut http1 = http1::Builder::new();
         http1
             .max_buf_size(MAX_HEAD)
@@ -51,16 +50,14 @@ impl Http {
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(max_head);
         Arc::new(Self {
-            app,
-            scope,
+            api: Arc::new(Api::new(engine, scope)),
             http1,
             http2,
         })
     }
 
     async fn run(
-        app: Arc<App>,
-        scope: Scope,
+        api: Arc<Api>,
         builders: (http1::Builder, http2::Builder<TokioExecutor>),
         mut stream: Stream,
         connection: Arc<Connection>,
@@ -80,9 +77,9 @@ impl Http {
                 // It is there for this one request.
                 asked.end();
             }
-            let (app, connection) = (Arc::clone(&app), Arc::clone(&asked));
+            let (api, connection) = (Arc::clone(&api), Arc::clone(&asked));
             async move {
-                let answer: Answer = super::answer(&app, scope, &connection, request).await;
+                let answer = super::answer(&api, &connection, request).await;
                 Ok::<_, Infallible>(answer.map(|body| body.until_sent(&connection, busy)))
             }
         });
@@ -118,7 +115,7 @@ impl Http {
 impl Protocol for Http {
     fn serve(&self, stream: Stream, connection: Arc<Connection>) -> Serving {
         let builders = (self.http1.clone(), self.http2.clone());
-        let app = Arc::clone(&self.app);
-        Box::pin(Self::run(app, self.scope, builders, stream, connection))
+        let api = Arc::clone(&self.api);
+        Box::pin(Self::run(api, builders, stream, connection))
     }
 }

@@ -7,8 +7,8 @@ use tidegate::Cost;
 
 use super::outgoing::Outgoing;
 use super::query::{Query, short};
-use super::{Answer, Problem, ask, put_headers};
-use crate::app::{App, Running};
+use super::{Answer, Api, Problem, put_headers};
+use crate::engine::Current;
 
 /// What a refusal looks like.
 struct Refusal {
@@ -17,8 +17,8 @@ struct Refusal {
 }
 
 pub(super) async fn answer(
-    app: &App,
-    running: &Running,
+    api: &Api,
+    current: &Current,
     policy: &str,
     head: &Parts,
 ) -> Result<Answer, Problem> {
@@ -27,7 +27,7 @@ pub(super) async fn answer(
     query
         .expect(&["deny", "body", "cost"])
         .map_err(Problem::bad)?;
-    for (header, attribute) in &running.gate_headers {
+    for (header, attribute) in &current.gate_headers {
         let mut values = head.headers.get_all(header).iter();
         if let Some(value) = values.next() {
             if values.next().is_some() {
@@ -39,7 +39,10 @@ pub(super) async fn answer(
     }
     let refusal = refusal(&query)?;
     let cost = cost(&query)?;
-    let decision = ask(app, running, policy, query.attributes(), cost).await?;
+    let engine = &api.engine;
+    let decided = engine.decide(current, policy, query.attributes(), cost);
+    let decided = decided.await?;
+    let decision = &decided.decision;
     let mut answer = Response::new(Outgoing::default());
     if !decision.allowed() {
         *answer.status_mut() = refusal.status;
@@ -49,7 +52,7 @@ pub(super) async fn answer(
             answer.headers_mut().insert(CONTENT_TYPE, kind);
         }
     }
-    put_headers(&mut answer, running, &decision);
+    put_headers(&mut answer, &decided);
     Ok(answer)
 }
 

@@ -7,8 +7,8 @@ use tidegate::{Explained, Which};
 use super::decision::milliseconds;
 use super::policies::LimitBody;
 use super::query::{Query, short};
-use super::{Answer, Problem, authorize, has_numbers, json};
-use crate::app::Running;
+use super::{Answer, Api, Problem, authorize, has_numbers, json};
+use crate::engine::Current;
 
 /// A key as it stands.
 #[derive(Serialize)]
@@ -43,16 +43,17 @@ struct ResetBody {
 }
 
 pub(super) async fn explain(
-    running: &Running,
+    api: &Api,
+    current: &Current,
     policy: &str,
     head: &Parts,
 ) -> Result<Answer, Problem> {
     let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(Problem::bad)?;
     query.expect(&[]).map_err(Problem::bad)?;
-    has_numbers(running, policy)?;
-    let levels = running.limiter.explain(policy, query.attributes()).await?;
-    let policy = running.limiter.policy(policy);
-    let policy = policy.expect("it has just been explained");
+    let entry = current.entry(policy)?;
+    has_numbers(entry.policy())?;
+    let levels = api.engine.explain(current, policy, query.attributes());
+    let (policy, levels) = (entry.policy(), levels.await?);
     Ok(json(&KeyBody {
         policy: policy.name(),
         store: policy.store(),
@@ -63,11 +64,12 @@ pub(super) async fn explain(
 }
 
 pub(super) async fn reset(
-    running: &Running,
+    api: &Api,
+    current: &Current,
     policy: &str,
     head: &Parts,
 ) -> Result<Answer, Problem> {
-    authorize(running, head)?;
+    authorize(current, head)?;
     let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(Problem::bad)?;
     query.expect(&["level", "all"]).map_err(Problem::bad)?;
     let (level, all) = (query.reserved("level"), query.reserved("all"));
@@ -86,7 +88,8 @@ pub(super) async fn reset(
         }
     };
     let attributes = query.attributes();
-    let forgotten = running.limiter.reset(policy, attributes, which).await?;
+    let forgotten = api.engine.reset(current, policy, attributes, which);
+    let forgotten = forgotten.await?;
     Ok(json(&ResetBody { forgotten }))
 }
 

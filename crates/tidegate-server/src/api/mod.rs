@@ -16,7 +16,6 @@ mod refund;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
@@ -24,12 +23,13 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body, Incoming};
 use percent_encoding::percent_decode_str;
-use tidegate::{Attributes, CheckError, Cost, PolicyDecision};
+use tidegate::{Config, Policy};
 use tracing::Instrument;
 
-use crate::app::{Access, App, Running};
+use crate::engine::{Access, Current, Decided, Engine};
 use crate::serve::Connection;
-use outgoing::Outgoing;
+use body::Room;
+use outgoing::{Outgoing, Unsent};
 pub(crate) use problem::Problem;
 
 /// What goes out.
@@ -44,6 +44,25 @@ pub enum Scope {
     Public,
     /// What operators ask: metrics, health, keys and resets.
     Admin,
+}
+
+/// The HTTP interface over an engine: what requests on one group of addresses share.
+pub(crate) struct Api {
+    pub(crate) engine: Arc<Engine>,
+    scope: Scope,
+    room: Room,
+    unsent: Unsent,
+}
+
+impl Api {
+    fn new(engine: Arc<Engine>, scope: Scope) -> Self {
+        Self {
+            engine,
+            scope,
+            room: Room::new(),
+            unsent: Unsent::new(),
+        }
+    }
 }
 
 /// The names of the paths, for `/openapi.json` and those who look for one.
@@ -64,20 +83,19 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Answers a request.
 pub(crate) async fn answer(
-    app: &App,
-    scope: Scope,
-    connection: &Arc<Connection>,
+    api: &Api,
+    connection: &Connection,
     request: Request<Incoming>,
 ) -> Answer {
-    let running = app.running();
+    let current = api.engine.current();
     let (head, body) = request.into_parts();
     let id = request_id(&head);
     let mut answer = match &id {
-        None => answered(app, &running, scope, connection, &head, body).await,
+        None => answered(api, &current, connection, &head, body).await,
         // Whatever is logged on the way says which request it is about.
         Some(id) => {
             let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default());
-            let answered = answered(app, &running, scope, connection, &head, body);
+            let answered = answered(api, &current, connection, &head, body);
             answered.instrument(span).await
         }
     };
@@ -93,7 +111,7 @@ pub(crate) async fn answer(
     }
     // Any of these is another one a moment later.
     headers.insert(CACHE_CONTROL, NO_STORE);
-    let is_last = app.is_draining() || connection.is_spare();
+    let is_last = api.engine.is_draining() || connection.is_spare();
     if is_last && head.version < Version::HTTP_2 {
         // So that nobody sends another request into a connection that is about to end.
         let close = HeaderValue::from_static("close");
@@ -104,15 +122,14 @@ pub(crate) async fn answer(
 
 /// What is wrong with a request is an answer, too.
 async fn answered(
-    app: &App,
-    running: &Running,
-    scope: Scope,
+    api: &Api,
+    current: &Current,
     connection: &Connection,
     head: &Parts,
     body: Incoming,
 ) -> Answer {
-    let answer = match is_answered(scope, connection, head) {
-        Ok(()) => route(app, running, head, body).await,
+    let answer = match is_answered(api.scope, connection, head) {
+        Ok(()) => route(api, current, head, body).await,
         Err(problem) => Err(problem),
     };
     answer.unwrap_or_else(|problem| {
@@ -150,20 +167,20 @@ fn is_answered(scope: Scope, connection: &Connection, head: &Parts) -> Result<()
 }
 
 async fn route(
-    app: &App,
-    running: &Running,
+    api: &Api,
+    current: &Current,
     head: &Parts,
     body: Incoming,
 ) -> Result<Answer, Problem> {
     let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/gate/") {
-        return gate::answer(app, running, &name(policy), head).await;
+        return gate::answer(api, current, &name(policy), head).await;
     }
     if let Some(policy) = path.strip_prefix("/v1/keys/") {
         let policy = name(policy);
         return match head.method {
-            Method::GET | Method::HEAD => keys::explain(running, &policy, head).await,
-            Method::DELETE => keys::reset(running, &policy, head).await,
+            Method::GET | Method::HEAD => keys::explain(api, current, &policy, head).await,
+            Method::DELETE => keys::reset(api, current, &policy, head).await,
             _ => Err(Problem::method(head, "GET, HEAD, DELETE")),
         };
     }
@@ -171,24 +188,24 @@ async fn route(
         "/v1/check" | "/v1/refund" if head.method != Method::POST => {
             Err(Problem::method(head, "POST"))
         }
-        "/v1/check" => check::answer(app, running, body).await,
-        "/v1/refund" => refund::answer(app, running, head, body).await,
-        _ => look(app, running, head),
+        "/v1/check" => check::answer(api, current, body).await,
+        "/v1/refund" => refund::answer(api, current, head, body).await,
+        _ => look(api, current, head),
     }
 }
 
 /// What is only there to be looked at.
-fn look(app: &App, running: &Running, head: &Parts) -> Result<Answer, Problem> {
+fn look(api: &Api, current: &Current, head: &Parts) -> Result<Answer, Problem> {
     let is_allowed = matches!(head.method, Method::GET | Method::HEAD);
     match head.uri.path() {
         "/v1/policies" | "/openapi.json" | "/metrics" | "/healthz" | "/readyz" if !is_allowed => {
             Err(Problem::method(head, "GET, HEAD"))
         }
-        "/v1/policies" => Ok(json(&policies::listed(running))),
+        "/v1/policies" => Ok(json(&policies::listed(current))),
         "/openapi.json" => Ok(text(JSON, OPENAPI)),
-        "/metrics" => Ok(text(METRICS, app.metrics.text(&running.limiter))),
+        "/metrics" => Ok(text(METRICS, api.engine.metrics.text(&current.limiter))),
         "/healthz" => Ok(text(PLAIN, "ok\n")),
-        "/readyz" => match app.is_ready() {
+        "/readyz" => match api.engine.is_ready() {
             Ok(()) => Ok(text(PLAIN, "ready\n")),
             Err(why) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)),
         },
@@ -202,35 +219,14 @@ fn name(part: &str) -> Cow<'_, str> {
 }
 
 /// A script of one's own decides; it has no numbers that could be looked at.
-fn has_numbers(running: &Running, policy: &str) -> Result<(), Problem> {
-    let script = running.limiter.policy(policy).and_then(|it| it.script());
-    match script {
+fn has_numbers(policy: &Policy) -> Result<(), Problem> {
+    match policy.script() {
         None => Ok(()),
         Some(_) => Err(Problem::bad(format!(
-            "policy {policy:?}: its script decides, which has no numbers to look at"
+            "policy {:?}: its script decides, which has no numbers to look at",
+            policy.name()
         ))),
     }
-}
-
-/// Asks the limiter, and counts the answer.
-async fn ask<'r, A>(
-    app: &App,
-    running: &'r Running,
-    policy: &str,
-    attributes: &A,
-    cost: Cost,
-) -> Result<PolicyDecision<'r>, CheckError>
-where
-    A: Attributes + ?Sized,
-{
-    let start = Instant::now();
-    let decision = running.limiter.check(policy, attributes, cost).await?;
-    running.meters.count(&decision, start.elapsed());
-    decision::log(app, running, &decision, attributes);
-    if let Some(recorder) = &app.recorder {
-        recorder.decided(&decision, attributes, cost, running.config.server.log_keys);
-    }
-    Ok(decision)
 }
 
 /// What came in with a request to be told from others; it goes back with the answer.
@@ -240,13 +236,13 @@ fn request_id(head: &Parts) -> Option<HeaderValue> {
 }
 
 /// Whoever changes anything must show the admin token.
-fn authorize(running: &Running, head: &Parts) -> Result<(), Problem> {
+fn authorize(current: &Current, head: &Parts) -> Result<(), Problem> {
     let header = head.headers.get(AUTHORIZATION);
     let token = header.and_then(|header| {
         let (scheme, token) = header.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
     });
-    match running.access(token) {
+    match current.access(token) {
         Access::Granted => Ok(()),
         Access::Refused => Err(Problem::unauthorized()),
         Access::Nobody => Err(Problem::new(
@@ -282,8 +278,8 @@ const OURS: [HeaderName; 9] = [
 ];
 
 /// Puts a decision's headers into a response.
-fn put_headers(answer: &mut Answer, running: &Running, decision: &PolicyDecision<'_>) {
-    for (name, value) in decision.headers() {
+fn put_headers(answer: &mut Answer, decided: &Decided<'_>) {
+    for (name, value) in decided.decision.headers() {
         let name = match &*name {
             "RateLimit" => Some(RATE_LIMIT.clone()),
             "RateLimit-Policy" => Some(RATE_LIMIT_POLICY.clone()),
@@ -293,7 +289,7 @@ fn put_headers(answer: &mut Answer, running: &Running, decision: &PolicyDecision
                 .filter(|name| !OURS.contains(name)),
         };
         let value = match value {
-            Cow::Borrowed(value) => match running.constant_values.get(value) {
+            Cow::Borrowed(value) => match decided.entry.limit_header(value) {
                 Some(value) => Ok(value.clone()),
                 None => HeaderValue::from_str(value),
             },
@@ -303,4 +299,18 @@ fn put_headers(answer: &mut Answer, running: &Running, decision: &PolicyDecision
             answer.headers_mut().insert(name, value);
         }
     }
+}
+
+/// What is allowed in a config and yet looks like a mistake over HTTP.
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    let reserved = config.policies.iter().filter_map(|policy| {
+        let levels = policy.levels().iter();
+        let mut names = levels.flat_map(|level| level.key().attributes());
+        let name = names.find(|name| query::RESERVED.contains(name))?;
+        Some(format!(
+            "policy {:?}: the attribute {name:?} means something else in a URL: only /v1/check can be asked",
+            policy.name()
+        ))
+    });
+    config.warnings().into_iter().chain(reserved).collect()
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tidegate::{Dialect, Kind, Limit, Mode, OnError, Policy, PolicyLevel};
 
 use super::decision::milliseconds;
-use crate::app::Running;
+use crate::engine::Current;
 
 /// A policy.
 #[derive(Serialize)]
@@ -51,8 +51,8 @@ pub(super) struct LimitBody {
     burst: Option<u32>,
 }
 
-pub(super) fn listed(running: &Running) -> Vec<PolicyBody<'_>> {
-    let policies = running.config.policies.iter();
+pub(super) fn listed(current: &Current) -> Vec<PolicyBody<'_>> {
+    let policies = current.config.policies.iter();
     policies.map(PolicyBody::from).collect()
 }
 

@@ -6,9 +6,8 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 
 use super::check::unreadable;
-use super::decision::instance;
-use super::{Answer, Problem, authorize, body};
-use crate::app::{App, Running};
+use super::{Answer, Api, Problem, authorize, body};
+use crate::engine::Current;
 use crate::receipt;
 
 #[derive(Deserialize)]
@@ -18,34 +17,30 @@ struct Body {
 }
 
 pub(super) async fn answer(
-    app: &App,
-    running: &Running,
+    api: &Api,
+    current: &Current,
     head: &Parts,
     body: Incoming,
 ) -> Result<Answer, Problem> {
-    authorize(running, head)?;
-    let body = body::read(&app.room, body).await?;
+    authorize(current, head)?;
+    let body = body::read(&api.room, body).await?;
     let body: Body =
         serde_json::from_slice(&body).map_err(|error| Problem::bad(unreadable(error)))?;
     let returned = receipt::decode(&body.receipt)
         .ok_or_else(|| Problem::bad("receipt: expected the text of a decision's receipt"))?;
-    let policy = running.limiter.policy(&returned.policy);
+    let entry = current.entry(&returned.policy)?;
     // One who counts in memory cannot give back what another one has counted.
-    if policy.is_some_and(|policy| instance(app, running, policy) != returned.instance) {
+    if entry.instance() != returned.instance {
         return Err(Problem::new(
             StatusCode::CONFLICT,
             "receipt: of another server, which kept that count in its memory",
         ));
     }
     let (policy, attributes) = (&returned.policy, &returned.attributes);
-    running
-        .limiter
-        .refund(policy, attributes, &returned.receipt)
-        .await?;
-    if let (Some(recorder), Some(policy)) = (&app.recorder, running.limiter.policy(policy)) {
-        let plain_keys = running.config.server.log_keys;
-        recorder.refunded(policy, attributes, &returned.receipt, plain_keys);
-    }
+    let refund = api
+        .engine
+        .refund(current, policy, attributes, &returned.receipt);
+    refund.await?;
     let mut answer = Response::new(Default::default());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     Ok(answer)

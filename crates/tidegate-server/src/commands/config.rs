@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use crate::app::App;
 use crate::cli::{Config, Source};
+use crate::engine::Engine;
 use crate::settings::Settings;
 
 use super::{FAILED, say};
@@ -23,7 +23,7 @@ pub(super) fn run(command: &Config) -> ExitCode {
             for warning in loaded.config.warnings() {
                 eprintln!("{}: warning: {warning}", file.display());
             }
-            match App::new(loaded) {
+            match Engine::new(loaded) {
                 Ok(_) => {
                     let policies = if count == 1 { "policy" } else { "policies" };
                     say(&format!("{}: right, {count} {policies}", file.display()));

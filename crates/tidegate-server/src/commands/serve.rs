@@ -10,10 +10,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::api::Scope;
 use crate::api::door::Http;
-use crate::app::App;
+use crate::api::{self, Scope};
 use crate::cli::Serve;
+use crate::engine::Engine;
 use crate::record::Recorder;
 use crate::serve::{Listener, Room, Signals, Times, Tls};
 use crate::settings::Settings;
@@ -32,22 +32,28 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     let settings = Settings::new(&arguments.source, &arguments.http)?;
     let loaded = settings.load()?;
     let (config, seen) = (loaded.config.clone(), loaded.seen.clone());
-    let app = Arc::new(App::new(loaded)?.recording(recorder(arguments)?));
-    app.verify().await?;
-    let listeners = listen(&app, &config.server.http, &arguments.admin).await?;
+    let engine = Engine::new(loaded)?.recording(recorder(arguments)?);
+    let engine = Arc::new(engine);
+    engine.verify().await?;
+    let listeners = listen(&engine, &config.server.http, &arguments.admin).await?;
     if let Some(first) = listeners.first() {
         tracing::info!("try: {}", example(&config, &first.url()));
     }
-    let probe = Arc::clone(&app);
-    tokio::spawn(async move { probe.probe(&probe.running()).await });
-    tokio::spawn(reload::watch(Arc::clone(&app), settings, seen, hangup));
+    let probe = Arc::clone(&engine);
+    tokio::spawn(async move {
+        for warning in api::warnings(&probe.current().config) {
+            tracing::warn!("{warning}");
+        }
+        probe.probe().await;
+    });
+    tokio::spawn(reload::watch(Arc::clone(&engine), settings, seen, hangup));
     let times = Times {
         drain: arguments.drain,
         idle: arguments.idle,
     };
-    serve::run(Arc::clone(&app), listeners, signals, times).await?;
+    serve::run(Arc::clone(&engine), listeners, signals, times).await?;
     // A disk that hangs is no reason to stay.
-    let finish = spawn_blocking(move || app.recorder.as_ref().map(Recorder::finish));
+    let finish = spawn_blocking(move || engine.finish_record());
     if timeout(LAST_LINES, finish).await.is_err() {
         tracing::warn!("stopped, with decisions that are not in the record");
     }
@@ -56,12 +62,12 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
 
 /// Opens the sockets. Operators with an address of their own are served there alone.
 async fn listen(
-    app: &Arc<App>,
+    engine: &Arc<Engine>,
     http: &[Address],
     admin: &[Address],
 ) -> anyhow::Result<Vec<Listener>> {
-    let own = Arc::clone(app);
-    let tls: Tls = Arc::new(move || own.running().tls.clone());
+    let own = Arc::clone(engine);
+    let tls: Tls = Arc::new(move || own.current().tls.clone());
     let clients = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
     let public = match admin {
         [] => Scope::All,
@@ -79,7 +85,7 @@ async fn listen(
         ),
     ];
     for (addresses, flag, scope, room, role) in doors {
-        let door = Http::new(Arc::clone(app), scope);
+        let door = Http::new(Arc::clone(engine), scope);
         for address in addresses {
             let listener =
                 Listener::open(address, flag, door.clone(), Arc::clone(&tls), room.clone());

@@ -21,7 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::app::App;
+use crate::engine::Engine;
 pub use connection::{Busy, Connection, HEAD, Held, SPARE, TAKE};
 pub use listen::{Listener, Protocol, Room, Serving, Tls};
 pub use stream::Stream;
@@ -90,7 +90,7 @@ impl Signals {
 /// are answered for as long as [`Times::drain`]; then those under way are finished. SIGINT
 /// skips the wait; a second signal ends it all at once.
 pub async fn run(
-    app: Arc<App>,
+    engine: Arc<Engine>,
     listeners: Vec<Listener>,
     mut signals: Signals,
     times: Times,
@@ -100,7 +100,7 @@ pub async fn run(
         workers: Workers::start(&closing)?,
         times,
         closing,
-        open: app.metrics.connections().clone(),
+        open: engine.metrics.connections().clone(),
         lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
     });
     let rooms: Vec<Room> = listeners.iter().map(|it| it.room().clone()).collect();
@@ -111,7 +111,7 @@ pub async fn run(
         true => times.drain,
         false => Duration::ZERO,
     };
-    app.drain();
+    engine.drain();
     tracing::info!(
         "shutting down: draining for {} s while load balancers stop sending traffic",
         wait.as_secs()
@@ -129,7 +129,7 @@ pub async fn run(
         };
         let gone = timeout(LAST_REQUESTS, gone).await.is_ok();
         // What was admitted in the background, the others should know.
-        let told = app.running().limiter.flush(LAST_WORDS).await;
+        let told = engine.current().limiter.flush(LAST_WORDS).await;
         if !told {
             tracing::warn!("a store was not told all that was admitted in the background");
         }

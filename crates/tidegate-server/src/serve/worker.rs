@@ -30,7 +30,6 @@ thread_local! {
 /// The number of the worker this thread is, from 1; 0 for all other threads. What is
 /// counted by this number is written by one thread only.
 #[inline]
-#[expect(dead_code, reason = "the meters are counted by it next")]
 pub(crate) fn number() -> usize {
     WORKER.get()
 }

@@ -14,6 +14,7 @@ mod abuse;
 mod admin;
 mod check;
 mod fleet;
+mod front_end;
 mod gate;
 mod headers;
 mod keys;

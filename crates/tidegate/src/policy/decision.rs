@@ -221,8 +221,9 @@ impl<'d> LevelReport<'d> {
         limit.expect("levels that do not count are not in a decision")
     }
 
-    /// Where it stands in the policy.
-    pub(crate) fn index(&self) -> usize {
+    /// Where it stands among the policy's levels, from 0.
+    #[must_use]
+    pub fn index(&self) -> usize {
         usize::from(self.level)
     }
 
