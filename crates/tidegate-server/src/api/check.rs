@@ -3,17 +3,18 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::task::Context;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::join_all;
-use hyper::body::Incoming;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use tidegate::Cost;
 
+use super::body::Unread;
 use super::outgoing::{Outgoing, SHORT};
 use super::query::{MAX_ATTRIBUTES, Pairs, short};
 use super::{Answer, Api, JSON, Problem, body, decision, has_numbers, put_headers, text};
@@ -137,11 +138,34 @@ pub(super) fn unreadable(error: serde_json::Error) -> String {
     format!("the body: {start}…{end}")
 }
 
-pub(super) async fn answer(
+/// Answers one check that needs nothing to be waited for; `None` for all others.
+#[inline]
+pub(super) fn answer_now(
     api: &Api,
     current: &Current,
-    body: Incoming,
-) -> Result<Answer, Problem> {
+    body: &mut Unread,
+    cx: &mut Context<'_>,
+) -> Option<Result<Answer, Problem>> {
+    let body = body.short(cx)?;
+    if body.first() != Some(&b'{') || body.len() > SHORT / 2 {
+        return None;
+    }
+    let text = std::str::from_utf8(body).ok()?;
+    let question = question(text).ok().filter(|question| !question.peek)?;
+    let (policy, attributes) = (&question.policy, &*question.attributes);
+    let decided = api
+        .engine
+        .decide_now(current, policy, attributes, question.cost)?;
+    Some(decided.map_err(Problem::from).map(|decided| {
+        let mut body = Vec::with_capacity(decision::LENGTH);
+        decision::write(&mut body, &decided, attributes);
+        let mut answer = super::text(JSON, body);
+        put_headers(&mut answer, &decided);
+        answer
+    }))
+}
+
+pub(super) async fn answer(api: &Api, current: &Current, body: Unread) -> Result<Answer, Problem> {
     let body = body::read(&api.room, body).await?;
     // Before anything is charged: a response that finds no room is an error.
     let room = api.unsent.take(most_bytes(&body)).await?;

@@ -1,19 +1,19 @@
 //! HTTP on a connection: HTTP/1.1 or HTTP/2, whichever the client begins with.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use http::Request;
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::again::Again;
-use super::{Api, Scope};
-use crate::engine::Engine;
+use super::outgoing::Outgoing;
 use crate::serve::{Connection, Protocol, Serving, Stream};
 
 /// The longest head of a request, its URL included.
@@ -25,17 +25,36 @@ const MAX_STREAMS: u32 = 250;
 /// What a client sends first when it speaks HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The HTTP interface as a protocol of a listener.
-pub struct Http {
-    api: Arc<Api>,
+/// Answers requests.
+pub trait Handler: Send + Sync + Sized + 'static {
+    /// The future of an answer.
+    type Answering: Future<Output = Response<Outgoing>> + Send + 'static;
+
+    /// Answers one.
+    fn answer(asked: &Arc<Asked<Self>>, request: Request<Incoming>) -> Self::Answering;
+}
+
+/// Who answers, and on which connection. Each connection has its own, so that no request
+/// writes to a count that other workers share.
+#[derive(Debug)]
+pub struct Asked<H> {
+    /// Who answers.
+    pub handler: Arc<H>,
+    /// The connection.
+    pub connection: Arc<Connection>,
+}
+
+/// HTTP as a protocol of a listener, for whatever answers requests.
+pub struct Http<H> {
+    handler: Arc<H>,
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
 }
 
-impl Http {
-    /// Answers what is in this scope.
+impl<H: Handler> Http<H> {
+    /// Lets this handler answer.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, scope: Scope) -> Arc<Self> {
+    pub fn new(handler: H) -> Arc<Self> {
         let mut http1 = http1::Builder::new();
         http1
             .max_buf_size(MAX_HEAD)
@@ -50,72 +69,97 @@ impl Http {
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(max_head);
         Arc::new(Self {
-            api: Arc::new(Api::new(engine, scope)),
+            handler: Arc::new(handler),
             http1,
             http2,
         })
     }
+}
 
-    async fn run(
-        api: Arc<Api>,
-        builders: (http1::Builder, http2::Builder<TokioExecutor>),
-        mut stream: Stream,
-        connection: Arc<Connection>,
-    ) {
-        let is_http2 = tokio::select! {
-            biased;
-            read = stream.begins_with(PREFACE) => read,
-            () = connection.ending() => return,
-        };
-        let Ok(is_http2) = is_http2 else {
-            return;
-        };
-        let asked = Arc::clone(&connection);
-        let service = service_fn(move |request: Request<Incoming>| {
-            let busy = asked.busy();
-            if asked.is_spare() {
-                // It is there for this one request.
-                asked.end();
+impl<H: Handler> Protocol for Http<H> {
+    fn serve(&self, stream: Stream, connection: Arc<Connection>) -> Serving {
+        let (http1, http2) = (self.http1.clone(), self.http2.clone());
+        let handler = Arc::clone(&self.handler);
+        Box::pin(async move {
+            let Some((is_http2, stream)) = version(stream, &connection).await else {
+                return;
+            };
+            let asked = Arc::new(Asked {
+                handler,
+                connection: Arc::clone(&connection),
+            });
+            let service = service_fn(move |request| {
+                let busy = asked.connection.busy();
+                if asked.connection.is_spare() {
+                    // It is there for this one request.
+                    asked.connection.end();
+                }
+                let answer = H::answer(&asked, request);
+                async move {
+                    let answer = answer.await;
+                    Ok::<_, Infallible>(answer.map(|body| body.until_sent(busy)))
+                }
+            });
+            let io = TokioIo::new(stream);
+            let ended = match is_http2 {
+                true => {
+                    connection.multiplexed();
+                    drive(http2.serve_connection(io, service), &connection).await
+                }
+                false => drive(http1.serve_connection(io, service), &connection).await,
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection broke off");
             }
-            let (api, connection) = (Arc::clone(&api), Arc::clone(&asked));
-            async move {
-                let answer = super::answer(&api, &connection, request).await;
-                Ok::<_, Infallible>(answer.map(|body| body.until_sent(&connection, busy)))
-            }
-        });
-        let io = TokioIo::new(stream);
-        // hyper has one type for each version, and no trait for both.
-        macro_rules! drive {
-            ($served:expr) => {{
-                let mut served = pin!($served);
-                let (again, mut told) = (Again::new(), false);
-                poll_fn(|cx| {
-                    if connection.is_ending() && !told {
-                        served.as_mut().graceful_shutdown();
-                        told = true;
-                    }
-                    again.poll(cx, served.as_mut())
-                })
-                .await
-            }};
-        }
-        let served = match is_http2 {
-            true => {
-                connection.multiplexed();
-                drive!(builders.1.serve_connection(io, service))
-            }
-            false => drive!(builders.0.serve_connection(io, service)),
-        };
-        if let Err(error) = served {
-            tracing::debug!(%error, "a connection broke off");
-        }
+        })
     }
 }
 
-impl Protocol for Http {
-    fn serve(&self, stream: Stream, connection: Arc<Connection>) -> Serving {
-        let builders = (self.http1.clone(), self.http2.clone());
-        let api = Arc::clone(&self.api);
-        Box::pin(Self::run(api, builders, stream, connection))
+/// Whether a client speaks HTTP/2; `None` when the connection ends before it says so.
+async fn version(mut stream: Stream, connection: &Connection) -> Option<(bool, Stream)> {
+    tokio::select! {
+        biased;
+        read = stream.begins_with(PREFACE) => Some((read.ok()?, stream)),
+        () = connection.ending() => None,
     }
+}
+
+/// A connection of hyper's, of either version.
+trait Served: Future<Output = hyper::Result<()>> {
+    fn finish(self: Pin<&mut Self>);
+}
+
+impl<S> Served for http1::Connection<TokioIo<Stream>, S>
+where
+    S: HttpService<Incoming, ResBody = Outgoing>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl<S> Served for http2::Connection<TokioIo<Stream>, S, TokioExecutor>
+where
+    S: HttpService<Incoming, ResBody = Outgoing>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    S::Future: Send + 'static,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Polls a connection to its end, which comes sooner when the reaper says so.
+async fn drive(served: impl Served, connection: &Connection) -> hyper::Result<()> {
+    let mut served = pin!(served);
+    let (again, mut told) = (Again::new(), false);
+    poll_fn(|cx| {
+        if connection.is_ending() && !told {
+            served.as_mut().finish();
+            told = true;
+        }
+        again.poll(cx, served.as_mut())
+    })
+    .await
 }

@@ -8,12 +8,37 @@ use tidegate::Cost;
 use super::outgoing::Outgoing;
 use super::query::{Query, short};
 use super::{Answer, Api, Problem, put_headers};
-use crate::engine::Current;
+use crate::engine::{Current, Decided};
 
 /// What a refusal looks like.
 struct Refusal {
     status: StatusCode,
     with_body: bool,
+}
+
+/// What is asked.
+struct Question<'r> {
+    query: Query<'r>,
+    refusal: Refusal,
+    cost: Cost,
+}
+
+/// Answers where nothing has to be waited for; `None` elsewhere.
+#[inline]
+pub(super) fn answer_now(
+    api: &Api,
+    current: &Current,
+    policy: &str,
+    head: &Parts,
+) -> Option<Result<Answer, Problem>> {
+    let question = match question(current, head) {
+        Ok(question) => question,
+        Err(problem) => return Some(Err(problem)),
+    };
+    let (attributes, cost) = (question.query.attributes(), question.cost);
+    let decided = api.engine.decide_now(current, policy, attributes, cost)?;
+    let decided = decided.map_err(Problem::from);
+    Some(decided.map(|decided| response(&decided, &question.refusal)))
 }
 
 pub(super) async fn answer(
@@ -22,6 +47,13 @@ pub(super) async fn answer(
     policy: &str,
     head: &Parts,
 ) -> Result<Answer, Problem> {
+    let question = question(current, head)?;
+    let (attributes, cost) = (question.query.attributes(), question.cost);
+    let decided = api.engine.decide(current, policy, attributes, cost);
+    Ok(response(&decided.await?, &question.refusal))
+}
+
+fn question<'r>(current: &'r Current, head: &'r Parts) -> Result<Question<'r>, Problem> {
     let query = head.uri.query().unwrap_or_default();
     let mut query = Query::parse(query).map_err(Problem::bad)?;
     query
@@ -37,11 +69,14 @@ pub(super) async fn answer(
             query.add(attribute, value.as_bytes());
         }
     }
-    let refusal = refusal(&query)?;
-    let cost = cost(&query)?;
-    let engine = &api.engine;
-    let decided = engine.decide(current, policy, query.attributes(), cost);
-    let decided = decided.await?;
+    Ok(Question {
+        refusal: refusal(&query)?,
+        cost: cost(&query)?,
+        query,
+    })
+}
+
+fn response(decided: &Decided<'_>, refusal: &Refusal) -> Answer {
     let decision = &decided.decision;
     let mut answer = Response::new(Outgoing::default());
     if !decision.allowed() {
@@ -52,8 +87,8 @@ pub(super) async fn answer(
             answer.headers_mut().insert(CONTENT_TYPE, kind);
         }
     }
-    put_headers(&mut answer, &decided);
-    Ok(answer)
+    put_headers(&mut answer, decided);
+    answer
 }
 
 fn refusal(query: &Query<'_>) -> Result<Refusal, Problem> {

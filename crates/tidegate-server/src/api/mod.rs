@@ -15,7 +15,9 @@ pub mod query;
 mod refund;
 
 use std::borrow::Cow;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
@@ -28,7 +30,8 @@ use tracing::Instrument;
 
 use crate::engine::{Access, Current, Decided, Engine};
 use crate::serve::Connection;
-use body::Room;
+use body::{Room, Unread};
+use door::{Asked, Handler};
 use outgoing::{Outgoing, Unsent};
 pub(crate) use problem::Problem;
 
@@ -47,15 +50,17 @@ pub enum Scope {
 }
 
 /// The HTTP interface over an engine: what requests on one group of addresses share.
-pub(crate) struct Api {
-    pub(crate) engine: Arc<Engine>,
+pub struct Api {
+    engine: Arc<Engine>,
     scope: Scope,
     room: Room,
     unsent: Unsent,
 }
 
 impl Api {
-    fn new(engine: Arc<Engine>, scope: Scope) -> Self {
+    /// Answers what is in this scope.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, scope: Scope) -> Self {
         Self {
             engine,
             scope,
@@ -81,14 +86,80 @@ static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Answers a request.
-pub(crate) async fn answer(
-    api: &Api,
-    connection: &Connection,
-    request: Request<Incoming>,
-) -> Answer {
+impl Handler for Api {
+    type Answering = Answering;
+
+    fn answer(asked: &Arc<Asked<Self>>, request: Request<Incoming>) -> Answering {
+        Answering(State::Begun(Some((Arc::clone(asked), request))))
+    }
+}
+
+/// A request while it is answered. Nearly every one is a check in memory, which is
+/// answered when this is first polled: only the others need a future of their own.
+pub struct Answering(State);
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box for the usual case is what this avoids"
+)]
+enum State {
+    Begun(Option<(Arc<Asked<Api>>, Request<Incoming>)>),
+    Waiting(Pin<Box<dyn Future<Output = Answer> + Send>>),
+}
+
+impl Future for Answering {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        let (asked, request) = match &mut self.0 {
+            State::Waiting(answer) => return answer.as_mut().poll(cx),
+            State::Begun(begun) => begun.take().expect("not polled again after it was ready"),
+        };
+        let (head, body) = request.into_parts();
+        let mut body = Unread::from(body);
+        if let Some(answer) = answer_now(&asked, &head, &mut body, cx) {
+            return Poll::Ready(answer);
+        }
+        let mut waiting = Box::pin(answer(asked, head, body));
+        let answer = waiting.as_mut().poll(cx);
+        if answer.is_pending() {
+            self.0 = State::Waiting(waiting);
+        }
+        answer
+    }
+}
+
+/// Answers a request that asks for one decision, where that is made in memory.
+fn answer_now(
+    asked: &Asked<Api>,
+    head: &Parts,
+    body: &mut Unread,
+    cx: &mut Context<'_>,
+) -> Option<Answer> {
+    let (api, connection) = (&*asked.handler, &*asked.connection);
+    // What is logged about a request with an id says so, by a span.
+    let is_usual = api.scope != Scope::Admin
+        && !connection.is_spare()
+        && (head.headers.len() < 2 || !head.headers.contains_key(&REQUEST_ID));
+    if !is_usual {
+        return None;
+    }
+    let (path, current) = (head.uri.path(), api.engine.current());
+    let answer = match path.strip_prefix("/v1/gate/") {
+        Some(policy) => gate::answer_now(api, &current, &name(policy), head)?,
+        None if path == "/v1/check" && head.method == Method::POST => {
+            check::answer_now(api, &current, body, cx)?
+        }
+        None => return None,
+    };
+    let answer = answer.unwrap_or_else(unanswered);
+    Some(finished(api, connection, head, answer))
+}
+
+/// Answers any request.
+async fn answer(asked: Arc<Asked<Api>>, head: Parts, body: Unread) -> Answer {
+    let (api, connection) = (&*asked.handler, &*asked.connection);
     let current = api.engine.current();
-    let (head, body) = request.into_parts();
     let id = request_id(&head);
     let mut answer = match &id {
         None => answered(api, &current, connection, &head, body).await,
@@ -99,6 +170,15 @@ pub(crate) async fn answer(
             answered.instrument(span).await
         }
     };
+    if let Some(id) = id {
+        answer.headers_mut().insert(&REQUEST_ID, id);
+    }
+    finished(api, connection, &head, answer)
+}
+
+/// An answer with what every answer has.
+#[inline]
+fn finished(api: &Api, connection: &Connection, head: &Parts, mut answer: Answer) -> Answer {
     if head.method == Method::HEAD {
         // HTTP/2 would send it all the same.
         let body = std::mem::take(answer.body_mut());
@@ -106,9 +186,6 @@ pub(crate) async fn answer(
         answer.headers_mut().insert(CONTENT_LENGTH, length.into());
     }
     let headers = answer.headers_mut();
-    if let Some(id) = id {
-        headers.insert(&REQUEST_ID, id);
-    }
     // Any of these is another one a moment later.
     headers.insert(CACHE_CONTROL, NO_STORE);
     let is_last = api.engine.is_draining() || connection.is_spare();
@@ -126,20 +203,23 @@ async fn answered(
     current: &Current,
     connection: &Connection,
     head: &Parts,
-    body: Incoming,
+    body: Unread,
 ) -> Answer {
     let answer = match is_answered(api.scope, connection, head) {
         Ok(()) => route(api, current, head, body).await,
         Err(problem) => Err(problem),
     };
-    answer.unwrap_or_else(|problem| {
-        tracing::debug!(
-            status = problem.status.as_u16(),
-            detail = &*problem.detail,
-            "a request that cannot be answered"
-        );
-        problem.into_answer()
-    })
+    answer.unwrap_or_else(unanswered)
+}
+
+#[cold]
+fn unanswered(problem: Problem) -> Answer {
+    tracing::debug!(
+        status = problem.status.as_u16(),
+        detail = &*problem.detail,
+        "a request that cannot be answered"
+    );
+    problem.into_answer()
 }
 
 /// Whether this listener answers this path, on this connection.
@@ -170,7 +250,7 @@ async fn route(
     api: &Api,
     current: &Current,
     head: &Parts,
-    body: Incoming,
+    body: Unread,
 ) -> Result<Answer, Problem> {
     let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/gate/") {
@@ -278,7 +358,19 @@ const OURS: [HeaderName; 9] = [
 ];
 
 /// Puts a decision's headers into a response.
+#[inline]
 fn put_headers(answer: &mut Answer, decided: &Decided<'_>) {
+    match decided.usual_headers() {
+        Some([limit, left]) => {
+            let headers = answer.headers_mut();
+            headers.insert(&RATE_LIMIT_POLICY, limit);
+            headers.insert(&RATE_LIMIT, left);
+        }
+        None => put_all_headers(answer, decided),
+    }
+}
+
+fn put_all_headers(answer: &mut Answer, decided: &Decided<'_>) {
     for (name, value) in decided.decision.headers() {
         let name = match &*name {
             "RateLimit" => Some(RATE_LIMIT.clone()),
@@ -289,10 +381,7 @@ fn put_headers(answer: &mut Answer, decided: &Decided<'_>) {
                 .filter(|name| !OURS.contains(name)),
         };
         let value = match value {
-            Cow::Borrowed(value) => match decided.entry.limit_header(value) {
-                Some(value) => Ok(value.clone()),
-                None => HeaderValue::from_str(value),
-            },
+            Cow::Borrowed(value) => HeaderValue::from_str(value),
             Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
         };
         if let (Some(name), Ok(value)) = (name, value) {

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::Problem;
-use crate::serve::{Busy, Connection, Held};
+use crate::serve::{Busy, Held};
 
 /// All long bodies that wait to be sent, together.
 const MAX_UNSENT: usize = 32 << 20;
@@ -107,14 +107,16 @@ impl Outgoing {
 
     /// Keeps the request in progress until the body has been sent. A client of HTTP/2 may
     /// refuse to take it without the socket knowing.
-    pub(super) fn until_sent(self, connection: &Arc<Connection>, busy: Busy) -> Self {
+    pub(super) fn until_sent(self, busy: Busy) -> Self {
+        let connection = busy.connection();
         let is_held = match self.kind {
             Kind::Empty | Kind::Stream(_) => false,
             Kind::Short(_) => connection.is_multiplexed(),
             Kind::Long(..) => true,
         };
+        let held = is_held.then(|| connection.hold());
         Self {
-            _until_sent: Some((busy, is_held.then(|| connection.hold()))),
+            _until_sent: Some((busy, held)),
             ..self
         }
     }

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::api::door::Http;
-use crate::api::{self, Scope};
+use crate::api::{self, Api, Scope};
 use crate::cli::Serve;
 use crate::engine::Engine;
 use crate::record::Recorder;
@@ -85,7 +85,7 @@ async fn listen(
         ),
     ];
     for (addresses, flag, scope, room, role) in doors {
-        let door = Http::new(Arc::clone(engine), scope);
+        let door = Http::new(Api::new(Arc::clone(engine), scope));
         for address in addresses {
             let listener =
                 Listener::open(address, flag, door.clone(), Arc::clone(&tls), room.clone());

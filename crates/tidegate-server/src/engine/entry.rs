@@ -3,11 +3,14 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::HeaderValue;
-use tidegate::Policy;
+use tidegate::{Dialect, Policy};
 use tidegate_redis::SharedHandle;
 
+use super::Decided;
 use crate::metrics::Meter;
+use crate::serve::worker;
 
 /// A policy, ready to be asked.
 #[derive(Debug)]
@@ -17,9 +20,19 @@ pub struct Entry {
     /// Which process can give back what this policy charges: zero for all that reach its
     /// store.
     instance: u64,
-    /// What a policy of one level always says of its limit in a header.
-    limit_header: Option<HeaderValue>,
+    /// What a policy of one level says in its headers.
+    usual_headers: Option<Usual>,
     json: Pieces,
+}
+
+/// The headers of a policy of one level, in the usual dialect.
+#[derive(Debug)]
+struct Usual {
+    /// `RateLimit-Policy`, which is always the same: one value for each worker, so that
+    /// no two of them count its users together.
+    limit: Box<[HeaderValue]>,
+    /// How `RateLimit` begins.
+    left: Box<[u8]>,
 }
 
 /// Parts of a decision in JSON that are the same each time.
@@ -36,12 +49,8 @@ pub struct Pieces {
 impl Entry {
     pub(super) fn new(handle: SharedHandle, meter: Arc<Meter>, instance: u64) -> Self {
         let policy = handle.policy();
-        let limit_header = match policy.levels() {
-            [level] => HeaderValue::from_str(level.header_item()).ok(),
-            _ => None,
-        };
         Self {
-            limit_header,
+            usual_headers: Usual::new(policy),
             json: Pieces::new(policy),
             meter,
             instance,
@@ -62,13 +71,6 @@ impl Entry {
         self.instance
     }
 
-    /// The header value for this text, if it is the one that is always the same.
-    #[inline]
-    #[must_use]
-    pub fn limit_header(&self, text: &str) -> Option<&HeaderValue> {
-        self.limit_header.as_ref().filter(|value| *value == text)
-    }
-
     /// Parts of a decision in JSON.
     #[inline]
     #[must_use]
@@ -84,6 +86,50 @@ impl Entry {
     #[inline]
     pub(super) fn meter(&self) -> &Meter {
         &self.meter
+    }
+}
+
+impl Usual {
+    fn new(policy: &Policy) -> Option<Self> {
+        let [level] = policy.levels() else {
+            return None;
+        };
+        let is_usual = *policy.headers() == Dialect::Ietf && policy.script().is_none();
+        let text = level.header_item();
+        let (name, _) = text.split_once(';')?;
+        let limit = (0..=worker::count()).map(|_| HeaderValue::from_str(text).ok());
+        is_usual.then_some(Self {
+            limit: limit.collect::<Option<_>>()?,
+            left: format!("{name};r=").into_bytes().into(),
+        })
+    }
+}
+
+impl Decided<'_> {
+    /// `RateLimit-Policy` and `RateLimit` of a request that may go on, where the policy
+    /// has one level, with its own limit, and the usual dialect. They are the same as
+    /// those of [`PolicyDecision::headers`](tidegate::PolicyDecision::headers).
+    #[inline]
+    #[must_use]
+    pub fn usual_headers(&self) -> Option<[HeaderValue; 2]> {
+        let usual = self.entry.usual_headers.as_ref()?;
+        let mut levels = self.decision.levels();
+        let level = levels.next().filter(|level| !level.is_overridden())?;
+        if !self.decision.allowed() || level.limit().spec().is_none() {
+            return None;
+        }
+        let limit = usual.limit.get(worker::number())?.clone();
+        let numbers = level.numbers();
+        let reset = numbers.reset_after();
+        let seconds = reset.as_secs() + u64::from(reset.subsec_nanos() > 0);
+        let (mut remaining, mut reset) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let remaining = remaining.format(numbers.remaining()).as_bytes();
+        let reset = reset.format(seconds.max(1)).as_bytes();
+        let parts = [&*usual.left, remaining, b";t=", reset];
+        let mut left = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+        parts.iter().for_each(|part| left.extend_from_slice(part));
+        let left = HeaderValue::from_maybe_shared(Bytes::from(left)).ok()?;
+        Some([limit, left])
     }
 }
 

@@ -128,6 +128,29 @@ impl Engine {
         Ok(self.decided(current, entry, decision, attributes, cost, start))
     }
 
+    /// [`decide`](Self::decide) without waiting, where counts are kept in this process;
+    /// `None` where they are not.
+    #[inline]
+    pub fn decide_now<'c, A>(
+        &self,
+        current: &'c Current,
+        policy: &str,
+        attributes: &A,
+        cost: Cost,
+    ) -> Option<Result<Decided<'c>, CheckError>>
+    where
+        A: Attributes + ?Sized,
+    {
+        let entry = match current.entry(policy) {
+            Ok(entry) => entry,
+            Err(error) => return Some(Err(error)),
+        };
+        let memory = entry.handle().in_memory()?;
+        let start = Instant::now();
+        let decided = memory.check(attributes, cost);
+        Some(decided.map(|it| self.decided(current, entry, it, attributes, cost, start)))
+    }
+
     /// [`decide`](Self::decide), but a store that cannot answer is an error, whatever the
     /// policy says.
     pub async fn try_decide<'c, A>(

@@ -1,5 +1,5 @@
-//! A worker's coarse clock: one number that the reaper advances, and that everything on
-//! the worker reads without asking the system.
+//! A coarse clock: one number that the reaper advances, and that every connection reads
+//! without asking the system.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;

@@ -1,9 +1,8 @@
 //! One connection as its protocol, its socket and the reaper see it: what it is doing,
 //! since when, and whether it has to end.
 //!
-//! The socket reports bytes, the protocol reports requests, and the reaper of the worker
-//! judges all of its connections a few times per second. No connection has a timer of its
-//! own.
+//! The socket reports bytes, the protocol reports requests, and the reaper judges all
+//! connections a few times per second. No connection has a timer of its own.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -261,6 +260,14 @@ impl Connection {
             Pin::as_mut(&mut serve).poll(cx)
         })
         .await;
+    }
+}
+
+impl Busy {
+    /// Of which connection.
+    #[must_use]
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.0
     }
 }
 

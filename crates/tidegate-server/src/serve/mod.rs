@@ -2,8 +2,8 @@
 //! how they end.
 //!
 //! [`Listener`]s accept connections on the main runtime and give each to the worker with
-//! the fewest. There a [`Protocol`] serves it, and the worker's reaper ends it when its
-//! time is up.
+//! the fewest. There a [`Protocol`] serves it, and the reaper ends it when its time is
+//! up.
 
 mod clock;
 mod connection;
@@ -97,11 +97,16 @@ pub async fn run(
 ) -> std::io::Result<()> {
     let (close, closing) = watch::channel(false);
     let shared = Arc::new(Shared {
-        workers: Workers::start(&closing)?,
+        workers: Workers::start()?,
         times,
         closing,
         open: engine.metrics.connections().clone(),
         lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
+    });
+    let reaper = Arc::clone(&shared);
+    let reaper = tokio::spawn(async move {
+        let closing = reaper.closing.clone();
+        reaper.workers.reap(closing).await;
     });
     let rooms: Vec<Room> = listeners.iter().map(|it| it.room().clone()).collect();
     let accepting = listeners.into_iter();
@@ -139,6 +144,7 @@ pub async fn run(
         gone = gone => gone,
         _ = signals.next() => false,
     };
+    reaper.abort();
     match gone {
         true => tracing::info!("stopped"),
         false => tracing::warn!("stopped, with connections still open"),

@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::io;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, available_parallelism};
 use std::time::Duration;
 
 use tokio::runtime::{self, Handle};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::clock::{Clock, TICK};
@@ -39,39 +39,46 @@ pub(crate) fn count() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
 
-/// All workers. They end when this is dropped and their connections are gone, or at the
-/// latest with the process.
+/// All workers. They end when this is dropped.
 pub(super) struct Workers {
-    all: Vec<Arc<Worker>>,
+    all: Vec<Worker>,
     /// Where to begin looking for the one with the fewest connections.
     next: AtomicUsize,
+    /// Turns true when the threads should end.
+    _over: watch::Sender<bool>,
 }
 
 /// One of them.
-pub(super) struct Worker {
+struct Worker {
     handle: Handle,
+    shared: Arc<Shared>,
+}
+
+/// What a worker and the reaper know of the worker's connections.
+struct Shared {
     open: AtomicUsize,
     clock: Arc<Clock>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     next: AtomicU64,
-    /// There is a connection to look after.
-    occupied: Notify,
 }
 
 /// A connection that is looked after until this is dropped.
 pub(super) struct Place {
-    worker: Arc<Worker>,
+    worker: Arc<Shared>,
     number: u64,
     connection: Arc<Connection>,
 }
 
 impl Workers {
-    /// Starts them. `closing` turns true when connections are to end.
-    pub(super) fn start(closing: &watch::Receiver<bool>) -> io::Result<Self> {
-        let all = (1..=count()).map(|number| Worker::start(number, closing.clone()));
+    /// Starts them.
+    pub(super) fn start() -> io::Result<Self> {
+        let (over, is_over) = watch::channel(false);
+        let clock = Arc::new(Clock::new());
+        let all = (1..=count()).map(|number| Worker::start(number, &clock, is_over.clone()));
         Ok(Self {
             all: all.collect::<io::Result<_>>()?,
             next: AtomicUsize::new(0),
+            _over: over,
         })
     }
 
@@ -80,15 +87,67 @@ impl Workers {
     pub(super) fn choose(&self) -> Chosen {
         let start = self.next.fetch_add(1, Relaxed);
         let turned = (0..self.all.len()).map(|index| (start + index) % self.all.len());
-        let index = turned.min_by_key(|index| self.all[*index].open.load(Relaxed));
-        let worker = Arc::clone(&self.all[index.unwrap_or_default()]);
-        worker.open.fetch_add(1, Relaxed);
-        Chosen(worker)
+        let index = turned.min_by_key(|index| self.all[*index].shared.open.load(Relaxed));
+        let worker = &self.all[index.unwrap_or_default()];
+        worker.shared.open.fetch_add(1, Relaxed);
+        Chosen {
+            handle: worker.handle.clone(),
+            worker: Arc::clone(&worker.shared),
+        }
+    }
+
+    /// Ends connections whose time is up, tick by tick, and all of them when `closing`
+    /// says so. One task does this for all workers, so that workers have no timers.
+    pub(super) async fn reap(&self, mut closing: watch::Receiver<bool>) {
+        let judging = async {
+            loop {
+                sleep(TICK).await;
+                self.judge();
+            }
+        };
+        tokio::select! {
+            () = judging => {}
+            _ = closing.wait_for(|closing| *closing) => {}
+        }
+        self.end(Connection::has_begun);
+        sleep(FIRST_REQUEST).await;
+        loop {
+            self.end(|_| true);
+            sleep(TICK).await;
+            self.judge();
+        }
+    }
+
+    fn judge(&self) {
+        for worker in &self.all {
+            let now = worker.shared.clock.update();
+            for connection in worker.shared.connections().values() {
+                match connection.judge(now) {
+                    Verdict::Keep => {}
+                    Verdict::End => connection.end(),
+                    Verdict::Drop(why) => {
+                        tracing::debug!("closing a connection: {why}");
+                        connection.drop_now();
+                    }
+                }
+            }
+        }
+    }
+
+    fn end(&self, which: impl Fn(&Connection) -> bool) {
+        for worker in &self.all {
+            let connections = worker.shared.connections();
+            let ended = connections.values().filter(|connection| which(connection));
+            ended.for_each(|connection| connection.end());
+        }
     }
 }
 
 /// A worker that was chosen for a connection, and counts it until this is dropped.
-pub(super) struct Chosen(Arc<Worker>);
+pub(super) struct Chosen {
+    handle: Handle,
+    worker: Arc<Shared>,
+}
 
 impl Chosen {
     /// Runs a connection there.
@@ -96,23 +155,18 @@ impl Chosen {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let handle = self.0.handle.clone();
+        let handle = self.handle.clone();
         handle.spawn(async move { connection(self).await });
     }
 
     /// Looks after a connection that begins now.
     pub(super) fn open(&self, idle: Duration, is_spare: bool) -> Place {
-        let worker = Arc::clone(&self.0);
-        worker.clock.update();
+        let worker = Arc::clone(&self.worker);
         let connection = Connection::new(Arc::clone(&worker.clock), idle, is_spare);
         let connection = Arc::new(connection);
         let number = worker.next.fetch_add(1, Relaxed);
-        let mut connections = worker.connections();
-        connections.insert(number, Arc::clone(&connection));
-        if connections.len() == 1 {
-            worker.occupied.notify_one();
-        }
-        drop(connections);
+        let kept = Arc::clone(&connection);
+        worker.connections().insert(number, kept);
         Place {
             worker,
             number,
@@ -123,7 +177,7 @@ impl Chosen {
 
 impl Drop for Chosen {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Relaxed);
+        self.worker.open.fetch_sub(1, Relaxed);
     }
 }
 
@@ -140,77 +194,35 @@ impl Drop for Place {
 }
 
 impl Worker {
-    fn start(number: usize, closing: watch::Receiver<bool>) -> io::Result<Arc<Self>> {
+    fn start(
+        number: usize,
+        clock: &Arc<Clock>,
+        mut is_over: watch::Receiver<bool>,
+    ) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let worker = Arc::new(Self {
+        let worker = Self {
             handle: runtime.handle().clone(),
-            open: AtomicUsize::new(0),
-            clock: Arc::new(Clock::new()),
-            connections: Mutex::default(),
-            next: AtomicU64::new(0),
-            occupied: Notify::new(),
-        });
-        let reaper = Arc::clone(&worker);
+            shared: Arc::new(Shared {
+                open: AtomicUsize::new(0),
+                clock: Arc::clone(clock),
+                connections: Mutex::default(),
+                next: AtomicU64::new(0),
+            }),
+        };
         let thread = Builder::new().name(format!("worker-{number}"));
         thread.spawn(move || {
             WORKER.set(number);
-            runtime.block_on(reaper.reap(closing));
+            // An error says that the sender is gone, which says the same.
+            drop(runtime.block_on(is_over.changed()));
         })?;
         Ok(worker)
     }
+}
 
-    /// Ends connections whose time is up, for as long as there may be any.
-    async fn reap(&self, mut closing: watch::Receiver<bool>) {
-        let ended = async {
-            // An error says that nobody is left who could give this worker a connection.
-            drop(closing.wait_for(|closing| *closing).await);
-            self.end(Connection::has_begun);
-            sleep(FIRST_REQUEST).await;
-            loop {
-                self.end(|_| true);
-                sleep(TICK).await;
-                if closing.has_changed().is_err() && self.connections().is_empty() {
-                    return;
-                }
-            }
-        };
-        tokio::select! {
-            () = ended => {}
-            () = self.judge() => {}
-        }
-    }
-
-    /// Judges all connections, tick by tick.
-    async fn judge(&self) {
-        loop {
-            if self.connections().is_empty() {
-                self.occupied.notified().await;
-                continue;
-            }
-            sleep(TICK).await;
-            let now = self.clock.update();
-            for connection in self.connections().values() {
-                match connection.judge(now) {
-                    Verdict::Keep => {}
-                    Verdict::End => connection.end(),
-                    Verdict::Drop(why) => {
-                        tracing::debug!("closing a connection: {why}");
-                        connection.drop_now();
-                    }
-                }
-            }
-        }
-    }
-
-    fn end(&self, which: impl Fn(&Connection) -> bool) {
-        let connections = self.connections();
-        let ended = connections.values().filter(|connection| which(connection));
-        ended.for_each(|connection| connection.end());
-    }
-
-    fn connections(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
         let connections = self.connections.lock();
         connections.unwrap_or_else(PoisonError::into_inner)
     }

@@ -228,7 +228,8 @@ impl<'d> LevelReport<'d> {
     }
 
     /// Whether an override is in force in place of its own limit.
-    pub(crate) fn is_overridden(&self) -> bool {
+    #[must_use]
+    pub fn is_overridden(&self) -> bool {
         usize::from(self.case) + 1 < self.level().cases.all().len()
     }
 
