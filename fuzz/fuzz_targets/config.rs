@@ -3,18 +3,20 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::{Config, Secret};
+use tidegate_config::Secret;
+use tidegate_server::settings::parse;
 
 fuzz_target!(|text: &str| {
-    match text.parse::<Config>() {
-        Ok(config) => {
-            let printed = config.to_string();
-            let mut read: Config = printed.parse().expect("what was printed is right");
-            if let Some(Secret::Text(_)) = config.server.admin_token {
+    match parse(text, "tidegate.toml", None) {
+        Ok((server, config)) => {
+            let printed = format!("{server}{config}");
+            let read = parse(&printed, "tidegate.toml", None);
+            let (mut read, stores_and_policies) = read.expect("what was printed is right");
+            if let Some(Secret::Text(_)) = server.admin_token {
                 // This is not printed.
-                read.server.admin_token = config.server.admin_token.clone();
+                read.admin_token = server.admin_token.clone();
             }
-            assert_eq!(read, config, "{printed}");
+            assert_eq!((read, stores_and_policies), (server, config), "{printed}");
         }
         Err(errors) => {
             let lines = text.split('\n').count();

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
-use tidegate::algorithm::Span;
+use tidegate::algorithm::{Span, State};
 use tidegate::{
     Align, Charge, Cost, Decision, Keys, Kind, LevelOutcome, Limit, Policy, Receipt, Source,
 };
 
-use crate::count::Count;
+use crate::count;
 use crate::script::{Script, Scripts, Task};
 
 /// More microseconds than any bucket holds.
@@ -55,7 +55,7 @@ pub(crate) fn pack(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
             push(log.rate().requests().into(), 4);
             push(log.rate().window_us(), 6);
         }
-        Kind::Block => return None,
+        Kind::Block(_) => return None,
     }
     Some(packed)
 }
@@ -215,9 +215,9 @@ pub(crate) fn decisions(
     let mut numbers = Numbers::new(reply);
     let now_us = numbers.next()?;
     let admitted = usize::try_from(numbers.next()?).map_err(|_| BadReply)?;
-    let mut levels: SmallVec<[State<'_>; 4]> = SmallVec::new();
+    let mut levels: SmallVec<[Level<'_>; 4]> = SmallVec::new();
     for limit in limits {
-        levels.push(State::read(limit, now_us, &mut numbers)?);
+        levels.push(Level::read(limit, now_us, &mut numbers)?);
     }
     numbers.end()?;
     if admitted > asked {
@@ -226,22 +226,22 @@ pub(crate) fn decisions(
     let mut decisions = Vec::with_capacity(asked.max(1));
     for _ in 0..admitted {
         for level in &mut levels {
-            level.count.charge(level.limit, cost);
+            level.state = level.limit.charge(level.state, cost);
         }
         let outcomes = levels.iter().map(|level| level.outcome(cost, true));
-        let charged = charge != Charge::Nothing;
+        let receipt = (charge != Charge::Nothing).then(Receipt::fresh_id);
         decisions.push(Decision::from_store(
             outcomes,
             now_us,
             None,
             Source::Store,
-            charged,
+            receipt,
         ));
     }
     if admitted < asked.max(1) {
         let admits: SmallVec<[bool; 4]> = levels
             .iter()
-            .map(|it| it.count.admits(it.limit, cost))
+            .map(|it| it.limit.admits(&it.state, cost))
             .collect();
         let denied_by = admits.iter().position(|admits| !admits);
         if denied_by.is_none() && charge != Charge::Nothing {
@@ -250,13 +250,13 @@ pub(crate) fn decisions(
         if charge == Charge::Always {
             for (level, admits) in levels.iter_mut().zip(&admits) {
                 if !admits {
-                    level.count.saturate(level.limit, cost);
+                    level.state = level.limit.saturate(level.state, cost);
                 }
             }
         }
         let outcomes = levels.iter().zip(&admits);
         let outcomes = outcomes.map(|(level, admits)| level.outcome(cost, *admits));
-        let refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, false);
+        let refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, None);
         decisions.resize(asked.max(1), refusal);
     }
     Ok(decisions)
@@ -289,22 +289,22 @@ impl<'r> Numbers<'r> {
     }
 }
 
-/// A level's count, and the mark of a charge now.
-struct State<'l> {
+/// A level's state, and the mark of a charge now.
+struct Level<'l> {
     limit: &'l Limit,
-    count: Count,
+    state: State,
     mark: u64,
 }
 
-impl<'l> State<'l> {
+impl<'l> Level<'l> {
     fn read(limit: &'l Limit, now_us: u64, numbers: &mut Numbers<'_>) -> Result<Self, BadReply> {
-        let (count, mark) = Count::read(limit, now_us, numbers)?;
-        Ok(Self { limit, count, mark })
+        let (state, mark) = count::read(limit, now_us, numbers)?;
+        Ok(Self { limit, state, mark })
     }
 
     fn outcome(&self, cost: Cost, admitted: bool) -> LevelOutcome {
         LevelOutcome {
-            outcome: self.count.outcome(self.limit, cost, admitted),
+            outcome: self.limit.outcome(&self.state, cost, admitted),
             cost,
             mark: self.mark,
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::env::VarError;
 use std::path::Path;
 
-use tidegate::{Config, PoliciesError, Secret, StoreUrl};
+use tidegate::PoliciesError;
+use tidegate_config::{Config, RedisUrl, StoreUrl};
 
 use crate::error::StoreError;
 use crate::limiter::{SharedLimiter, Store};
@@ -74,7 +75,7 @@ fn stores(
 
 fn make(
     name: &str,
-    store: &tidegate::Store,
+    store: &tidegate_config::Store,
     folder: &Path,
     before: Option<&Store>,
 ) -> Result<Store, String> {
@@ -84,14 +85,15 @@ fn make(
             _ => memory.into(),
         });
     }
+    let variable;
     let url = match &store.url {
-        StoreUrl::Redis(Secret::Text(url)) => url.clone(),
-        StoreUrl::Redis(Secret::Env(variable)) => {
-            let url = from_environment(variable)?;
-            check_tls(store, &url, variable)?;
-            url
+        StoreUrl::Redis(url) => url.as_str(),
+        StoreUrl::Env(name) => {
+            variable = from_environment(name)?;
+            check_tls(store, &variable, name)?;
+            variable.as_str()
         }
-        StoreUrl::Memory => String::new(),
+        StoreUrl::Memory => "",
     };
     let read = |path: &Option<String>| {
         let path = path.as_ref().map(|path| folder.join(path));
@@ -112,15 +114,15 @@ fn make(
         options = options.certificates(authority, own);
     }
     match before {
-        Some(Store::Redis(same)) if same.is_made_of(&url, &options) => Ok(same.clone().into()),
-        _ => RedisStore::new(&url, options)
+        Some(Store::Redis(same)) if same.is_made_of(url, &options) => Ok(same.clone().into()),
+        _ => RedisStore::new(url, options)
             .map(Store::from)
             .map_err(|error: StoreError| error.to_string()),
     }
 }
 
 /// The URL that a variable has, which must be what it could be in the file.
-fn from_environment(variable: &str) -> Result<String, String> {
+fn from_environment(variable: &str) -> Result<RedisUrl, String> {
     let url = match std::env::var(variable) {
         Ok(url) => url,
         Err(VarError::NotPresent) => {
@@ -130,21 +132,19 @@ fn from_environment(variable: &str) -> Result<String, String> {
             return Err(format!("the environment variable {variable} is no text"));
         }
     };
-    match StoreUrl::parse_server(&url) {
-        Ok(_) => Ok(url),
-        Err(wrong) => Err(format!("the environment variable {variable}: {wrong}")),
-    }
+    let url = url.parse::<RedisUrl>();
+    url.map_err(|wrong| format!("the environment variable {variable}: {wrong}"))
 }
 
 /// Certificates would have no effect in the clear.
-fn check_tls(store: &tidegate::Store, url: &str, variable: &str) -> Result<(), String> {
+fn check_tls(store: &tidegate_config::Store, url: &RedisUrl, variable: &str) -> Result<(), String> {
     let files = [
         ("tls_ca", &store.tls_ca),
         ("tls_cert", &store.tls_cert),
         ("tls_key", &store.tls_key),
     ];
     match files.iter().find(|(_, path)| path.is_some()) {
-        Some((field, _)) if !url.starts_with("rediss") => Err(format!(
+        Some((field, _)) if !url.tls() => Err(format!(
             "{field}: without effect with the redis:// URL of {variable}: expected a rediss:// one"
         )),
         _ => Ok(()),

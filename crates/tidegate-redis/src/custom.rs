@@ -81,7 +81,7 @@ impl Custom {
             StoreError::new(ErrorKind::Script, detail)
         })?;
         let decision = if allowed {
-            let decision = Decision::from_store([], now_us(), None, Source::Store, false);
+            let decision = Decision::from_store([], now_us(), None, Source::Store, None);
             PolicyDecision::from_store(policy, &Keys::none(policy), decision)
         } else {
             // A script says no, and not for how long.
@@ -90,7 +90,7 @@ impl Custom {
                 cost,
                 mark: 0,
             });
-            let decision = Decision::from_store(levels, now_us(), Some(0), Source::Store, false);
+            let decision = Decision::from_store(levels, now_us(), Some(0), Source::Store, None);
             PolicyDecision::from_store(policy, keys, decision)
         };
         Ok(decision.with_answer(answer))

@@ -136,9 +136,6 @@ impl SharedLimiter {
             return Err(PoliciesError::Duplicate(policy.name().into()).into());
         }
         let memory = PolicyLimiter::with_stores(in_memory, own)?;
-        if let Some(before) = before {
-            before.memory.void_receipts();
-        }
         Ok(Self {
             memory,
             shared,
@@ -299,7 +296,8 @@ impl SharedLimiter {
         A: Attributes + ?Sized,
     {
         let Some(shared) = self.shared.get(policy) else {
-            return Ok(self.memory.refund(policy, attributes, receipt)?);
+            self.memory.refund(policy, attributes, receipt)?;
+            return Ok(());
         };
         let keys = shared.keys(attributes, Cost::ONE)?;
         if let Some(background) = &shared.background

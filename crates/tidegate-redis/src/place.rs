@@ -1,5 +1,7 @@
-//! Where servers are, read from a store's URL: the ways to name them all end in URLs
-//! that the client knows.
+//! Where the servers of a store's URL are: all ways to name them end in URLs that the
+//! client knows. `tidegate-config` takes the URL apart.
+
+use tidegate_config::{RedisUrl, Servers};
 
 /// What a URL says.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,44 +33,36 @@ const SENTINEL_PORT: u16 = 26_379;
 const PORT: u16 = 6_379;
 
 impl Place {
-    /// Reads a URL that the config has found to be right.
-    pub(crate) fn parse(url: &str) -> Self {
-        let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
-        let (kind, plain) = match scheme.strip_prefix("rediss-") {
-            Some(kind) => (kind, "rediss"),
-            None => (scheme.strip_prefix("redis-").unwrap_or(""), "redis"),
+    /// Where the servers of a URL are. One that only the client knows, such as
+    /// `redis+unix:`, is for it to judge.
+    pub(crate) fn parse(text: &str) -> Self {
+        let Ok(url) = text.parse::<RedisUrl>() else {
+            return Self::One(text.into());
         };
-        let (user, rest) = match rest.rsplit_once('@') {
-            Some((user, rest)) => (format!("{user}@"), rest),
-            None => (String::new(), rest),
+        let with = |mark_before: &str, part: &str, mark_after: &str| match part {
+            "" => String::new(),
+            part => format!("{mark_before}{part}{mark_after}"),
         };
-        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let login = |database: &str| Login {
-            scheme: plain,
-            user,
-            database: match database {
-                "" => String::new(),
-                database => format!("/{database}"),
-            },
+        let login = Login {
+            scheme: if url.tls() { "rediss" } else { "redis" },
+            user: with("", url.user(), "@"),
+            database: with("/", url.database(), ""),
         };
         let hosts = |port: u16| {
-            let hosts = hosts.split(',').filter(|host| !host.is_empty());
+            let hosts = url.hosts().iter();
             hosts.map(|host| with_port(host, port)).collect()
         };
-        match kind {
-            "cluster" => Self::Cluster {
-                seeds: hosts(PORT),
-                login: login(""),
+        match url.servers() {
+            Servers::One => Self::One(text.into()),
+            Servers::Sentinel(master) => Self::Sentinel {
+                sentinels: hosts(SENTINEL_PORT),
+                master: master.clone(),
+                login,
             },
-            "sentinel" => {
-                let (master, database) = path.split_once('/').unwrap_or((path, ""));
-                Self::Sentinel {
-                    sentinels: hosts(SENTINEL_PORT),
-                    master: master.into(),
-                    login: login(database),
-                }
-            }
-            _ => Self::One(url.into()),
+            Servers::Cluster => Self::Cluster {
+                seeds: hosts(PORT),
+                login,
+            },
         }
     }
 }

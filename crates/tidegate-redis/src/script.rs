@@ -100,7 +100,7 @@ fn fragment(algorithm: Algorithm) -> &'static str {
         Algorithm::FixedWindow => include_str!("../scripts/fixed_window.lua"),
         Algorithm::SlidingWindow => include_str!("../scripts/sliding_window.lua"),
         Algorithm::SlidingLog => include_str!("../scripts/sliding_log.lua"),
-        _ => include_str!("../scripts/block.lua"),
+        Algorithm::Block => include_str!("../scripts/block.lua"),
     }
 }
 
@@ -155,7 +155,7 @@ fn reply_length(algorithm: Algorithm) -> usize {
     match algorithm {
         Algorithm::TokenBucket | Algorithm::FixedWindow => 3,
         Algorithm::SlidingWindow | Algorithm::SlidingLog => 4,
-        _ => 0,
+        Algorithm::Block => 0,
     }
 }
 

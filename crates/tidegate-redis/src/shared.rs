@@ -197,7 +197,7 @@ impl Shared {
     fn remembered(&self, known: &Known<'_>) -> PolicyDecision<'_> {
         let levels = known.iter().map(|(_, level)| *level);
         let (now_us, source) = (local::now_us(), Source::RefusalMemory);
-        let decision = Decision::from_store(levels, now_us, Some(0), source, false);
+        let decision = Decision::from_store(levels, now_us, Some(0), source, None);
         PolicyDecision::of_levels(&self.policy, known.iter().map(|(key, _)| *key), decision)
     }
 
@@ -206,7 +206,7 @@ impl Shared {
     }
 
     fn allowed(&self, source: Source) -> Decision {
-        Decision::from_store([], local::now_us(), None, source, false)
+        Decision::from_store([], local::now_us(), None, source, None)
     }
 
     /// Refused until the store is asked again.
@@ -226,7 +226,7 @@ impl Shared {
                 mark: 0,
             }
         });
-        Decision::from_store(levels, local::now_us(), Some(0), Source::ErrorPolicy, false)
+        Decision::from_store(levels, local::now_us(), Some(0), Source::ErrorPolicy, None)
     }
 }
 

@@ -9,7 +9,11 @@ use std::time::Duration;
 use clap::builder::Resettable;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use tidegate::{Address, Cost, Limit, StoreUrl};
+use tidegate::{Cost, Limit};
+use tidegate_config::StoreUrl;
+
+use crate::section::Address;
+use crate::settings::Listen;
 
 pub use bench::Bench;
 
@@ -166,6 +170,28 @@ pub struct Serve {
     pub record_salt: Option<String>,
 }
 
+impl Serve {
+    /// The addresses that take the place of the file's.
+    #[must_use]
+    pub fn listen(&self) -> Listen {
+        Listen {
+            http: self.http.clone(),
+            admin: self.admin.clone(),
+        }
+    }
+}
+
+impl Print {
+    /// The addresses that take the place of the file's.
+    #[must_use]
+    pub fn listen(&self) -> Listen {
+        Listen {
+            http: self.http.clone(),
+            admin: self.admin.clone(),
+        }
+    }
+}
+
 /// How much to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Level {
@@ -282,6 +308,42 @@ pub enum Config {
         /// The file.
         file: PathBuf,
     },
+    /// Print the config that `serve` would use, with its defaults. Flags and environment
+    /// variables take the place of what the file says. Secrets are hidden.
+    Print(Print),
+}
+
+/// `tidegate config print`.
+#[derive(Debug, Args)]
+pub struct Print {
+    /// The config file.
+    #[arg(value_name = "FILE", env = "TIDEGATE_CONFIG")]
+    pub file: Option<PathBuf>,
+    /// Where counts are kept, in place of the config's default store.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIDEGATE_STORE",
+        hide_env_values = true,
+        value_parser = store
+    )]
+    pub store: Option<MaybeUrl>,
+    /// Where to listen, in place of the config's addresses: host:port or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_HTTP",
+        value_delimiter = ','
+    )]
+    pub http: Vec<Address>,
+    /// Where operators ask, in place of the config's addresses: host:port or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_ADMIN",
+        value_delimiter = ','
+    )]
+    pub admin: Vec<Address>,
 }
 
 fn attribute(text: &str) -> Result<(String, String), String> {

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`cli`] | what can be said on the command line |
 //! | [`commands`] | what each command does |
+//! | [`section`] | the section `[server]` of the file |
 //! | [`settings`] | flags, environment and file made into one config |
 //! | [`engine`] | a policy, attributes and a cost in, a decision out: counted, logged, recorded |
 //! | [`api`] | a request in, a response out |
@@ -16,6 +17,7 @@
 
 pub mod cli;
 pub mod commands;
+pub mod section;
 pub mod settings;
 
 pub mod serve;

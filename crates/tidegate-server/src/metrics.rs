@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn the_dashboard_shows_what_there_is() {
         let metrics = Metrics::new();
-        let config = tidegate::Config::default();
+        let config = tidegate_config::Config::default();
         let limiter = SharedLimiter::from_config(&config, "".as_ref()).unwrap();
         metrics.meter("default", "default");
         metrics

@@ -71,8 +71,13 @@ async fn reload(engine: &Engine, settings: &Settings) -> Option<Seen> {
                 policies = current.config.policies.len(),
                 "the config is in force"
             );
-            if current.config.server.http != before.config.server.http {
-                tracing::warn!("server.http has changed: it takes effect at the next start");
+            for (field, is_same) in [
+                ("http", current.server.http == before.server.http),
+                ("admin", current.server.admin == before.server.admin),
+            ] {
+                if !is_same {
+                    tracing::warn!("server.{field} has changed: it takes effect at the next start");
+                }
             }
             for warning in api::warnings(&current.config) {
                 tracing::warn!("{warning}");

@@ -2,23 +2,36 @@
 
 use std::path::{Path, PathBuf};
 
-use tidegate::{Address, Config, ConfigErrors, ScriptSource, Secret, StoreUrl};
+use tidegate::ScriptSource;
+use tidegate_config::{Config, ConfigErrors, Secret, StoreUrl, read};
 
 use crate::cli::Source;
+use crate::section::{Address, Server};
 
-/// Where the config comes from, each time it is read.
-#[derive(Debug, Clone)]
+/// Where the config comes from, each time it is read. The default is no file at all.
+#[derive(Debug, Clone, Default)]
 pub struct Settings {
     file: Option<PathBuf>,
     store: Option<StoreUrl>,
-    http: Vec<Address>,
+    listen: Listen,
+}
+
+/// The addresses of the command line, each in place of the file's.
+#[derive(Debug, Clone, Default)]
+pub struct Listen {
+    /// Where clients ask.
+    pub http: Vec<Address>,
+    /// Where operators ask.
+    pub admin: Vec<Address>,
 }
 
 /// A config as it was read.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The config.
+    /// The stores and policies.
     pub config: Config,
+    /// The section `[server]`.
+    pub server: Server,
     /// What its relative paths are relative to.
     pub folder: PathBuf,
     /// Everything that was read to make it.
@@ -66,13 +79,26 @@ pub enum LoadError {
     },
 }
 
+/// Reads the text of a file: every section of it. `store` is where the store `default`
+/// is, instead of what the file says.
+pub fn parse(
+    text: &str,
+    file: &str,
+    store: Option<&StoreUrl>,
+) -> Result<(Server, Config), ConfigErrors> {
+    read(text, file, |root| {
+        let server = root.table("server").map(|fields| Server::read(&fields));
+        (server.unwrap_or_default(), Config::from_root(root, store))
+    })
+}
+
 impl Settings {
     /// What the command line says.
-    pub fn new(source: &Source, http: &[Address]) -> Result<Self, LoadError> {
+    pub fn new(source: &Source, listen: Listen) -> Result<Self, LoadError> {
         Ok(Self {
             file: source.config.clone(),
             store: source.store.clone().transpose().map_err(LoadError::Store)?,
-            http: http.to_vec(),
+            listen,
         })
     }
 
@@ -88,19 +114,22 @@ impl Settings {
         // An empty file says what no file does.
         let text = std::str::from_utf8(own.as_deref().unwrap_or_default());
         let text = text.map_err(|_| LoadError::Encoding(name.clone()))?;
-        let mut config = match &self.store {
-            Some(url) => Config::parse_with_store(text, &name, url)?,
-            None => Config::parse(text, &name)?,
-        };
-        if !self.http.is_empty() {
-            config.server.http.clone_from(&self.http);
+        let (mut server, config) = parse(text, &name, self.store.as_ref())?;
+        for (given, used) in [
+            (&self.listen.http, &mut server.http),
+            (&self.listen.admin, &mut server.admin),
+        ] {
+            if !given.is_empty() {
+                used.clone_from(given);
+            }
         }
         let folder = self.folder();
-        let named = files_named_in(&config).into_iter();
+        let named = files_named_in(&config, &server).into_iter();
         let named: Vec<PathBuf> = named.map(|path| folder.join(path)).collect();
         Ok(Loaded {
             seen: Seen::new(own, named),
             config,
+            server,
             folder,
         })
     }
@@ -139,7 +168,7 @@ impl Seen {
 }
 
 /// Scripts and certificates.
-fn files_named_in(config: &Config) -> Vec<&str> {
+fn files_named_in<'c>(config: &'c Config, server: &'c Server) -> Vec<&'c str> {
     let scripts = config.policies.iter().filter_map(|policy| {
         let source = policy.script()?.source();
         match source {
@@ -149,7 +178,7 @@ fn files_named_in(config: &Config) -> Vec<&str> {
     });
     let stores = config.stores.values();
     let stores = stores.flat_map(|store| [&store.tls_ca, &store.tls_cert, &store.tls_key]);
-    let own = [&config.server.tls_cert, &config.server.tls_key];
+    let own = [&server.tls_cert, &server.tls_key];
     let certificates = stores.chain(own).filter_map(Option::as_deref);
     scripts.chain(certificates).collect()
 }

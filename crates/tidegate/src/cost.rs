@@ -23,6 +23,9 @@ impl Cost {
     /// The cost of an ordinary request.
     pub const ONE: Self = Self(NonZeroU32::MIN);
 
+    /// The highest cost.
+    pub const MAX: Self = Self(NonZeroU32::MAX);
+
     /// A cost written in the source.
     ///
     /// # Panics

@@ -1,5 +1,8 @@
 //! The answer to a check, with all its numbers.
 
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -85,12 +88,11 @@ pub struct Decision {
     pub(crate) decided_at_us: u64,
     pub(crate) denied_by: Option<u32>,
     pub(crate) source: Source,
-    pub(crate) charged: bool,
-    /// How often the store had declared all receipts void.
-    pub(crate) voided: u32,
+    /// The id of the receipt for what was charged.
+    pub(crate) receipt: Option<NonZeroU64>,
 }
 
-/// Decisions are equal that say the same.
+/// Two decisions are equal when their numbers and outcome are equal.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let says = |decision: &Self| {
@@ -98,10 +100,10 @@ impl PartialEq for Decision {
                 decided_at_us,
                 denied_by,
                 source,
-                charged,
+                receipt,
                 ..
             } = *decision;
-            (decided_at_us, denied_by, source, charged)
+            (decided_at_us, denied_by, source, receipt.is_some())
         };
         says(self) == says(other) && self.levels == other.levels
     }
@@ -165,10 +167,12 @@ impl<I: Iterator<Item = LevelDecision>> From<I> for Levels {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Charged {
     pub(crate) cost: Cost,
-    /// The id of the limit it was charged under.
-    pub(crate) limit: u16,
-    /// How often receipts for keys near this one had become void.
-    pub(crate) voided: u16,
+    /// The limit it was charged under, as the store numbers them.
+    pub(crate) limit: u32,
+    /// A part of the key's hash.
+    pub(crate) print: u32,
+    /// How often receipts of keys near this one had become void.
+    pub(crate) era: u32,
     /// Which window, or which event, it went to.
     pub(crate) mark_us: u64,
 }
@@ -177,27 +181,29 @@ pub(crate) struct Charged {
 /// give it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
+    pub(crate) id: NonZeroU64,
     pub(crate) decided_at_us: u64,
-    pub(crate) voided: u32,
     pub(crate) levels: SmallVec<[Charged; 2]>,
 }
 
 impl Decision {
-    /// A decision of another store than the one in memory.
+    /// A decision of another store than the one in memory. `receipt` is the
+    /// [id](Receipt::fresh_id) of the receipt for what was charged, if anything was.
     #[must_use]
     pub fn from_store(
         levels: impl IntoIterator<Item = LevelOutcome>,
         decided_at_us: u64,
         denied_by: Option<usize>,
         source: Source,
-        charged: bool,
+        receipt: Option<u64>,
     ) -> Self {
         let levels = levels.into_iter().map(|level| LevelDecision {
             outcome: level.outcome,
             charge: Charged {
                 cost: level.cost,
                 limit: 0,
-                voided: 0,
+                print: 0,
+                era: 0,
                 mark_us: level.mark,
             },
         });
@@ -206,8 +212,7 @@ impl Decision {
             decided_at_us,
             denied_by: denied_by.and_then(|index| u32::try_from(index).ok()),
             source,
-            charged,
-            voided: 0,
+            receipt: receipt.and_then(NonZeroU64::new),
         }
     }
 
@@ -216,7 +221,7 @@ impl Decision {
     #[must_use]
     pub fn with_source(self, source: Source) -> Self {
         Self {
-            charged: self.charged && source == Source::Store,
+            receipt: self.receipt.filter(|_| source == Source::Store),
             source,
             ..self
         }
@@ -300,9 +305,9 @@ impl Decision {
     /// What to hand in for a refund: of an allowed check that was charged.
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        self.charged.then(|| Receipt {
+        self.receipt.map(|id| Receipt {
+            id,
             decided_at_us: self.decided_at_us,
-            voided: self.voided,
             levels: self.levels().iter().map(|level| level.charge).collect(),
         })
     }
@@ -363,7 +368,26 @@ impl LevelDecision {
     }
 }
 
+thread_local! {
+    static LAST_ID: Cell<u64> = const { Cell::new(0) };
+}
+
 impl Receipt {
+    /// An id for the receipt of one charge. Ids of a thread count up from a random
+    /// number, so no two charges share one, on this machine or another.
+    #[must_use]
+    #[inline]
+    pub fn fresh_id() -> u64 {
+        fresh_id().get()
+    }
+
+    /// What tells it from every other receipt: a store remembers it by this once it
+    /// was refunded.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id.get()
+    }
+
     /// When the charge was decided on the store's clock, in microseconds since
     /// the Unix epoch.
     #[must_use]
@@ -381,19 +405,20 @@ impl Receipt {
     /// The receipt as bytes, for those who hand it out of the process.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(12 + 16 * self.levels.len());
+        let mut bytes = Vec::with_capacity(16 + 24 * self.levels.len());
         self.write(&mut bytes);
         bytes
     }
 
     /// Appends [the receipt as bytes](Self::to_bytes).
     pub fn write(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.id.get().to_le_bytes());
         bytes.extend(self.decided_at_us.to_le_bytes());
-        bytes.extend(self.voided.to_le_bytes());
         for charged in &self.levels {
             bytes.extend(charged.cost.get().to_le_bytes());
             bytes.extend(charged.limit.to_le_bytes());
-            bytes.extend(charged.voided.to_le_bytes());
+            bytes.extend(charged.print.to_le_bytes());
+            bytes.extend(charged.era.to_le_bytes());
             bytes.extend(charged.mark_us.to_le_bytes());
         }
     }
@@ -401,28 +426,43 @@ impl Receipt {
     /// What [`to_bytes`](Self::to_bytes) has made; `None` for anything else.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (decided_at_us, rest) = bytes.split_first_chunk()?;
-        let (voided, mut rest) = rest.split_first_chunk()?;
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (decided_at_us, mut rest) = rest.split_first_chunk()?;
         let mut levels = SmallVec::new();
         while !rest.is_empty() {
             let (cost, more) = rest.split_first_chunk()?;
             let (limit, more) = more.split_first_chunk()?;
-            let (level_voided, more) = more.split_first_chunk()?;
+            let (print, more) = more.split_first_chunk()?;
+            let (era, more) = more.split_first_chunk()?;
             let (mark_us, more) = more.split_first_chunk()?;
             levels.push(Charged {
                 cost: Cost::new(u32::from_le_bytes(*cost).into()).ok()?,
-                limit: u16::from_le_bytes(*limit),
-                voided: u16::from_le_bytes(*level_voided),
+                limit: u32::from_le_bytes(*limit),
+                print: u32::from_le_bytes(*print),
+                era: u32::from_le_bytes(*era),
                 mark_us: u64::from_le_bytes(*mark_us),
             });
             rest = more;
         }
         Some(Self {
+            id: NonZeroU64::new(u64::from_le_bytes(*id))?,
             decided_at_us: u64::from_le_bytes(*decided_at_us),
-            voided: u32::from_le_bytes(*voided),
             levels,
         })
     }
+}
+
+#[inline]
+pub(crate) fn fresh_id() -> NonZeroU64 {
+    LAST_ID.with(|last| {
+        let id = match last.get() {
+            0 => RandomState::new().hash_one(0),
+            last => last.wrapping_add(1),
+        };
+        let id = NonZeroU64::new(id).unwrap_or(NonZeroU64::MIN);
+        last.set(id.get());
+        id
+    })
 }
 
 #[cfg(test)]
@@ -437,9 +477,11 @@ mod tests {
         let bytes = receipt.to_bytes();
         assert_eq!(Receipt::from_bytes(&bytes), Some(receipt));
         for length in 0..bytes.len() {
-            let whole = length == 12;
+            let whole = length == 16;
             assert_eq!(Receipt::from_bytes(&bytes[..length]).is_some(), whole);
         }
-        assert_eq!(Receipt::from_bytes(&[0; 28]), None, "a cost of zero");
+        assert_eq!(Receipt::from_bytes(&[0; 16]), None, "an id of zero");
+        let free = [&bytes[..16], &[0; 24]].concat();
+        assert_eq!(Receipt::from_bytes(&free), None, "a cost of zero");
     }
 }

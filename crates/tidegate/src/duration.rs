@@ -38,8 +38,14 @@ pub(crate) fn in_units(micros: u64) -> (u64, &'static str) {
     (micros / unit_us, unit)
 }
 
-/// A duration of whole microseconds as [`micros`] reads it.
-pub(crate) struct Text(pub(crate) Duration);
+/// Reads a duration: a whole number and a unit, such as `50ms`.
+pub fn duration(text: &str) -> Option<Duration> {
+    micros(text).map(Duration::from_micros)
+}
+
+/// Prints a duration of whole microseconds as [`duration`] reads it.
+#[derive(Debug, Clone, Copy)]
+pub struct Text(pub Duration);
 
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

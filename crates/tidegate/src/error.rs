@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::limit::Algorithm;
+use crate::algorithm::Algorithm;
 
 /// A number that no limit can have. Being limited is a
 /// [`Decision`](crate::Decision), never an error.

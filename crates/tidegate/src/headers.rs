@@ -13,7 +13,6 @@ use crate::policy::{LevelReport, PolicyDecision};
 
 /// Which header fields a policy's clients see.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub enum Dialect {
     /// `RateLimit-Policy` and `RateLimit`, lists with an item a level, as in
     /// draft-ietf-httpapi-ratelimit-headers-11.

@@ -19,13 +19,13 @@
 //! | a limit, written in the source or read from text | [`Limit`] |
 //! | the answer and its numbers | [`Decision`] |
 //! | named policies over attributes, with levels and overrides | [`PolicyLimiter`], [`Policy`] |
-//! | policies from a file | [`Config`] |
+//! | policies from a file | the crate `tidegate-config` |
 //! | the headers and the body of a response | [`PolicyDecision::headers`], [`Dialect`] |
 //! | several limits decided as one, by hand | [`MemoryStore`] |
 //! | to wait instead of being refused | [`Limiter::until_ready`] |
 //! | to test without waiting | [`ManualClock`] |
 //! | what exactly an algorithm promises | [`algorithm`] |
-//! | to know whether it kept its promise | [`checker`] |
+//! | to know whether it kept its promise | the module `audit`, with the feature of that name |
 //!
 //! # What to choose
 //!
@@ -44,9 +44,10 @@
 
 mod limiter;
 
-#[cfg(feature = "toml")]
-mod config;
 mod policy;
+
+pub mod draft;
+pub mod text;
 
 mod attributes;
 mod key;
@@ -58,7 +59,8 @@ mod limit;
 mod rate;
 
 pub mod algorithm;
-pub mod checker;
+#[cfg(feature = "audit")]
+pub mod audit;
 
 mod decision;
 mod headers;
@@ -68,8 +70,6 @@ mod clock;
 
 pub use attributes::Attributes;
 pub use clock::{Clock, ManualClock};
-#[cfg(feature = "toml")]
-pub use config::{Address, Config, ConfigError, ConfigErrors, Secret, Server, Store, StoreUrl};
 pub use cost::Cost;
 pub use decision::{Decision, LevelDecision, LevelOutcome, Receipt, Source};
 pub use error::{LimitError, ParseError};
@@ -85,13 +85,3 @@ pub use policy::{
     PolicyHandle, PolicyLevel, PolicyLimiter, ScriptAnswer, ScriptSource, Template, Which,
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
-
-/// The examples of the README are tests, too.
-#[cfg(all(doctest, feature = "toml"))]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
-/// And those of the manual.
-#[cfg(all(doctest, feature = "toml"))]
-#[doc = include_str!("../../../docs/policies.md")]
-struct Policies;

@@ -7,39 +7,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
+pub use crate::algorithm::{Algorithm, Kind};
+
+use crate::algorithm::{Block, FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
 use crate::duration::number;
 use crate::error::{LimitError, ParseError};
 use crate::rate::Rate;
-
-/// What counts the requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// A bucket that refills continuously ([`TokenBucket`]).
-    #[default]
-    TokenBucket,
-    /// A counter a window ([`FixedWindow`]).
-    FixedWindow,
-    /// Two counters, the older one fading out ([`SlidingWindow`]).
-    SlidingWindow,
-    /// Every admitted event of the last window ([`SlidingLog`]).
-    SlidingLog,
-    /// Nothing is counted: everything is refused.
-    Block,
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TokenBucket => "token_bucket",
-            Self::FixedWindow => "fixed_window",
-            Self::SlidingWindow => "sliding_window",
-            Self::SlidingLog => "sliding_log",
-            Self::Block => "block",
-        })
-    }
-}
 
 /// Where a fixed window begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -87,21 +60,6 @@ pub enum Align {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit(Kind);
-
-/// A limit, taken apart by its algorithm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// See [`TokenBucket`].
-    TokenBucket(TokenBucket),
-    /// See [`FixedWindow`].
-    FixedWindow(FixedWindow),
-    /// See [`SlidingWindow`].
-    SlidingWindow(SlidingWindow),
-    /// See [`SlidingLog`].
-    SlidingLog(SlidingLog),
-    /// Refuses everything.
-    Block,
-}
 
 /// The numbers of a limit before they are checked, as a config file has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,7 +124,7 @@ impl LimitSpec {
                 Ok(limit) => Kind::SlidingLog(limit),
                 Err(error) => return Err(error),
             },
-            Algorithm::Block => Kind::Block,
+            Algorithm::Block => Kind::Block(Block),
         }))
     }
 
@@ -232,7 +190,7 @@ impl Limit {
     /// Refuses everything, for a key that must not pass at all.
     #[must_use]
     pub const fn block() -> Self {
-        Self(Kind::Block)
+        Self(Kind::Block(Block))
     }
 
     /// The bucket's size: how many may pass at once after a pause.
@@ -353,18 +311,6 @@ impl Limit {
         spec.build().map_err(|error| ParseError::value(text, error))
     }
 
-    /// What counts the requests.
-    #[must_use]
-    pub const fn algorithm(&self) -> Algorithm {
-        match self.0 {
-            Kind::TokenBucket(_) => Algorithm::TokenBucket,
-            Kind::FixedWindow(_) => Algorithm::FixedWindow,
-            Kind::SlidingWindow(_) => Algorithm::SlidingWindow,
-            Kind::SlidingLog(_) => Algorithm::SlidingLog,
-            Kind::Block => Algorithm::Block,
-        }
-    }
-
     /// The limit taken apart, for those who evaluate it.
     #[must_use]
     pub const fn kind(&self) -> &Kind {
@@ -393,7 +339,7 @@ impl Limit {
                 algorithm: Algorithm::SlidingLog,
                 ..LimitSpec::new(limit.rate())
             },
-            Kind::Block => return None,
+            Kind::Block(Block) => return None,
         })
     }
 

@@ -108,9 +108,8 @@ impl Limiter {
     }
 
     /// Gives back what a check of this key charged, as far as it still counts:
-    /// never more than if the request had not been made. A receipt is for one
-    /// refund, and worth nothing after a reset, a change of the limit or a step back
-    /// of the clock.
+    /// never more than if the request had not been made. A receipt is refunded once;
+    /// [`MemoryStore::refund`] says when it is refused.
     ///
     /// ```
     /// use tidegate::{Limit, Limiter};
@@ -123,9 +122,9 @@ impl Limiter {
     /// }
     /// assert!(limiter.check("a").allowed());
     /// ```
-    pub fn refund(&self, key: impl AsRef<[u8]>, receipt: &Receipt) {
+    pub fn refund(&self, key: impl AsRef<[u8]>, receipt: &Receipt) -> bool {
         self.store
-            .refund(&[self.level.check(key.as_ref())], receipt);
+            .refund(&[self.level.check(key.as_ref())], receipt)
     }
 
     /// Forgets a key. Says whether there was one.
@@ -291,6 +290,7 @@ struct Waiting<'l> {
     deadline_us: u64,
 }
 
+#[expect(clippy::large_enum_variant, reason = "it lives for a moment")]
 enum Ask {
     Ready(Decision),
     Wait(Duration),

@@ -12,11 +12,10 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response};
-use tidegate::Address;
 use tidegate_server::api::door::{Asked, Handler, Http};
 use tidegate_server::api::outgoing::Outgoing;
-use tidegate_server::cli::Source;
 use tidegate_server::engine::Engine;
+use tidegate_server::section::Address;
 use tidegate_server::serve::{self, Listener, Room, Signals, Times};
 use tidegate_server::settings::Settings;
 
@@ -46,12 +45,8 @@ fn main() {
 }
 
 async fn run(port: u16) {
-    let source = Source {
-        config: None,
-        store: None,
-    };
-    let settings = Settings::new(&source, &[]).expect("no file is needed");
-    let engine = Engine::new(settings.load().expect("the default config"));
+    let loaded = Settings::default().load();
+    let engine = Engine::new(loaded.expect("the default config"));
     let engine = Arc::new(engine.expect("the default policy"));
     let address = Address::Tcp(format!("127.0.0.1:{port}"));
     let room = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);

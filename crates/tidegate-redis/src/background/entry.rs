@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use tidegate::algorithm::Outcome;
+use tidegate::algorithm::{Outcome, State};
 use tidegate::{Cost, Limit};
 
 use super::unsent::{Parcel, Unsent};
-use crate::count::Count;
+use crate::count;
 
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -22,7 +22,7 @@ pub(super) struct Entry {
     heard: bool,
     /// What decides: all that the store had when it was last heard of, and all that was
     /// admitted here since.
-    pub(super) local: Count,
+    pub(super) local: State,
     /// When what the store had is gone.
     fresh_at_us: u64,
     pending: Unsent,
@@ -49,7 +49,7 @@ impl Entry {
         now: Duration,
     ) -> Self {
         let now_us = on_clock(now, offset_us);
-        let local = Count::new(&limit, now_us);
+        let local = limit.new_state(now_us);
         Self {
             key: key.into(),
             limit,
@@ -78,13 +78,13 @@ impl Entry {
         self.read_us = now_us;
         if self.limit != *limit {
             let old = std::mem::replace(&mut self.limit, *limit);
-            self.each_count(|count| count.adopt(&old, limit, now_us));
+            self.each_count(|count| limit.adopt(&old, count, now_us));
         }
         let limit = self.limit;
-        self.each_count(|count| count.at(&limit, now_us));
+        self.each_count(|count| limit.at(count, now_us));
     }
 
-    fn each_count(&mut self, change: impl Fn(Count) -> Count) {
+    fn each_count(&mut self, change: impl Fn(State) -> State) {
         self.local = change(self.local);
         self.pending.own = change(self.pending.own);
         if let Some(unsent) = &mut self.in_flight {
@@ -93,12 +93,12 @@ impl Entry {
     }
 
     pub(super) fn charge(&mut self, cost: Cost) {
-        if let Count::FixedWindow(state) = self.local
+        if let State::FixedWindow(state) = self.local
             && state.count == 0
         {
             self.opened_after = Some(self.last_parcel);
         }
-        self.local.charge(&self.limit, cost);
+        self.local = self.limit.charge(self.local, cost);
         self.pending.charge(&self.limit, cost, &self.local);
         if let Some(unsent) = &mut self.in_flight {
             unsent.charge_own(&self.limit, cost, &self.local);
@@ -106,7 +106,7 @@ impl Entry {
     }
 
     pub(super) fn outcome(&self, cost: Cost, admitted: bool) -> Outcome {
-        let mut outcome = self.local.outcome(&self.limit, cost, admitted);
+        let mut outcome = self.limit.outcome(&self.local, cost, admitted);
         if outcome.retry_after_us == Some(0) && !admitted {
             // Of a log, it is not known when the next event goes.
             outcome.retry_after_us = Some(outcome.reset_after_us.max(1));
@@ -120,10 +120,10 @@ impl Entry {
         if !is_here || self.pending.cost < cost.get().into() {
             return false;
         }
-        self.local.give_back(&self.limit, cost, charged_at_us);
+        self.local = count::give_back(&self.limit, self.local, cost, charged_at_us);
         self.pending.give_back(&self.limit, cost, charged_at_us);
         if let Some(unsent) = &mut self.in_flight {
-            unsent.own.give_back(&self.limit, cost, charged_at_us);
+            unsent.own = count::give_back(&self.limit, unsent.own, cost, charged_at_us);
         }
         true
     }
@@ -168,7 +168,7 @@ impl Entry {
         parcel: &Parcel,
         sent: Duration,
         now: Duration,
-        (then_us, count): (u64, Count),
+        (then_us, count): (u64, State),
     ) -> bool {
         self.in_flight = None;
         // What was opened before it left, the store has by now.
@@ -180,16 +180,16 @@ impl Entry {
             // Its clock was thought to be another one, or has stepped.
             self.read_us = 0;
             let shift = self.offset_us.saturating_sub(before);
-            self.pending.own = self.pending.own.shifted(shift);
+            self.pending.own = count::shifted(self.pending.own, shift);
         }
         self.heard = true;
         let now_us = self.now_us(now);
-        self.pending.own = self.pending.own.at(&self.limit, now_us);
+        self.pending.own = self.limit.at(self.pending.own, now_us);
         let count = match parcel.limit == self.limit {
             true => count,
-            false => count.adopt(&parcel.limit, &self.limit, now_us),
+            false => self.limit.adopt(&parcel.limit, count, now_us),
         };
-        self.fresh_at_us = then_us.saturating_add(count.reset_after_us(&self.limit));
+        self.fresh_at_us = then_us.saturating_add(count::reset_after_us(&self.limit, &count));
         let rest = Parcel {
             limit: self.limit,
             unsent: self.pending,
@@ -229,7 +229,7 @@ impl Entry {
         let limit = self.limit;
         self.tick(&limit, now);
         let is_told = self.in_flight.is_none() && self.pending.is_none();
-        is_told && !self.queued && self.local.reset_after_us(&limit) == 0
+        is_told && !self.queued && count::reset_after_us(&limit, &self.local) == 0
     }
 
     /// Whether the store has been told everything.

@@ -16,13 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
+use tidegate::algorithm::State;
 use tidegate::{Cost, Decision, Keys, Policy, Receipt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::call::Numbers;
-use crate::count::Count;
+use crate::count;
 use crate::error::{ErrorKind, StoreError};
 use crate::local;
 use crate::script::Task;
@@ -271,7 +272,7 @@ impl RedisStore {
         key: &str,
         limit: tidegate::Limit,
         arguments: Vec<Vec<u8>>,
-    ) -> Result<(u64, Count), StoreError> {
+    ) -> Result<(u64, State), StoreError> {
         let script = self.known_script(Task::Flush, &limit);
         let keys = vec![key.to_owned()];
         let reply = self.told(script, keys, arguments, PATIENCE).await?;
@@ -282,11 +283,11 @@ impl RedisStore {
 }
 
 /// What the script that is told says: the time there, and what it has come to.
-pub(crate) fn heard(limit: &tidegate::Limit, reply: &[i64]) -> Option<(u64, Count)> {
+pub(crate) fn heard(limit: &tidegate::Limit, reply: &[i64]) -> Option<(u64, State)> {
     let mut numbers = Numbers::new(reply);
     let now_us = numbers.next().ok()?;
     numbers.next().ok()?;
-    let (count, _) = Count::read(limit, now_us, &mut numbers).ok()?;
+    let (count, _) = count::read(limit, now_us, &mut numbers).ok()?;
     numbers.end().ok()?;
     Some((now_us, count))
 }

@@ -7,11 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tidegate::algorithm::State;
 use tidegate::{Cost, Decision, Keys, LevelOutcome, Limit, Receipt, Source};
 
 use super::entry::{Entry, offset, on_clock};
 use super::unsent::Parcel;
-use crate::count::Count;
 use crate::prints::{Print, Prints, part};
 
 /// The keys that are decided here at once. Others are asked for, as in the mode `exact`:
@@ -110,7 +110,7 @@ impl Table {
             }
             let entry = shard.keys.get_mut(print)?;
             entry.tick(limit, now);
-            admits.push(entry.local.admits(limit, cost));
+            admits.push(limit.admits(&entry.local, cost));
         }
         let denied_by = admits.iter().position(|admits| !admits);
         let (mut decided_at_us, mut is_more) = (None, false);
@@ -118,7 +118,7 @@ impl Table {
         for ((print, limit), admits) in levels.iter().zip(&admits) {
             let entry = shard.keys.get_mut(print);
             let Some(entry) = entry.filter(|_| **limit != Limit::block()) else {
-                let outcome = Count::Block.outcome(limit, cost, false);
+                let outcome = limit.outcome(&limit.new_state(0), cost, false);
                 let mark = 0;
                 outcomes.push(LevelOutcome {
                     outcome,
@@ -145,9 +145,9 @@ impl Table {
         drop(shard);
         let own_us = || on_clock(now, self.offset_us.load(Relaxed));
         let now_us = decided_at_us.unwrap_or_else(own_us);
-        let charged = denied_by.is_none();
+        let receipt = denied_by.is_none().then(Receipt::fresh_id);
         let source = Source::Background;
-        let decision = Decision::from_store(outcomes, now_us, denied_by, source, charged);
+        let decision = Decision::from_store(outcomes, now_us, denied_by, source, receipt);
         Some((decision, is_more))
     }
 
@@ -157,7 +157,7 @@ impl Table {
             let print = self.prints.of(&key);
             if let Some(entry) = self.shard(print).keys.get_mut(&print) {
                 entry.tick(key.limit(), now);
-                entry.local.charge(key.limit(), cost);
+                entry.local = key.limit().charge(entry.local, cost);
             }
         }
     }
@@ -235,7 +235,7 @@ impl Table {
         outgoing: &Outgoing,
         sent: Duration,
         now: Duration,
-        heard: (u64, Count),
+        heard: (u64, State),
     ) {
         self.landed(outgoing, |entry| {
             let again = entry.arrived(&outgoing.parcel, sent, now, heard);
@@ -268,7 +268,7 @@ impl Table {
         let (decision, _) = self.decide(keys, cost, now)?;
         let mut shard = self.shard(print);
         let entry = shard.keys.get_mut(&print)?;
-        let new = Count::new(&entry.limit, entry.now_us(now));
+        let new = entry.limit.new_state(entry.now_us(now));
         entry.local = before.unwrap_or(new);
         Some(decision)
     }
@@ -398,7 +398,7 @@ mod tests {
         }
         let new = table.send(1, SECOND);
         table.failed(&old[0]);
-        let count = Count::new(&old[0].parcel.limit, START_US);
+        let count = old[0].parcel.limit.new_state(START_US);
         table.arrived(&old[0], Duration::ZERO, SECOND, (START_US, count));
         assert_eq!(decide(&table, &policy, "a", SECOND), Some(false));
         table.failed(&new[0]);

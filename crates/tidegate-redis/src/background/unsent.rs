@@ -15,11 +15,11 @@
 
 use std::time::Duration;
 
-use tidegate::algorithm::{Span, TokenBucket};
+use tidegate::algorithm::{Counter, SlidingLogState, Span, State, TokenBucket};
 use tidegate::{Align, Cost, Kind, Limit};
 
 use crate::call::pack;
-use crate::count::{Count, LogCount};
+use crate::count;
 
 /// How long the store keeps a bucket that is full. A node that has not been able to tell
 /// the store anything for longer than this may be credited with too long a time in which
@@ -37,7 +37,7 @@ const MAX_DEBT_US: u64 = 3_155_760_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unsent {
     /// They alone, as if nobody else had charged anything.
-    pub(crate) own: Count,
+    pub(crate) own: State,
     /// All of them; what counts of them gets less with time.
     pub(crate) cost: u64,
 }
@@ -57,43 +57,43 @@ pub(crate) struct Parcel {
 
 impl Unsent {
     /// Nothing, at the place in time of this count.
-    pub(crate) fn none(at: &Count) -> Self {
+    pub(crate) fn none(at: &State) -> Self {
         Self {
-            own: at.emptied(),
+            own: emptied(at),
             cost: 0,
         }
     }
 
     pub(crate) fn is_none(&self) -> bool {
         match self.own {
-            Count::FixedWindow(state) => state.count == 0,
-            Count::SlidingWindow(state) => state.cur == 0 && state.prev == 0,
-            Count::SlidingLog(log) => log.used == 0,
-            Count::TokenBucket(_) => self.cost == 0,
-            Count::Block => true,
+            State::FixedWindow(state) => state.count == 0,
+            State::SlidingWindow(state) => state.cur == 0 && state.prev == 0,
+            State::SlidingLog(log) => log.used == 0,
+            State::TokenBucket(_) => self.cost == 0,
+            State::Block(_) => true,
         }
     }
 
     /// Another charge, to a count that has it already.
-    pub(crate) fn charge(&mut self, limit: &Limit, cost: Cost, to: &Count) {
+    pub(crate) fn charge(&mut self, limit: &Limit, cost: Cost, to: &State) {
         self.charge_own(limit, cost, to);
         self.cost = self.cost.saturating_add(cost.get().into());
     }
 
     /// The same of one that is counted in another place: it goes where that count is.
-    pub(crate) fn charge_own(&mut self, limit: &Limit, cost: Cost, to: &Count) {
+    pub(crate) fn charge_own(&mut self, limit: &Limit, cost: Cost, to: &State) {
         if self.is_none() {
             *self = Self::none(to);
         }
-        self.own.charge(limit, cost);
-        if let (Count::FixedWindow(own), Count::FixedWindow(to)) = (&mut self.own, to) {
+        self.own = limit.charge(self.own, cost);
+        if let (State::FixedWindow(own), State::FixedWindow(to)) = (&mut self.own, to) {
             own.left_us = to.left_us;
         }
     }
 
     /// A charge is given back before anybody was told of it.
     pub(crate) fn give_back(&mut self, limit: &Limit, cost: Cost, charged_at_us: u64) {
-        self.own.give_back(limit, cost, charged_at_us);
+        self.own = count::give_back(limit, self.own, cost, charged_at_us);
         self.cost = self.cost.saturating_sub(cost.get().into());
     }
 }
@@ -103,7 +103,7 @@ impl Parcel {
     pub(crate) fn arguments(&self) -> Vec<Vec<u8>> {
         let limit = pack(&self.limit, Cost::ONE).unwrap_or_default();
         let numbers = match (self.unsent.own, self.limit.kind()) {
-            (Count::TokenBucket(own), Kind::TokenBucket(bucket)) => {
+            (State::TokenBucket(own), Kind::TokenBucket(bucket)) => {
                 let price = span(bucket, parts_of(bucket, self.unsent.cost));
                 let kept = u64::try_from(KEPT.as_micros()).unwrap_or(0);
                 vec![
@@ -116,32 +116,32 @@ impl Parcel {
                     kept,
                 ]
             }
-            (Count::FixedWindow(own), _) => {
+            (State::FixedWindow(own), _) => {
                 vec![own.count.into(), own.left_us, self.is_opened_here.into()]
             }
-            (Count::SlidingWindow(own), _) => {
+            (State::SlidingWindow(own), _) => {
                 let cost = u64::from(own.cur) + u64::from(own.prev);
                 vec![cost, own.prev.into(), self.elapsed_us(own.elapsed_us)]
             }
-            (Count::SlidingLog(own), _) => vec![own.used.into()],
-            _ => vec![0],
+            (State::SlidingLog(own), _) => vec![own.used.into()],
+            (State::TokenBucket(_) | State::Block(_), _) => vec![0],
         };
         let numbers = numbers.into_iter().map(|it| it.to_string().into_bytes());
         std::iter::once(limit).chain(numbers).collect()
     }
 
     /// What a key comes to when it gets there, from what the store had of it.
-    pub(crate) fn arrive(&self, before: Option<Count>, now_us: u64) -> Count {
+    pub(crate) fn arrive(&self, before: Option<State>, now_us: u64) -> State {
         let limit = &self.limit;
-        let new = || Count::new(limit, now_us);
-        let mut count = before.map_or_else(new, |count| count.at(limit, now_us));
+        let new = || limit.new_state(now_us);
+        let mut count = before.map_or_else(new, |state| limit.at(state, now_us));
         if self.unsent.is_none() {
             return count;
         }
         match (&mut count, self.unsent.own, limit.kind()) {
-            (Count::TokenBucket(state), Count::TokenBucket(own), Kind::TokenBucket(bucket)) => {
+            (State::TokenBucket(state), State::TokenBucket(own), Kind::TokenBucket(bucket)) => {
                 let idle_us = match before {
-                    Some(Count::TokenBucket(before)) => {
+                    Some(State::TokenBucket(before)) => {
                         let full_at = before.last_us + before.debt.us;
                         now_us.saturating_sub(full_at + u64::from(before.debt.parts > 0))
                     }
@@ -154,7 +154,7 @@ impl Parcel {
                 }
                 state.debt = span(bucket, debt.max(parts(bucket, own.debt)));
             }
-            (Count::FixedWindow(state), Count::FixedWindow(own), Kind::FixedWindow(window)) => {
+            (State::FixedWindow(state), State::FixedWindow(own), Kind::FixedWindow(window)) => {
                 let is_new = state.count == 0;
                 match window.align() {
                     // Of two windows, the later end.
@@ -169,7 +169,7 @@ impl Parcel {
                 }
                 state.count = state.count.saturating_add(own.count);
             }
-            (Count::SlidingWindow(state), Count::SlidingWindow(own), Kind::SlidingWindow(it)) => {
+            (State::SlidingWindow(state), State::SlidingWindow(own), Kind::SlidingWindow(it)) => {
                 let (mut last, mut this) = (own.prev, own.cur);
                 let behind = self.elapsed_us(own.elapsed_us);
                 let behind = behind.saturating_sub(state.elapsed_us);
@@ -179,10 +179,10 @@ impl Parcel {
                 state.prev = state.prev.saturating_add(last).min(MAX_SLIDING);
                 state.cur = state.cur.saturating_add(this).min(MAX_SLIDING);
             }
-            (Count::SlidingLog(log), Count::SlidingLog(own), Kind::SlidingLog(limit)) => {
+            (State::SlidingLog(log), State::SlidingLog(own), Kind::SlidingLog(limit)) => {
                 let added = own.used.min(MAX_LOG.saturating_sub(log.used));
-                if added > 0 {
-                    log.add(limit, added);
+                if let Ok(added) = Cost::new(added.into()) {
+                    *log = limit.charge(*log, added);
                 }
             }
             _ => {}
@@ -225,24 +225,22 @@ fn span(bucket: &TokenBucket, parts: u128) -> Span {
     }
 }
 
-impl Count {
-    /// Nothing counted, at the same place in time.
-    fn emptied(&self) -> Self {
-        match *self {
-            Self::TokenBucket(mut state) => {
-                state.debt = Span::default();
-                Self::TokenBucket(state)
-            }
-            Self::FixedWindow(mut state) => {
-                state.count = 0;
-                Self::FixedWindow(state)
-            }
-            Self::SlidingWindow(mut state) => {
-                (state.prev, state.cur) = (0, 0);
-                Self::SlidingWindow(state)
-            }
-            Self::SlidingLog(log) => Self::SlidingLog(LogCount { used: 0, ..log }),
-            Self::Block => Self::Block,
+/// The state with nothing counted, at the same place in time.
+fn emptied(state: &State) -> State {
+    match *state {
+        State::TokenBucket(mut state) => {
+            state.debt = Span::default();
+            State::TokenBucket(state)
         }
+        State::FixedWindow(mut state) => {
+            state.count = 0;
+            State::FixedWindow(state)
+        }
+        State::SlidingWindow(mut state) => {
+            (state.prev, state.cur) = (0, 0);
+            State::SlidingWindow(state)
+        }
+        State::SlidingLog(log) => State::SlidingLog(SlidingLogState { used: 0, ..log }),
+        State::Block(last_us) => State::Block(last_us),
     }
 }

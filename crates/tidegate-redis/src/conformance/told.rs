@@ -2,24 +2,25 @@
 //! come to the same.
 
 use redis::FromRedisValue;
+use tidegate::algorithm::{SlidingLogState, State};
 use tidegate::{Cost, Kind, Limit};
 
 use super::pair::{Pair, START_US};
 use super::random::{LIMITS, Random, more};
 use crate::background::{Parcel, Unsent, heard};
-use crate::count::{Count, LogCount};
+
 use crate::script::Task;
 use crate::server::Server;
 
 /// What the store must have of a key by now.
 struct Expected {
-    count: Option<Count>,
+    count: Option<State>,
     /// Of a log, each event: when, and what it cost.
     events: Vec<(u64, u32)>,
 }
 
 impl Expected {
-    fn tell(&mut self, parcel: &Parcel, now_us: u64) -> Count {
+    fn tell(&mut self, parcel: &Parcel, now_us: u64) -> State {
         let mut events = self.events.clone();
         let before = match parcel.limit.kind() {
             Kind::SlidingLog(log) => {
@@ -37,12 +38,12 @@ impl Expected {
         // A look writes nothing, unless the clock has stepped back; nor does what is over.
         let is_back = self.count.is_some_and(|it| it.last_us() > now_us);
         let limit = &parcel.limit;
-        let as_before = before.map_or_else(|| Count::new(limit, now_us), |it| it.at(limit, now_us));
+        let as_before = before.map_or_else(|| limit.new_state(now_us), |it| limit.at(it, now_us));
         if count != as_before
             || is_back
-            || matches!(count, Count::TokenBucket(_)) && parcel.unsent.cost > 0
+            || matches!(count, State::TokenBucket(_)) && parcel.unsent.cost > 0
         {
-            if let (Some(Count::SlidingLog(before)), Count::SlidingLog(after)) = (before, count)
+            if let (Some(State::SlidingLog(before)), State::SlidingLog(after)) = (before, count)
                 && after.used > before.used
             {
                 events.push((now_us, after.used - before.used));
@@ -55,9 +56,9 @@ impl Expected {
 }
 
 /// What a log of these events comes to.
-fn total(events: &[(u64, u32)], now_us: u64, window_us: u64) -> Count {
+fn total(events: &[(u64, u32)], now_us: u64, window_us: u64) -> State {
     let newest = events.last().map_or(now_us, |(at, _)| at + window_us);
-    Count::SlidingLog(LogCount {
+    State::SlidingLog(SlidingLogState {
         used: events.iter().map(|(_, cost)| cost).sum(),
         reset_after_us: newest - now_us,
         retry_after_us: 0,
@@ -65,31 +66,17 @@ fn total(events: &[(u64, u32)], now_us: u64, window_us: u64) -> Count {
     })
 }
 
-impl Count {
-    /// The instant it is of.
-    fn last_us(&self) -> u64 {
-        match self {
-            Self::TokenBucket(state) => state.last_us,
-            Self::FixedWindow(state) => state.last_us,
-            Self::SlidingWindow(state) => state.last_us,
-            Self::SlidingLog(log) => log.last_us,
-            Self::Block => 0,
-        }
-    }
-}
-
 /// Some charges of a node, and how long before now the first of them was.
 fn some_charges(random: &mut Random, limit: &Limit, now_us: u64) -> Unsent {
     let then_us = now_us - random.wait_us().min(START_US / 2);
-    let mut unsent = Unsent::none(&Count::new(limit, then_us));
+    let mut unsent = Unsent::none(&limit.new_state(then_us));
     for _ in 0..random.below(4) {
         let cost = u32::try_from(1 + random.below(20)).expect("a small one");
         let at_us = then_us + random.below(now_us - then_us + 1);
-        let mut to = Count::new(limit, at_us);
-        to.charge(limit, Cost::ONE);
+        let to = limit.charge(limit.new_state(at_us), Cost::ONE);
         unsent.charge(limit, Cost::of(cost), &to);
     }
-    unsent.own = unsent.own.at(limit, now_us);
+    unsent.own = limit.at(unsent.own, now_us);
     unsent
 }
 
@@ -125,7 +112,7 @@ fn run(server: &Server, seed: u64) {
         let mut wanted = expected.tell(&parcel, now_us);
         // When there is room in a log again is not known from its total.
         for count in [&mut got, &mut wanted] {
-            if let Count::SlidingLog(log) = count {
+            if let State::SlidingLog(log) = count {
                 log.retry_after_us = 0;
             }
         }

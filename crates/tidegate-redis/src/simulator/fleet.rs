@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
-use tidegate::checker::{Background, Checker, Record, Verdict};
+use tidegate::algorithm::State;
+use tidegate::audit::{Audit, Background, Record, Verdict};
 use tidegate::{Cost, Decision, Limit, Mode, Policy};
 
 use super::Random;
@@ -14,7 +15,6 @@ use super::network::Network;
 use super::tests::is_aligned;
 use super::told::Told;
 use crate::background::{Outgoing, Table};
-use crate::count::Count;
 
 /// How long a node waits for the store to have heard.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -84,7 +84,7 @@ enum Event {
     Reply {
         number: u64,
         node: usize,
-        heard: (u64, Count),
+        heard: (u64, State),
     },
     Patience {
         number: u64,
@@ -115,7 +115,7 @@ struct World {
     /// Those that have crashed: what they had not told, nobody knows.
     gone: Vec<Node>,
     store: Told,
-    checker: Checker,
+    audit: Audit,
     told: u64,
     round_trip: Duration,
     outage: Duration,
@@ -130,7 +130,7 @@ pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
     let policy = policy.mode(Mode::Background).build().expect("a policy");
     let mut world = World {
         store: Told::new(setting.limit),
-        checker: Checker::new(setting.limit),
+        audit: Audit::new(setting.limit),
         now: Duration::from_secs(1),
         queue: BinaryHeap::new(),
         sequence: 0,
@@ -326,7 +326,7 @@ impl World {
             // of the store's yet.
             record.at_us = self.now_us();
         }
-        self.checker.push(&record);
+        self.audit.push(&record);
         if decision.allowed() {
             let at_us = record.at_us;
             let from_us = self.admitted_from_us.unwrap_or(at_us).min(at_us);
@@ -374,11 +374,11 @@ impl World {
         let nodes = self.nodes.iter().chain(&self.gone);
         let offered = nodes.map(|node| most_offered(node, stale));
         let background = Background::new(sync, self.round_trip, offered).outage(self.outage);
-        let checker = self.checker.background(background);
-        let mut checker = checker.allow_losses(self.store.losses).partial(true);
+        let audit = self.audit.background(background);
+        let mut audit = audit.allow_losses(self.store.losses).partial(true);
         let from_us = self.admitted_from_us.unwrap_or(self.admitted_to_us);
         Outcome {
-            verdict: checker.verdict(),
+            verdict: audit.verdict(),
             told: self.told,
             span: Duration::from_micros(self.admitted_to_us - from_us),
         }

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
+use tidegate::algorithm::{SlidingLogState, State};
 use tidegate::{Kind, Limit};
 
 use crate::background::{KEPT, Parcel};
-use crate::count::{Count, LogCount};
 
 pub(super) struct Told {
     limit: Limit,
@@ -20,7 +20,7 @@ pub(super) struct Told {
 
 #[derive(Clone)]
 struct Key {
-    count: Count,
+    count: State,
     /// Of a log: when, and what it cost.
     events: Vec<(u64, u32)>,
 }
@@ -35,7 +35,7 @@ impl Told {
         }
     }
 
-    pub(super) fn tell(&mut self, now_us: u64, key: &str, parcel: &Parcel) -> (u64, Count) {
+    pub(super) fn tell(&mut self, now_us: u64, key: &str, parcel: &Parcel) -> (u64, State) {
         let now_us = now_us.saturating_add_signed(self.offset_us);
         let stored = self.keys.get(key).cloned();
         let before = stored.and_then(|key| key.at(&self.limit, now_us));
@@ -44,8 +44,8 @@ impl Told {
             None => (None, Vec::new()),
         };
         let after = parcel.arrive(count, now_us);
-        let used = |count: Count| match count {
-            Count::SlidingLog(log) => log.used,
+        let used = |count: State| match count {
+            State::SlidingLog(log) => log.used,
             _ => 0,
         };
         let added = used(after) - count.map_or(0, used);
@@ -77,18 +77,18 @@ impl Key {
     /// What is stored of it by now: nothing, once it has expired.
     fn at(mut self, limit: &Limit, now_us: u64) -> Option<Self> {
         match (limit.kind(), self.count) {
-            (Kind::TokenBucket(_), Count::TokenBucket(state)) => {
+            (Kind::TokenBucket(_), State::TokenBucket(state)) => {
                 let kept_us = u64::try_from(KEPT.as_micros()).unwrap_or(0);
                 let is_kept = state.last_us + state.debt.us + kept_us >= now_us;
                 is_kept.then_some(self)
             }
-            (Kind::SlidingLog(window), Count::SlidingLog(log)) => {
+            (Kind::SlidingLog(window), State::SlidingLog(log)) => {
                 let window_us = window.rate().window_us();
                 let back = log.last_us.saturating_sub(now_us);
                 self.events.iter_mut().for_each(|(at, _)| *at -= back);
                 self.events.retain(|(at, _)| at + window_us > now_us);
                 let newest = self.events.last()?.0;
-                self.count = Count::SlidingLog(LogCount {
+                self.count = State::SlidingLog(SlidingLogState {
                     used: self.events.iter().map(|(_, cost)| cost).sum(),
                     reset_after_us: newest + window_us - now_us,
                     retry_after_us: 0,

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use tidegate::checker::{Checker, Record, Verdict};
+use tidegate::audit::{Audit, Record, Verdict};
 use tidegate::{Cost, Decision, Limit, Policy, Receipt};
 
 use super::Random;
@@ -103,7 +103,7 @@ struct World {
     sequence: u64,
     nodes: Vec<Node>,
     store: Store,
-    checker: Checker,
+    audit: Audit,
     outcome: Outcome,
     first_us: Option<u64>,
     last_us: u64,
@@ -124,7 +124,7 @@ pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
     let nodes = nodes.collect();
     let mut world = World {
         store: Store::new(policy.clone()),
-        checker: Checker::new(setting.limit),
+        audit: Audit::new(setting.limit),
         outcome: Outcome {
             verdict: Verdict::default(),
             remembered: 0,
@@ -225,7 +225,7 @@ impl World {
             } => {
                 self.store.refund(self.now, &key, &receipt);
                 // It may have been worth nothing; then more was admitted than is said.
-                self.checker.refund(&key, charged_us, cost);
+                self.audit.refund(&key, charged_us, cost);
                 self.send(&Event::Refunded { node, key });
             }
             Event::Refunded { node, key } => self.nodes[node].gave_back(&self.policy, &key),
@@ -268,7 +268,7 @@ impl World {
     fn decided(&mut self, node: usize, key: &str, cost: Cost, decision: &Decision, at_us: u64) {
         let mut record = Record::of(key, cost, decision);
         record.at_us = at_us;
-        self.checker.push(&record);
+        self.audit.push(&record);
         if !decision.allowed() {
             return;
         }
@@ -322,10 +322,10 @@ impl World {
     }
 
     fn finish(mut self) -> Outcome {
-        let checker = std::mem::replace(&mut self.checker, Checker::new(self.setting.limit));
+        let audit = std::mem::replace(&mut self.audit, Audit::new(self.setting.limit));
         // What was charged and never heard of is not in the record.
-        let mut checker = checker.allow_losses(self.store.losses).partial(true);
-        self.outcome.verdict = checker.verdict();
+        let mut audit = audit.allow_losses(self.store.losses).partial(true);
+        self.outcome.verdict = audit.verdict();
         let first_us = self.first_us.unwrap_or(self.last_us);
         self.outcome.span = Duration::from_micros(self.last_us - first_us);
         self.outcome

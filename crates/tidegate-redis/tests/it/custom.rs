@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidegate::{
-    CheckError, Config, Cost, CustomScript, Dialect, OnError, Policy, PolicyBuilder,
-    PolicyDecision, Source,
+    CheckError, Cost, CustomScript, Dialect, OnError, Policy, PolicyBuilder, PolicyDecision, Source,
 };
+use tidegate_config::Config;
 use tidegate_redis::{
     ErrorKind, RedisOptions, RedisStore, SetupError, SharedLimiter, Store, TryCheckError,
 };

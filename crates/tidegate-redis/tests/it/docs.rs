@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate::{Config, Cost, Limit, Policy, PolicyBuilder};
+use tidegate::{Cost, Limit, Policy, PolicyBuilder};
+use tidegate_config::Config;
 use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter};
 
 use crate::server::Server;

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tidegate::{Config, Cost, Limit};
+use tidegate::{Cost, Limit};
+use tidegate_config::Config;
 use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, Store};
 
 use crate::server::Server;

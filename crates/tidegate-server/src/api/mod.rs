@@ -25,7 +25,8 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body, Incoming};
 use percent_encoding::percent_decode_str;
-use tidegate::{Config, Policy};
+use tidegate::Policy;
+use tidegate_config::Config;
 use tracing::Instrument;
 
 use crate::engine::{Access, Current, Decided, Engine};

@@ -6,7 +6,8 @@ use anyhow::{Context, bail};
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use tidegate::{StoreUrl, Which};
+use tidegate::Which;
+use tidegate_config::StoreUrl;
 use tidegate_redis::TryCheckError;
 
 use super::say;
@@ -15,7 +16,7 @@ use crate::api::query::RESERVED;
 use crate::cli::{Check, Question, Reset};
 use crate::client::Client;
 use crate::engine::Engine;
-use crate::settings::Settings;
+use crate::settings::{Listen, Settings};
 
 pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
     each_once(&check.question)?;
@@ -128,7 +129,7 @@ fn each_once(question: &Question) -> anyhow::Result<()> {
 
 /// An engine over the config's stores, if they can be reached from another process.
 fn engine(question: &Question) -> anyhow::Result<Engine> {
-    let mut loaded = Settings::new(&question.source, &[])?.load()?;
+    let mut loaded = Settings::new(&question.source, Listen::default())?.load()?;
     let config = &loaded.config;
     let policy = config.policies.iter();
     let mut policy = policy.filter(|policy| policy.name() == question.policy);
@@ -147,7 +148,7 @@ fn engine(question: &Question) -> anyhow::Result<Engine> {
         );
     }
     // A command listens nowhere, and needs no secrets and certificates for that.
-    loaded.config.server = Default::default();
+    loaded.server = Default::default();
     Engine::new(loaded).context("the config cannot be used")
 }
 

@@ -1,22 +1,29 @@
-//! `tidegate config check FILE`.
+//! `tidegate config check FILE` and `tidegate config print [FILE]`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use crate::cli::{Config, Source};
+use crate::cli::{Config, Print, Source};
 use crate::engine::Engine;
-use crate::settings::Settings;
+use crate::settings::{Listen, Settings};
 
 use super::{FAILED, say};
 
-#[expect(clippy::print_stderr, reason = "errors are lines of their own")]
 pub(super) fn run(command: &Config) -> ExitCode {
-    let Config::Check { file } = command;
+    match command {
+        Config::Check { file } => check(file),
+        Config::Print(arguments) => print(arguments),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "errors are lines of their own")]
+fn check(file: &Path) -> ExitCode {
     let source = Source {
-        config: Some(file.clone()),
+        config: Some(file.to_owned()),
         store: None,
     };
     // All of it, as a start would: scripts and certificates are read, too.
-    let loaded = Settings::new(&source, &[]).and_then(|settings| settings.load());
+    let loaded = Settings::new(&source, Listen::default()).and_then(|settings| settings.load());
     match loaded {
         Ok(loaded) => {
             let count = loaded.config.policies.len();
@@ -34,6 +41,26 @@ pub(super) fn run(command: &Config) -> ExitCode {
                     ExitCode::from(FAILED)
                 }
             }
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// Prints what would be in force. Secrets need not be there for that.
+#[expect(clippy::print_stderr, reason = "errors are lines of their own")]
+fn print(arguments: &Print) -> ExitCode {
+    let source = Source {
+        config: arguments.file.clone(),
+        store: arguments.store.clone(),
+    };
+    let loaded = Settings::new(&source, arguments.listen()).and_then(|settings| settings.load());
+    match loaded {
+        Ok(loaded) => {
+            say(&format!("{:#}{:#}", loaded.server, loaded.config));
+            ExitCode::SUCCESS
         }
         Err(error) => {
             eprintln!("{error}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tidegate::{Address, Config};
+use tidegate_config::Config;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -15,6 +15,7 @@ use crate::api::{self, Api, Scope};
 use crate::cli::Serve;
 use crate::engine::Engine;
 use crate::record::Recorder;
+use crate::section::Address;
 use crate::serve::{Listener, Room, Signals, Times, Tls};
 use crate::settings::Settings;
 use crate::{log, reload, serve};
@@ -29,13 +30,14 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     log::start(arguments.log, arguments.log_format);
     // Before anybody could know that it runs.
     let (signals, hangup) = (Signals::new()?, signal(SignalKind::hangup())?);
-    let settings = Settings::new(&arguments.source, &arguments.http)?;
+    let settings = Settings::new(&arguments.source, arguments.listen())?;
     let loaded = settings.load()?;
-    let (config, seen) = (loaded.config.clone(), loaded.seen.clone());
+    let (config, server) = (loaded.config.clone(), loaded.server.clone());
+    let seen = loaded.seen.clone();
     let engine = Engine::new(loaded)?.recording(recorder(arguments)?);
     let engine = Arc::new(engine);
     engine.verify().await?;
-    let listeners = listen(&engine, &config.server.http, &arguments.admin).await?;
+    let listeners = listen(&engine, &server.http, &server.admin).await?;
     if let Some(first) = listeners.first() {
         tracing::info!("try: {}", example(&config, &first.url()));
     }

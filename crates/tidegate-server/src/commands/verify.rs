@@ -7,13 +7,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use tidegate::checker::{Background, Checker, Record};
-use tidegate::{Algorithm, Align, Config, Cost, Limit, Source};
+use tidegate::audit::{Audit, Background, Record};
+use tidegate::{Algorithm, Align, Cost, Limit, Source};
+use tidegate_config::Config;
 
 use super::offered::Offered;
 use super::say;
 use crate::cli::Verify;
 use crate::record::{Entry, Line, parse};
+use crate::settings;
 
 /// The longest line, in bytes: one that never ends must not fill the memory.
 const MAX_LINE: u64 = 1 << 20;
@@ -39,7 +41,7 @@ struct Group {
     limit: Limit,
     /// The limit as it stands in the lines.
     text: Option<String>,
-    checker: Checker,
+    audit: Audit,
     /// What the node of each file was offered, where that matters.
     offered: Vec<Offered>,
 }
@@ -49,7 +51,7 @@ pub(super) fn run(arguments: &Verify) -> anyhow::Result<ExitCode> {
         Some(file) => {
             let name = file.display().to_string();
             let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
-            Some(Config::parse(&text, &name)?)
+            Some(settings::parse(&text, &name, None)?.1)
         }
         None => None,
     };
@@ -119,11 +121,11 @@ impl Records<'_> {
         };
         let (files, stale) = (self.files, self.arguments.stale);
         let group = self.group(line)?;
-        let checker = &mut group.checker;
+        let audit = &mut group.audit;
         if line.refunded {
-            checker.refund(line.key.as_bytes(), line.at_us, cost);
+            audit.refund(line.key.as_bytes(), line.at_us, cost);
         } else {
-            checker.push(&Record {
+            audit.push(&Record {
                 key: line.key.as_bytes(),
                 at_us: line.at_us,
                 cost,
@@ -157,7 +159,7 @@ impl Records<'_> {
                         policy: line.policy.as_ref().into(),
                         level: line.level.as_ref().into(),
                         text: line.limit.as_deref().map(Into::into),
-                        checker: Checker::new(limit).allow_losses(self.arguments.losses),
+                        audit: Audit::new(limit).allow_losses(self.arguments.losses),
                         offered: Vec::new(),
                         limit,
                     });
@@ -212,13 +214,13 @@ impl Records<'_> {
         self.groups
             .sort_by(|one, other| (&one.policy, &one.level).cmp(&(&other.policy, &other.level)));
         for group in self.groups {
-            let mut checker = group.checker.partial(partial);
+            let mut audit = group.audit.partial(partial);
             if let Some(stale) = self.arguments.stale {
                 let offered = group.offered.iter().map(|node| node.most);
                 let nodes = Background::new(Duration::ZERO, Duration::ZERO, offered);
-                checker = checker.background(nodes.outage(stale));
+                audit = audit.background(nodes.outage(stale));
             }
-            let verdict = checker.verdict();
+            let verdict = audit.verdict();
             let (policy, level, limit) = (&group.policy, &group.level, &group.limit);
             let (keys, admitted) = (verdict.keys, verdict.admitted);
             let (refused, outside) = (verdict.refused, verdict.outside);

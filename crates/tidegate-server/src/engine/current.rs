@@ -5,19 +5,22 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 use http::HeaderName;
 use subtle::ConstantTimeEq;
-use tidegate::{CheckError, Config, StoreUrl};
+use tidegate::CheckError;
+use tidegate_config::{Config, StoreUrl};
 use tidegate_redis::{ErrorKind, SharedLimiter};
 use tokio_rustls::TlsAcceptor;
 
 use super::StartError;
 use super::entry::Entry;
 use crate::metrics::Metrics;
+use crate::section::Server;
 use crate::serve::tls;
 use crate::settings::{Loaded, reveal};
 
 /// A config in force.
 pub struct Current {
     pub(crate) config: Config,
+    pub(crate) server: Server,
     pub(crate) limiter: SharedLimiter,
     entries: HashMap<Box<str>, Entry, FixedState>,
     /// The gate's headers, and the attributes they are.
@@ -44,8 +47,12 @@ impl Current {
         instance: u64,
         before: Option<&Self>,
     ) -> Result<Self, StartError> {
-        let Loaded { config, folder, .. } = loaded;
-        let server = &config.server;
+        let Loaded {
+            config,
+            server,
+            folder,
+            ..
+        } = loaded;
         let admin_token = server.admin_token.as_ref();
         let admin_token = admin_token.map(|token| reveal(token, "server.admin_token"));
         let gate_headers = server.gate_headers.iter().filter_map(|attribute| {
@@ -73,10 +80,11 @@ impl Current {
         Ok(Self {
             admin_token: admin_token.transpose()?,
             gate_headers: gate_headers.collect(),
-            tls: tls::acceptor(server, &folder).map_err(StartError::Tls)?,
+            tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
             entries: entries.collect(),
             limiter,
             config,
+            server,
         })
     }
 
@@ -89,7 +97,7 @@ impl Current {
 
     /// Whether keys may stand in logs and records.
     pub(super) fn logs_keys(&self) -> bool {
-        self.config.server.log_keys
+        self.server.log_keys
     }
 
     /// Finds scripts that no store could run. A store that is down is asked again by

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tidegate::Address;
 use tokio::net::{
     TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream, lookup_host,
 };
@@ -19,6 +18,7 @@ use super::Shared;
 use super::connection::Connection;
 use super::stream::{Io, Stream};
 use super::worker::{Chosen, Place};
+use crate::section::Address;
 
 /// Connections that may wait to be accepted; the system may allow fewer
 /// (`net.core.somaxconn`).

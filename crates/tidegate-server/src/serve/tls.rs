@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tidegate::Server;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{ServerConfig, crypto};
+
+use crate::section::Server;
 
 /// What makes connections secure, where the config asks for it.
 pub(crate) fn acceptor(server: &Server, folder: &Path) -> Result<Option<TlsAcceptor>, String> {

@@ -57,6 +57,19 @@ fn operators_are_served_on_their_own_address_alone() {
 }
 
 #[test]
+fn config_names_the_admin_address_and_a_flag_takes_its_place() {
+    let config = "[server]\nadmin = [\"unix:a.sock\", \"unix:b.sock\"]\n";
+    let server = Start::new(config).start();
+    server.line("listening on unix:a.sock (admin)");
+    server.line("listening on unix:b.sock (admin)");
+    assert_eq!(server.get("/metrics").status, 404);
+    let start = Start::new(config).argument("--admin");
+    let server = start.argument("unix:c.sock").start();
+    server.line("listening on unix:c.sock (admin)");
+    assert!(!server.folder().path("a.sock").exists());
+}
+
+#[test]
 fn admin_address_may_be_a_unix_socket_named_by_a_variable() {
     let start = Start::new(CONFIG).variable("TIDEGATE_ADMIN", "unix:admin.sock");
     let path = start.folder().path("admin.sock");

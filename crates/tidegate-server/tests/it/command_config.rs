@@ -1,6 +1,6 @@
-//! `tidegate config check`, and which of flag, variable and file is heard.
+//! `tidegate config check` and `config print`, and which of flag, variable and file is heard.
 
-use crate::process::{Folder, Start, Tidegate, run};
+use crate::process::{Folder, Start, Tidegate, ended, run, tidegate};
 
 #[test]
 fn a_right_file_is_right() {
@@ -157,4 +157,127 @@ fn flags_beat_variables_which_beat_the_file() {
             .json()["source"],
         "store"
     );
+}
+
+/// What `config print` says of a file, under these variables and flags.
+fn printed(folder: &Folder, variables: &[(&str, &str)], arguments: &[&str]) -> String {
+    let mut command = tidegate(&folder.path(""));
+    command.envs(variables.iter().copied());
+    command.args(["config", "print"]).args(arguments);
+    let (code, said, error) = ended(command.output().expect("the binary"));
+    assert_eq!((code, error.as_str()), (0, ""), "{said}");
+    said
+}
+
+#[test]
+fn print_without_a_file_shows_what_holds_anyway() {
+    let folder = Folder::new();
+    let expected = r#"[server]
+http = ["127.0.0.1:8080"]
+gate_headers = []
+log_keys = false
+
+[stores.default]
+url = "memory:"
+max_keys = 1000000
+when_full = "evict"
+
+[[policies]]
+name = "default"
+key = "{key}"
+limit = "10r/s"
+algorithm = "token_bucket"
+burst = 10
+strict = false
+mode = "exact"
+refusal_memory = "1s"
+on_error = "allow"
+count_denied = false
+shadow = false
+enabled = true
+store = "default"
+headers = "ietf"
+"#;
+    assert_eq!(printed(&folder, &[], &[]), expected);
+    // It reads back as what it says.
+    folder.write("printed.toml", expected);
+    assert_eq!(printed(&folder, &[], &["printed.toml"]), expected);
+}
+
+#[test]
+fn print_shows_what_flags_and_variables_say_instead_of_the_file() {
+    let folder = Folder::new();
+    folder.write(
+        "file.toml",
+        "[server]\nhttp = \"unix:file.sock\"\n[stores.default]\nurl = \"redis://file\"\n",
+    );
+    let says = |variables: &[(&str, &str)], arguments: &[&str], lines: [&str; 2]| {
+        let printed = printed(&folder, variables, arguments);
+        for line in lines {
+            assert!(printed.contains(&format!("\n{line}\n")), "{printed}");
+        }
+    };
+    let file = [("TIDEGATE_CONFIG", "file.toml")];
+    let of_file = ["http = [\"unix:file.sock\"]", "url = \"redis://file\""];
+    says(&[], &["file.toml"], of_file);
+    says(&file, &[], of_file);
+    let variables = [
+        ("TIDEGATE_CONFIG", "missing.toml"),
+        ("TIDEGATE_STORE", "redis://variable"),
+        ("TIDEGATE_HTTP", "localhost:1,localhost:2"),
+    ];
+    says(
+        &variables,
+        &["file.toml"],
+        [
+            "http = [\"localhost:1\", \"localhost:2\"]",
+            "url = \"redis://variable\"",
+        ],
+    );
+    says(
+        &variables,
+        &["file.toml", "--store", "memory:", "--http", "localhost:3"],
+        ["http = [\"localhost:3\"]", "url = \"memory:\""],
+    );
+}
+
+#[test]
+fn print_hides_secrets_and_needs_none() {
+    let folder = Folder::new();
+    let file = |token: &str, url: &str| {
+        format!("[server]\nadmin_token = \"{token}\"\n[stores.default]\nurl = \"{url}\"\n")
+    };
+    folder.write("text.toml", file("hunter2", "redis://u:hunter2@h:1/2"));
+    let text = printed(&folder, &[], &["text.toml"]);
+    assert!(text.contains("# admin_token = \"***\"\n"), "{text}");
+    assert!(text.contains("url = \"redis://***@h:1/2\"\n"), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
+
+    folder.write("env.toml", file("env:NOT_SET", "env:NOT_SET_EITHER"));
+    let text = printed(&folder, &[], &["env.toml"]);
+    assert!(text.contains("admin_token = \"env:NOT_SET\"\n"), "{text}");
+    assert!(text.contains("url = \"env:NOT_SET_EITHER\"\n"), "{text}");
+
+    let store = [("TIDEGATE_STORE", "redis://:hunter2@h")];
+    let text = printed(&folder, &store, &[]);
+    assert!(text.contains("url = \"redis://***@h\"\n"), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn print_of_a_wrong_file_says_what_is_wrong() {
+    let folder = Folder::new();
+    folder.write(
+        "bad.toml",
+        "[server]\nhtpp = 1\n[stores.default]\nmax_keys = 0\n",
+    );
+    let (code, said, error) = run(&folder, &["config", "print", "bad.toml"]);
+    assert_eq!((code, said.as_str()), (2, ""));
+    let lines: Vec<&str> = error.lines().collect();
+    assert_eq!(
+        lines[0],
+        "bad.toml:2:1: server.htpp: unknown field: did you mean \"http\"?"
+    );
+    assert!(lines[1].starts_with("bad.toml:4:12: stores.default.max_keys: 0: "));
+    assert_eq!(lines.len(), 2, "{error}");
 }

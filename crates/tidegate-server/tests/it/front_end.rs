@@ -7,9 +7,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Address, Cost};
-use tidegate_server::cli::Source;
+use tidegate::Cost;
 use tidegate_server::engine::Engine;
+use tidegate_server::section::Address;
 use tidegate_server::serve::{self, Connection, Listener, Protocol, Room, Serving, Stream};
 use tidegate_server::settings::Settings;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -58,12 +58,8 @@ async fn answer(engine: &Engine, line: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn front_end_takes_less_than_a_hundred_lines() {
     assert!(include_str!("front_end.rs").lines().count() < 100);
-    let source = Source {
-        config: None,
-        store: None,
-    };
-    let settings = Settings::new(&source, &[]).expect("no file is needed");
-    let engine = Engine::new(settings.load().expect("the default config"));
+    let loaded = Settings::default().load();
+    let engine = Engine::new(loaded.expect("the default config"));
     let engine = Arc::new(engine.expect("the default policy"));
     let address = Address::Tcp("127.0.0.1:0".into());
     let (door, room) = (Arc::new(Lines(Arc::clone(&engine))), Room::new(100, 0));

@@ -23,7 +23,9 @@ mod policies;
 mod transport;
 mod transport_limits;
 
+mod manual;
 mod openapi;
+mod section;
 
 mod logs;
 mod record;

@@ -8,6 +8,12 @@
 //! [`SlidingLog`](super::SlidingLog). A clock that steps back takes the open window
 //! along, so with [`Align::Epoch`] each such step may add one `N` around it.
 //!
+//! A refund under [`Align::First`] cannot undo that the request opened the window. So
+//! it may admit more than if the request had never been made: with 2 per minute, A at
+//! 0 s opens the window, B follows at 59 s, and a refund of A at 59.5 s lets C in; at
+//! 60 s the window ends and admits two more. Had A not been made, B would have opened
+//! a window that ends at 119 s. Each window still admits at most `N`.
+//!
 //! # Example
 //! 3 per 60 s, first request at 10 s:
 //!
@@ -19,12 +25,24 @@
 //! | 69 | no | 3 | 0 | 1 | 1 |
 //! | 70 | yes | 1 | 2 | 0 | 60 |
 
-use super::{Outcome, Used};
+use super::{Compact, Counter, Outcome, Packed, PastCharge, Used};
 use crate::cost::Cost;
 use crate::limit::Align;
 use crate::rate::Rate;
 
 /// At most `requests` per window.
+///
+/// ```
+/// use tidegate::algorithm::{Counter, FixedWindow};
+/// use tidegate::{Align, Cost, Rate};
+///
+/// let limit = FixedWindow::new("3/60s".parse::<Rate>()?, Align::First);
+/// let (state, outcome) = limit.step(limit.new_state(0), Cost::of(3), 10_000_000);
+/// assert_eq!(outcome.remaining(), 0);
+/// let (_, outcome) = limit.step(state, Cost::ONE, 69_000_000);
+/// assert_eq!(outcome.retry_after_us, Some(1_000_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     rate: Rate,
@@ -62,9 +80,16 @@ impl FixedWindow {
         self.align
     }
 
-    /// No window open.
-    #[must_use]
-    pub const fn new_state(&self, now_us: u64) -> FixedWindowState {
+    const fn remaining(&self, state: &FixedWindowState) -> u32 {
+        self.rate.requests().saturating_sub(state.count)
+    }
+}
+
+impl Counter for FixedWindow {
+    type State = FixedWindowState;
+
+    /// No window is open.
+    fn new_state(&self, now_us: u64) -> FixedWindowState {
         FixedWindowState {
             count: 0,
             left_us: 0,
@@ -72,9 +97,9 @@ impl FixedWindow {
         }
     }
 
-    /// The state at a later instant: the window may be over.
-    #[must_use]
-    pub fn at(&self, state: FixedWindowState, now_us: u64) -> FixedWindowState {
+    /// The window may be over.
+    #[inline]
+    fn at(&self, state: FixedWindowState, now_us: u64) -> FixedWindowState {
         let elapsed = now_us.saturating_sub(state.last_us);
         if elapsed >= state.left_us {
             return self.new_state(now_us);
@@ -86,22 +111,18 @@ impl FixedWindow {
         }
     }
 
-    /// Whether this cost fits into what is left of the count.
-    #[must_use]
-    pub const fn admits(&self, state: &FixedWindowState, cost: Cost) -> bool {
+    #[inline]
+    fn admits(&self, state: &FixedWindowState, cost: Cost) -> bool {
         cost.get() <= self.remaining(state)
     }
 
-    /// The state after counting an admitted cost; opens the window.
-    #[must_use]
-    pub const fn charge(&self, state: FixedWindowState, cost: Cost) -> FixedWindowState {
-        let left_us = if state.count > 0 {
-            state.left_us
-        } else {
-            match self.align {
-                Align::First => self.rate.window_us(),
-                Align::Epoch => self.rate.window_us() - state.last_us % self.rate.window_us(),
-            }
+    /// Opens the window, if none is open.
+    #[inline]
+    fn charge(&self, state: FixedWindowState, cost: Cost) -> FixedWindowState {
+        let left_us = match (state.count, self.align) {
+            (1.., _) => state.left_us,
+            (0, Align::First) => self.rate.window_us(),
+            (0, Align::Epoch) => self.rate.window_us() - state.last_us % self.rate.window_us(),
         };
         FixedWindowState {
             count: state.count.saturating_add(cost.get()),
@@ -110,45 +131,30 @@ impl FixedWindow {
         }
     }
 
-    /// The state after counting a refused cost: at most a full window. A
-    /// refusal opens no window.
-    #[must_use]
-    pub const fn saturate(&self, state: FixedWindowState, cost: Cost) -> FixedWindowState {
+    /// A refusal opens no window.
+    fn saturate(&self, state: FixedWindowState, cost: Cost) -> FixedWindowState {
         if state.count == 0 {
             return state;
         }
-        let added = if cost.get() < self.remaining(&state) {
-            cost.get()
-        } else {
-            self.remaining(&state)
-        };
         FixedWindowState {
-            count: state.count + added,
+            count: state.count + cost.get().min(self.remaining(&state)),
             ..state
         }
     }
 
-    /// The state after giving back a cost charged to the window that ends at
-    /// `window_end_us`, if that one is still open.
-    #[must_use]
-    pub const fn refund(
-        &self,
-        state: FixedWindowState,
-        cost: Cost,
-        window_end_us: u64,
-    ) -> FixedWindowState {
-        if state.last_us + state.left_us != window_end_us {
+    /// Only into the window that was charged, which is known by its end.
+    fn refund(&self, state: FixedWindowState, charge: PastCharge) -> FixedWindowState {
+        if self.mark_us(&state) != charge.mark_us {
             return state;
         }
-        match state.count.saturating_sub(cost.get()) {
+        match state.count.saturating_sub(charge.cost.get()) {
             0 => self.new_state(state.last_us),
             count => FixedWindowState { count, ..state },
         }
     }
 
-    /// The numbers to report, `cost` being what would be asked for again.
-    #[must_use]
-    pub fn outcome(&self, state: &FixedWindowState, cost: Cost, admitted: bool) -> Outcome {
+    #[inline]
+    fn outcome(&self, state: &FixedWindowState, cost: Cost, admitted: bool) -> Outcome {
         Outcome {
             limit: self.rate.requests(),
             used: Used::requests(state.count),
@@ -163,47 +169,58 @@ impl FixedWindow {
         }
     }
 
-    /// One check of one level: the state to keep and what to report.
-    ///
-    /// ```
-    /// use tidegate::algorithm::FixedWindow;
-    /// use tidegate::{Align, Cost, Rate};
-    ///
-    /// let limit = FixedWindow::new("3/60s".parse::<Rate>()?, Align::First);
-    /// let (state, outcome) = limit.step(limit.new_state(0), Cost::of(3), 10_000_000);
-    /// assert_eq!(outcome.remaining(), 0);
-    /// let (_, outcome) = limit.step(state, Cost::ONE, 69_000_000);
-    /// assert_eq!(outcome.retry_after_us, Some(1_000_000));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn step(
-        &self,
-        state: FixedWindowState,
-        cost: Cost,
-        now_us: u64,
-    ) -> (FixedWindowState, Outcome) {
-        let state = self.at(state, now_us);
-        if self.admits(&state, cost) {
-            let state = self.charge(state, cost);
-            (state, self.outcome(&state, cost, true))
-        } else {
-            (state, self.outcome(&state, cost, false))
-        }
+    fn counts_for_us(&self, _: Cost) -> u64 {
+        self.rate.window_us()
     }
 
-    /// A state that was written under another window: its start and count stay.
-    #[must_use]
-    pub const fn adopt(&self, old: &Self, state: FixedWindowState) -> FixedWindowState {
+    #[inline]
+    fn last_us(state: &FixedWindowState) -> u64 {
+        state.last_us
+    }
+
+    fn moved_to(state: FixedWindowState, last_us: u64) -> FixedWindowState {
+        FixedWindowState { last_us, ..state }
+    }
+
+    /// When the window ends.
+    #[inline]
+    fn mark_us(&self, state: &FixedWindowState) -> u64 {
+        state.last_us + state.left_us
+    }
+
+    #[inline]
+    fn counts_like(&self, old: &Self) -> bool {
+        self.rate.window_us() == old.rate.window_us()
+    }
+
+    /// Start and count stay.
+    fn adopt(&self, old: &Self, state: FixedWindowState, _: u64) -> FixedWindowState {
         let elapsed = old.rate.window_us().saturating_sub(state.left_us);
         FixedWindowState {
             left_us: self.rate.window_us().saturating_sub(elapsed),
             ..state
         }
     }
+}
 
-    const fn remaining(&self, state: &FixedWindowState) -> u32 {
-        self.rate.requests().saturating_sub(state.count)
+impl Compact for FixedWindow {
+    #[inline]
+    fn pack(&self, state: &FixedWindowState) -> Packed {
+        Packed {
+            fresh_at_us: state.last_us + state.left_us,
+            data: state.left_us,
+            extra: u64::from(state.count),
+        }
+    }
+
+    #[inline]
+    fn unpack(&self, packed: Packed) -> FixedWindowState {
+        FixedWindowState {
+            #[expect(clippy::cast_possible_truncation, reason = "packed from a u32")]
+            count: packed.extra as u32,
+            left_us: packed.data,
+            last_us: packed.fresh_at_us - packed.data,
+        }
     }
 }
 
@@ -281,7 +298,7 @@ mod tests {
         let state = old.at(state, 20 * SECOND);
         for (rate, left) in [("5/30s", 10), ("2/60s", 40), ("9/15s", 0)] {
             let new = FixedWindow::new(rate.parse().unwrap(), Align::First);
-            let adopted = new.adopt(&old, state);
+            let adopted = new.adopt(&old, state, 20 * SECOND);
             assert_eq!(
                 (adopted.count, adopted.left_us),
                 (3, left * SECOND),

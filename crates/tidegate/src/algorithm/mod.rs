@@ -1,40 +1,150 @@
 //! The algorithms, as arithmetic: a state, a cost and an instant go in, a state
 //! and an [`Outcome`] come out.
 //!
-//! Nothing here reads a clock, takes a lock or allocates. Every number is an
-//! integer, every instant a count of microseconds since the Unix epoch, and no
-//! step needs a product that a double could not hold where a script has to do
-//! the same: a store that decides elsewhere (in Lua, say) can agree number for
+//! Nothing here reads a clock or takes a lock, and only a [`Log`] allocates. Every
+//! number is an integer, every instant a count of microseconds since the Unix epoch,
+//! and no step needs a product that a double could not hold where a script has to do
+//! the same: a store that decides elsewhere (in Lua, for example) agrees number for
 //! number.
 //!
-//! Each algorithm has the same six verbs:
-//!
-//! | verb | does |
-//! | --- | --- |
-//! | `at` | brings a state forward to an instant; if the clock reads earlier than the state, no time has passed |
-//! | `admits` | would this cost fit |
-//! | `charge` | the state after taking it |
-//! | `saturate` | the state after a *refused* request that is counted all the same |
-//! | `outcome` | the numbers to report |
-//! | `refund` | the state after giving a charge back |
-//!
-//! and `step`, which puts `at`, `admits`, `charge` and `outcome` together for
-//! one level. A store with several levels calls the verbs itself: it must know
-//! what every level says before it charges any.
+//! Each algorithm is a limit's numbers that implement [`Counter`]. A store that knows
+//! the algorithm calls the trait; one that does not calls the same verbs on
+//! [`Limit`](crate::Limit) with a [`State`], which `table.rs` dispatches: the only
+//! place in the workspace that does.
 
+mod block;
 mod fixed_window;
+mod log;
 mod sliding_log;
 mod sliding_window;
+mod table;
 mod token_bucket;
 
+use std::fmt::Debug;
+use std::hash::Hash;
+
+pub use block::Block;
 pub use fixed_window::{FixedWindow, FixedWindowState};
-pub use sliding_log::{LogHeader, LogRecord, LogView, SlidingLog};
+pub use log::{Log, LogView};
+pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
+pub(crate) use table::each_compact;
+pub use table::{Algorithm, Kind, State};
 pub use token_bucket::{Span, TokenBucket, TokenBucketState};
+
+use crate::cost::Cost;
 
 /// The latest instant the arithmetic is made for, in microseconds: the year
 /// 2112. Clocks that read later are read as this.
 pub const MAX_NOW_US: u64 = (1 << 52) - 1;
+
+/// An algorithm with its numbers, as every store uses it.
+///
+/// A store brings a state to the present with [`at`](Self::at), asks every level
+/// whether it [`admits`](Self::admits) the cost, and only then
+/// [`charge`](Self::charge)s all of them or none.
+pub trait Counter: Copy + Eq + Hash + Debug {
+    /// What is counted for one key, at an instant.
+    type State: Copy + Eq + Debug;
+
+    /// The state of a key that was never charged.
+    #[must_use]
+    fn new_state(&self, now_us: u64) -> Self::State;
+
+    /// The state at a later instant. If the clock reads earlier than the state, no
+    /// time has passed, and the state moves back with the clock.
+    #[must_use]
+    fn at(&self, state: Self::State, now_us: u64) -> Self::State;
+
+    /// Whether this cost fits.
+    #[must_use]
+    fn admits(&self, state: &Self::State, cost: Cost) -> bool;
+
+    /// The state after taking an admitted cost.
+    #[must_use]
+    fn charge(&self, state: Self::State, cost: Cost) -> Self::State;
+
+    /// The state after counting a *refused* cost (`count_denied`): at most full.
+    #[must_use]
+    fn saturate(&self, state: Self::State, cost: Cost) -> Self::State;
+
+    /// The state after giving a charge back, as far as it still counts.
+    #[must_use]
+    fn refund(&self, state: Self::State, charge: PastCharge) -> Self::State;
+
+    /// The numbers to report, `cost` being what would be asked for again.
+    #[must_use]
+    fn outcome(&self, state: &Self::State, cost: Cost, admitted: bool) -> Outcome;
+
+    /// The instant of a state.
+    #[must_use]
+    fn last_us(state: &Self::State) -> u64;
+
+    /// The same state on a clock that reads another time now.
+    #[must_use]
+    fn moved_to(state: Self::State, last_us: u64) -> Self::State;
+
+    /// The longest time that a charge of this cost can make a difference.
+    #[must_use]
+    fn counts_for_us(&self, cost: Cost) -> u64;
+
+    /// What a refund recognises a charge by: the window it went to, or its time.
+    #[must_use]
+    fn mark_us(&self, state: &Self::State) -> u64;
+
+    /// Whether a state written under `old` means the same under this limit.
+    #[must_use]
+    fn counts_like(&self, old: &Self) -> bool;
+
+    /// A state written under `old`, converted: used requests stay used.
+    #[must_use]
+    fn adopt(&self, old: &Self, state: Self::State, now_us: u64) -> Self::State;
+
+    /// One check of one level: the state to keep and what to report.
+    #[must_use]
+    fn step(&self, state: Self::State, cost: Cost, now_us: u64) -> (Self::State, Outcome) {
+        let state = self.at(state, now_us);
+        if self.admits(&state, cost) {
+            let state = self.charge(state, cost);
+            (state, self.outcome(&state, cost, true))
+        } else {
+            (state, self.outcome(&state, cost, false))
+        }
+    }
+}
+
+/// A [`Counter`] whose state fits into one entry of the in-memory table.
+pub trait Compact: Counter {
+    /// The state as the table keeps it.
+    #[must_use]
+    fn pack(&self, state: &Self::State) -> Packed;
+
+    /// The state that was packed under this same limit.
+    #[must_use]
+    fn unpack(&self, packed: Packed) -> Self::State;
+}
+
+/// A state in 157 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packed {
+    /// When the key is indistinguishable from one that was never charged; 53 bits.
+    pub fresh_at_us: u64,
+    /// What the algorithm needs to know.
+    pub data: u64,
+    /// 40 more bits of that.
+    pub extra: u64,
+}
+
+/// A charge that is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PastCharge {
+    /// What it cost.
+    pub cost: Cost,
+    /// When it was made.
+    pub at_us: u64,
+    /// Its [mark](Counter::mark_us).
+    pub mark_us: u64,
+}
 
 /// The numbers one level reports, as they stand after the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +156,7 @@ pub struct Outcome {
     /// Until the same cost would be admitted if nobody else came: 0 when it is
     /// admitted now, `None` when it never will be.
     pub retry_after_us: Option<u64>,
-    /// Until the key is as good as new.
+    /// Until the key's quota is full again.
     pub reset_after_us: u64,
 }
 

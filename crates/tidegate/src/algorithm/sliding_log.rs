@@ -1,22 +1,9 @@
 //! The sliding log: every admitted event of the last window, exact.
 //!
 //! Any stretch of length `W` holds at most `N`: an event counts for exactly `W`
-//! and is gone at age `W`. The price is memory, one record an event.
-//!
-//! # Shape
-//! The records lie in a ring, oldest first. Each holds its time and the
-//! *cumulative* cost up to and with it, so the cost of any run of records is one
-//! subtraction, and both questions (which events are too old, which event must go
-//! to make room) are binary searches: work stays small however many events expire
-//! at once. Totals wrap around; only their differences count, and those stay
-//! within `N`.
-//!
-//! Times in the ring are *raw*: the clock's reading plus `shift_us`, which grows
-//! by the step whenever the clock steps back. So raw time never goes back, and a
-//! step moves all events at once without touching them.
-//!
-//! The ring's memory belongs to the store: this file works on a header and a
-//! slice of records, and never makes the slice longer.
+//! and is gone at age `W`. The price is memory, one record per event. The records
+//! themselves are in a [`Log`], which the store keeps; a [`SlidingLogState`] is what a
+//! check needs to know of it.
 //!
 //! # Example
 //! 5 per 10 s:
@@ -29,63 +16,47 @@
 //! | 5 | 4 | 5 | no | 9 |
 //! | 10 | 3 | 2 + 3 | yes | 0 |
 
-use super::{Outcome, Used};
+use super::{Algorithm, Counter, Log, LogView, Outcome, PastCharge, Used};
 use crate::cost::Cost;
 use crate::error::LimitError;
-use crate::limit::Algorithm;
 use crate::rate::Rate;
 
 /// The most requests a log holds.
 const MAX_REQUESTS: u32 = 1_000_000;
 
 /// At most `requests` in any stretch of a window's length.
+///
+/// ```
+/// use tidegate::algorithm::{Log, SlidingLog};
+/// use tidegate::{Cost, Rate};
+///
+/// let limit = SlidingLog::new("5/10s".parse::<Rate>()?)?;
+/// let mut log = Log::default();
+/// limit.step_log(&mut log, Cost::of(3), 0);
+/// limit.step_log(&mut log, Cost::of(2), 4_000_000);
+/// let refused = limit.step_log(&mut log, Cost::ONE, 5_000_000);
+/// assert_eq!((refused.remaining(), refused.retry_after_us), (0, Some(5_000_000)));
+/// let admitted = limit.step_log(&mut log, Cost::of(3), 10_000_000);
+/// assert_eq!((admitted.remaining(), admitted.retry_after_us), (0, Some(0)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlidingLog {
     rate: Rate,
 }
 
-/// One admitted event, or several of the same microsecond: 12 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C, packed(4))]
-pub struct LogRecord {
-    /// When, in raw time.
-    pub raw_us: u64,
-    /// The cost of all events up to and with this one, wrapping.
-    pub total: u32,
-}
-
-/// Where in its ring a log lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LogHeader {
-    /// Index of the oldest record.
-    pub head: u32,
-    /// Number of records.
-    pub len: u32,
-    /// The total before the oldest record.
-    pub before: u32,
-    /// Raw time less the clock's reading.
-    pub shift_us: u64,
-    /// The clock's reading when the log was last written.
-    pub last_us: u64,
-}
-
-/// A log seen at an instant: what still counts.
+/// What a check needs to know of a log at an instant; the events stay in the [`Log`].
+/// Where they are not at hand, all of them count until the last one is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogView {
+pub struct SlidingLogState {
     /// The cost of the events in the window.
     pub used: u32,
-    /// How many of the oldest records have expired.
-    expired: u32,
-    /// The total before the oldest one that counts.
-    before: u32,
-    /// The total of all.
-    total: u32,
-    /// When the newest event happened, in raw time.
-    newest_raw_us: u64,
-    /// This instant, in raw time.
-    raw_us: u64,
-    /// This instant.
-    now_us: u64,
+    /// Until the newest event is gone.
+    pub reset_after_us: u64,
+    /// Until there is room for the cost the state was read for.
+    pub retry_after_us: u64,
+    /// The instant of these numbers.
+    pub last_us: u64,
 }
 
 impl SlidingLog {
@@ -107,296 +78,150 @@ impl SlidingLog {
         self.rate
     }
 
-    /// The log at an instant.
+    /// The events of a log that count at this instant.
     #[must_use]
-    pub fn at(&self, header: &LogHeader, records: &[LogRecord], now_us: u64) -> LogView {
-        let shift_us = header.shift_us + header.last_us.saturating_sub(now_us);
-        let raw_us = now_us + shift_us;
+    pub fn view(&self, log: &Log, now_us: u64) -> LogView {
+        log.at(self.rate.window_us(), now_us)
+    }
+
+    /// What a check of this cost needs to know of them.
+    #[must_use]
+    pub fn read(&self, log: &Log, view: &LogView, cost: Cost) -> SlidingLogState {
         let window_us = self.rate.window_us();
-        let expired = partition(header, records, 0, |record| {
-            record.raw_us + window_us <= raw_us
-        });
-        let before = match expired.checked_sub(1) {
-            Some(index) => get(header, records, index).total,
-            None => header.before,
-        };
-        let newest = match header.len.checked_sub(1) {
-            Some(index) => get(header, records, index),
-            None => LogRecord {
-                raw_us: 0,
-                total: header.before,
+        let spare = self.rate.requests().saturating_sub(cost.get());
+        let excess = view.used().saturating_sub(spare);
+        SlidingLogState {
+            used: view.used(),
+            reset_after_us: view.reset_after_us(window_us),
+            retry_after_us: match excess {
+                0 => 0,
+                excess => log.leaves_after_us(view, excess, window_us),
             },
-        };
-        LogView {
-            used: newest.total.wrapping_sub(before),
-            expired,
-            before,
-            total: newest.total,
-            newest_raw_us: newest.raw_us,
-            raw_us,
-            now_us,
+            last_us: view.now_us(),
         }
     }
 
-    /// The log at an instant when none of its events count.
-    #[must_use]
-    pub const fn new_view(&self, header: &LogHeader, now_us: u64) -> LogView {
-        LogView {
-            used: 0,
-            expired: header.len,
-            before: 0,
-            total: 0,
-            newest_raw_us: 0,
-            raw_us: now_us,
-            now_us,
+    /// One check of one level with its log, and what to report.
+    pub fn step_log(&self, log: &mut Log, cost: Cost, now_us: u64) -> Outcome {
+        let view = self.view(log, now_us);
+        let state = self.read(log, &view, cost);
+        if self.admits(&state, cost) {
+            log.write(&view, cost.get(), self.rate.requests());
+            self.outcome(&self.charge(state, cost), cost, true)
+        } else {
+            log.trim(&view);
+            self.outcome(&state, cost, false)
         }
-    }
-
-    /// Whether this cost fits beside the events in the window.
-    #[must_use]
-    pub fn admits(&self, view: &LogView, cost: Cost) -> bool {
-        cost.get() <= self.remaining(view)
-    }
-
-    /// How many records the ring must hold for one more charge.
-    #[must_use]
-    pub fn room_needed(&self, header: &LogHeader, view: &LogView) -> u32 {
-        let live = header.len - view.expired;
-        live + u32::from(live == 0 || view.newest_raw_us != view.raw_us)
-    }
-
-    /// The view after taking a cost, which [`write`](Self::write) puts into the
-    /// ring.
-    #[must_use]
-    pub const fn charge(&self, view: LogView, cost: u32) -> LogView {
-        LogView {
-            used: view.used + cost,
-            total: view.total.wrapping_add(cost),
-            newest_raw_us: view.raw_us,
-            ..view
-        }
-    }
-
-    /// Drops what has expired at `view` and appends an event of this cost, for
-    /// which the ring must have room.
-    pub fn write(
-        &self,
-        header: &mut LogHeader,
-        records: &mut [LogRecord],
-        view: &LogView,
-        cost: u32,
-    ) {
-        self.settle(header, records, view);
-        if header.len == 0 || view.newest_raw_us != view.raw_us {
-            header.len += 1;
-        }
-        let newest = slot(header, records, header.len - 1);
-        records[newest] = LogRecord {
-            raw_us: view.raw_us,
-            total: view.total.wrapping_add(cost),
-        };
     }
 
     /// The cost that counting a refused request adds: at most up to full.
     #[must_use]
-    pub fn saturated_cost(&self, view: &LogView, cost: Cost) -> u32 {
-        cost.get().min(self.remaining(view))
+    pub fn saturated_cost(&self, state: &SlidingLogState, cost: Cost) -> u32 {
+        cost.get().min(self.remaining(state))
     }
 
-    /// Drops what has expired, and remembers the clock.
-    pub fn settle(&self, header: &mut LogHeader, records: &[LogRecord], view: &LogView) {
-        header.head = u32::try_from(slot(header, records, view.expired)).unwrap_or(0);
-        header.len -= view.expired;
-        header.before = view.before;
-        header.shift_us = view.raw_us - view.now_us;
-        header.last_us = view.now_us;
+    fn remaining(&self, state: &SlidingLogState) -> u32 {
+        self.rate.requests().saturating_sub(state.used)
     }
 
-    /// Gives back a cost that was charged at `raw_us`, if that event still
-    /// counts. Returns the view after it.
-    pub fn refund(
-        &self,
-        header: &mut LogHeader,
-        records: &mut [LogRecord],
-        view: LogView,
-        cost: Cost,
-        raw_us: u64,
-    ) -> LogView {
-        let index = partition(header, records, view.expired, |record| {
-            record.raw_us < raw_us
-        });
-        if index >= header.len {
-            return view;
+    /// The state after an event of this cost.
+    fn with_event(&self, state: SlidingLogState, cost: u32) -> SlidingLogState {
+        SlidingLogState {
+            used: state.used.saturating_add(cost),
+            reset_after_us: self.rate.window_us(),
+            ..state
         }
-        let before = match index.checked_sub(1) {
-            Some(previous) if index > view.expired => get(header, records, previous).total,
-            _ => view.before,
-        };
-        let record = get(header, records, index);
-        let spent = record.total.wrapping_sub(before);
-        if record.raw_us != raw_us || spent < cost.get() {
-            return view;
+    }
+}
+
+impl Counter for SlidingLog {
+    type State = SlidingLogState;
+
+    fn new_state(&self, now_us: u64) -> SlidingLogState {
+        SlidingLogState {
+            used: 0,
+            reset_after_us: 0,
+            retry_after_us: 0,
+            last_us: now_us,
         }
-        let index = index - view.expired;
-        self.settle(header, records, &view);
-        // Later totals shrink; a record with nothing left closes up.
-        let emptied = u32::from(spent == cost.get());
-        for later in index + emptied..header.len {
-            let mut record = get(header, records, later);
-            record.total = record.total.wrapping_sub(cost.get());
-            let to = slot(header, records, later - emptied);
-            records[to] = record;
-        }
-        header.len -= emptied;
-        self.at(header, records, view.now_us)
     }
 
-    /// The numbers to report, `cost` being what would be asked for again.
-    #[must_use]
-    pub fn outcome(
-        &self,
-        header: &LogHeader,
-        records: &[LogRecord],
-        view: &LogView,
-        cost: Cost,
-        admitted: bool,
-    ) -> Outcome {
+    fn at(&self, state: SlidingLogState, now_us: u64) -> SlidingLogState {
+        let elapsed = now_us.saturating_sub(state.last_us);
+        let reset_after_us = state.reset_after_us.saturating_sub(elapsed);
+        SlidingLogState {
+            used: if reset_after_us == 0 { 0 } else { state.used },
+            reset_after_us,
+            retry_after_us: state.retry_after_us.saturating_sub(elapsed),
+            last_us: now_us,
+        }
+    }
+
+    fn admits(&self, state: &SlidingLogState, cost: Cost) -> bool {
+        cost.get() <= self.remaining(state)
+    }
+
+    fn charge(&self, state: SlidingLogState, cost: Cost) -> SlidingLogState {
+        self.with_event(state, cost.get())
+    }
+
+    fn saturate(&self, state: SlidingLogState, cost: Cost) -> SlidingLogState {
+        match self.saturated_cost(&state, cost) {
+            0 => state,
+            added => self.with_event(state, added),
+        }
+    }
+
+    /// Only if the event is still in the window.
+    fn refund(&self, state: SlidingLogState, charge: PastCharge) -> SlidingLogState {
+        if charge.at_us + self.rate.window_us() <= state.last_us {
+            return state;
+        }
+        SlidingLogState {
+            used: state.used.saturating_sub(charge.cost.get()),
+            ..state
+        }
+    }
+
+    fn outcome(&self, state: &SlidingLogState, cost: Cost, admitted: bool) -> Outcome {
+        let requests = self.rate.requests();
         Outcome {
-            limit: self.rate.requests(),
-            used: Used::requests(view.used),
+            limit: requests,
+            used: Used::requests(state.used),
             retry_after_us: if admitted {
                 Some(0)
+            } else if cost.get() > requests {
+                None
             } else {
-                self.retry_after_us(header, records, view, cost)
+                Some(state.retry_after_us)
             },
-            reset_after_us: self.reset_after_us(view),
+            reset_after_us: state.reset_after_us,
         }
     }
 
-    /// One check of one level on a ring with room for it, and what to report.
-    ///
-    /// ```
-    /// use tidegate::algorithm::{LogHeader, LogRecord, SlidingLog};
-    /// use tidegate::{Cost, Rate};
-    ///
-    /// let limit = SlidingLog::new("5/10s".parse::<Rate>()?)?;
-    /// let (mut header, mut ring) = (LogHeader::default(), [LogRecord::default(); 5]);
-    /// limit.step(&mut header, &mut ring, Cost::of(3), 0);
-    /// limit.step(&mut header, &mut ring, Cost::of(2), 4_000_000);
-    /// let refused = limit.step(&mut header, &mut ring, Cost::ONE, 5_000_000);
-    /// assert_eq!((refused.remaining(), refused.retry_after_us), (0, Some(5_000_000)));
-    /// let admitted = limit.step(&mut header, &mut ring, Cost::of(3), 10_000_000);
-    /// assert_eq!((admitted.remaining(), admitted.retry_after_us), (0, Some(0)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn step(
-        &self,
-        header: &mut LogHeader,
-        records: &mut [LogRecord],
-        cost: Cost,
-        now_us: u64,
-    ) -> Outcome {
-        let view = self.at(header, records, now_us);
-        if self.admits(&view, cost) {
-            self.write(header, records, &view, cost.get());
-            let view = self.charge(view, cost.get());
-            self.outcome(header, records, &view, cost, true)
-        } else {
-            self.settle(header, records, &view);
-            let view = self.at(header, records, now_us);
-            self.outcome(header, records, &view, cost, false)
-        }
+    fn counts_for_us(&self, _: Cost) -> u64 {
+        self.rate.window_us()
     }
 
-    /// Until the newest event is gone.
-    pub(crate) fn reset_after_us(&self, view: &LogView) -> u64 {
-        if view.used == 0 {
-            return 0;
-        }
-        view.newest_raw_us + self.rate.window_us() - view.raw_us
+    fn last_us(state: &SlidingLogState) -> u64 {
+        state.last_us
     }
 
-    fn remaining(&self, view: &LogView) -> u32 {
-        self.rate.requests().saturating_sub(view.used)
+    fn moved_to(state: SlidingLogState, last_us: u64) -> SlidingLogState {
+        SlidingLogState { last_us, ..state }
     }
 
-    /// Exact for a cost that is refused now: until the event is gone that makes
-    /// room for it.
-    fn retry_after_us(
-        &self,
-        header: &LogHeader,
-        records: &[LogRecord],
-        view: &LogView,
-        cost: Cost,
-    ) -> Option<u64> {
-        let spare = self.rate.requests().checked_sub(cost.get())?;
-        let excess = view.used.saturating_sub(spare);
-        let index = partition(header, records, view.expired, |record| {
-            record.total.wrapping_sub(view.before) < excess
-        });
-        let record = get(header, records, index.min(header.len.saturating_sub(1)));
-        Some(record.raw_us + self.rate.window_us() - view.raw_us)
-    }
-}
-
-impl LogView {
-    /// This instant.
-    #[must_use]
-    pub const fn now_us(&self) -> u64 {
-        self.now_us
+    fn mark_us(&self, state: &SlidingLogState) -> u64 {
+        state.last_us
     }
 
-    /// This instant in raw time: what a refund remembers a charge by.
-    #[must_use]
-    pub const fn raw_us(&self) -> u64 {
-        self.raw_us
+    fn counts_like(&self, old: &Self) -> bool {
+        self.rate.window_us() == old.rate.window_us()
     }
-}
 
-/// The place in the ring of the record `index` after the oldest.
-fn slot(header: &LogHeader, records: &[LogRecord], index: u32) -> usize {
-    let place = header.head as usize + index as usize;
-    if place >= records.len() {
-        place - records.len()
-    } else {
-        place
+    fn adopt(&self, _: &Self, state: SlidingLogState, _: u64) -> SlidingLogState {
+        state
     }
-}
-
-fn get(header: &LogHeader, records: &[LogRecord], index: u32) -> LogRecord {
-    records[slot(header, records, index)]
-}
-
-/// How many records from the oldest on satisfy `early`, which holds for a first
-/// run of them, `from` or more. Looks close to `from` first: most checks trim few
-/// events or none.
-fn partition(
-    header: &LogHeader,
-    records: &[LogRecord],
-    from: u32,
-    early: impl Fn(LogRecord) -> bool,
-) -> u32 {
-    let (mut low, mut step) = (from, 1);
-    let mut high = loop {
-        let probe = low + step - 1;
-        if probe >= header.len {
-            break header.len;
-        }
-        if !early(get(header, records, probe)) {
-            break probe;
-        }
-        low = probe + 1;
-        step *= 2;
-    };
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if early(get(header, records, middle)) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }
 
 #[cfg(test)]
@@ -407,30 +232,29 @@ mod tests {
 
     struct Ring {
         limit: SlidingLog,
-        header: LogHeader,
-        records: Vec<LogRecord>,
+        log: Log,
     }
 
     impl Ring {
         fn new(rate: &str) -> Self {
-            let limit = SlidingLog::new(rate.parse().unwrap()).unwrap();
-            let records = vec![LogRecord::default(); limit.rate().requests() as usize];
             Self {
-                limit,
-                header: LogHeader::default(),
-                records,
+                limit: SlidingLog::new(rate.parse().unwrap()).unwrap(),
+                log: Log::default(),
             }
         }
 
         fn step(&mut self, cost: u32, at: u64) -> (u32, Option<u64>) {
-            let outcome = self
-                .limit
-                .step(&mut self.header, &mut self.records, Cost::of(cost), at);
+            let outcome = self.limit.step_log(&mut self.log, Cost::of(cost), at);
             (outcome.remaining(), outcome.retry_after_us)
         }
 
-        fn view(&self, at: u64) -> LogView {
-            self.limit.at(&self.header, &self.records, at)
+        fn used(&self, at: u64) -> u32 {
+            self.limit.view(&self.log, at).used()
+        }
+
+        fn refund(&mut self, now: u64, charged_at: u64) -> bool {
+            let view = self.limit.view(&self.log, now);
+            self.log.refund(&view, Cost::ONE, charged_at)
         }
     }
 
@@ -459,32 +283,80 @@ mod tests {
             assert_eq!(ring.step(1, at).1, Some(0));
         }
         assert_eq!(ring.step(1, 999_999), (0, Some(60 * SECOND - 999_999)));
-        // Half of them are too old now; the ring wraps around.
+        // Half of them are too old now.
         assert_eq!(ring.step(1, 60 * SECOND + 499_999), (499_999, Some(0)));
-        assert_eq!(ring.view(60 * SECOND + 499_999).used, 500_001);
+        assert_eq!(ring.used(60 * SECOND + 499_999), 500_001);
     }
 
     #[test]
-    fn refunds_close_the_gap() {
+    fn refund_removes_the_event_once() {
         let mut ring = Ring::new("5/10s");
         for at in 0..5 {
             ring.step(1, at);
         }
-        let view = ring.view(5);
-        let view = ring
-            .limit
-            .refund(&mut ring.header, &mut ring.records, view, Cost::ONE, 2);
-        assert_eq!((view.used, ring.header.len), (4, 4));
-        let times: Vec<u64> = ring.records[..4]
-            .iter()
-            .map(|record| record.raw_us)
-            .collect();
-        assert_eq!(times, [0, 1, 3, 4]);
+        assert!(ring.refund(5, 2));
+        assert_eq!(ring.used(5), 4);
+        // The other events are where they were.
+        let left: Vec<u32> = (0..6).map(|at| ring.used(10 * SECOND + at)).collect();
+        assert_eq!(left, [3, 2, 2, 1, 0, 0]);
         // The event is no longer there: nothing more to give back.
-        let view = ring
-            .limit
-            .refund(&mut ring.header, &mut ring.records, view, Cost::ONE, 2);
-        assert_eq!(view.used, 4);
+        assert!(!ring.refund(5, 2));
+        assert_eq!(ring.used(5), 4);
+    }
+
+    /// Random steps on a log and on a plain list of events.
+    #[test]
+    fn log_agrees_with_a_plain_list_of_events() {
+        for seed in 0..40_u64 {
+            let mut random = seed * 2 + 1;
+            let mut next = |below: u32| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                u32::try_from(random % u64::from(below)).unwrap()
+            };
+            let requests = [1, 3, 255, 256, 257, 700, 3_000][next(7) as usize];
+            let mut ring = Ring::new(&format!("{requests}/1s"));
+            let mut events: Vec<(u64, u32)> = Vec::new();
+            let mut now = 0;
+            for _ in 0..6_000 {
+                now += u64::from(match next(50) {
+                    0 => next(1_000_000),
+                    1..30 => next(2_000),
+                    _ => 0,
+                });
+                events.retain(|(at, _)| at + SECOND > now);
+                let used: u32 = events.iter().map(|(_, cost)| cost).sum();
+                assert_eq!(ring.used(now), used, "seed {seed}");
+                if next(10) == 0 && !events.is_empty() {
+                    let index = next(u32::try_from(events.len()).unwrap()) as usize;
+                    let at = events[index].0;
+                    assert!(ring.refund(now, at), "seed {seed}");
+                    events[index].1 -= 1;
+                    events.retain(|(_, cost)| *cost > 0);
+                    continue;
+                }
+                let cost = 1 + next(3);
+                let (_, retry) = ring.step(cost, now);
+                let expected = if used + cost <= requests {
+                    match events.last_mut().filter(|(at, _)| *at == now) {
+                        Some(last) => last.1 += cost,
+                        None => events.push((now, cost)),
+                    }
+                    Some(0)
+                } else if cost > requests {
+                    None
+                } else {
+                    let mut excess = used + cost - requests;
+                    let gone = events.iter().find(|(_, cost)| {
+                        excess = excess.saturating_sub(*cost);
+                        excess == 0
+                    });
+                    gone.map(|(at, _)| at + SECOND - now)
+                };
+                assert_eq!(retry, expected, "seed {seed}");
+            }
+        }
     }
 
     #[test]
@@ -495,5 +367,26 @@ mod tests {
         assert_eq!(ring.step(1, 50 * SECOND), (0, Some(6 * SECOND)));
         assert_eq!(ring.step(1, 56 * SECOND - 1), (0, Some(1)));
         assert_eq!(ring.step(1, 56 * SECOND), (0, Some(0)));
+    }
+
+    #[test]
+    fn a_log_gives_its_memory_back_in_small_steps() {
+        let mut ring = Ring::new("100000/60s");
+        for at in 0..100_000 {
+            ring.step(1, at);
+        }
+        let full = ring.log.bytes();
+        assert!((1_200_000..1_250_000).contains(&full), "{full} bytes");
+        let mut before = full;
+        for step in 0..20 {
+            ring.step(1, 200 * SECOND + step);
+            let now = ring.log.bytes();
+            assert!(
+                before - now <= 33 * (256 * 12 + 32),
+                "{before} to {now} bytes"
+            );
+            before = now;
+        }
+        assert!(before < 10_000, "{before} bytes are still held");
     }
 }

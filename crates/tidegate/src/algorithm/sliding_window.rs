@@ -15,16 +15,26 @@
 //! is `6*50/60 + 1 = 6.0`, and 4 remain. A cost of 5 has to wait until
 //! `6*(60 - e)/60 <= 10 - 1 - 5`, `e = 20`: 10 s.
 
-use super::{Outcome, Used, mul_div};
+use super::{Algorithm, Compact, Counter, Outcome, Packed, PastCharge, Used, mul_div};
 use crate::cost::Cost;
 use crate::error::LimitError;
-use crate::limit::Algorithm;
 use crate::rate::Rate;
 
 /// The most requests a sliding window counts.
 const MAX_REQUESTS: u32 = 1 << 28;
 
 /// At most `requests` per window, smoothed over the edge.
+///
+/// ```
+/// use tidegate::algorithm::{Counter, SlidingWindow, SlidingWindowState};
+/// use tidegate::{Cost, Rate};
+///
+/// let limit = SlidingWindow::new("10r/m".parse::<Rate>()?)?;
+/// let state = SlidingWindowState { prev: 6, cur: 0, elapsed_us: 10_000_000, last_us: 70_000_000 };
+/// let (_, outcome) = limit.step(state, Cost::ONE, 70_000_000);
+/// assert_eq!((outcome.rate(), outcome.remaining()), (6.0, 4));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     rate: Rate,
@@ -63,168 +73,14 @@ impl SlidingWindow {
         self.rate
     }
 
-    /// Nothing counted yet.
-    #[must_use]
-    pub const fn new_state(&self, now_us: u64) -> SlidingWindowState {
-        SlidingWindowState {
-            prev: 0,
-            cur: 0,
-            elapsed_us: now_us % self.rate.window_us(),
-            last_us: now_us,
-        }
-    }
-
-    /// The state at a later instant: the current window may have become the
-    /// last one, or both may be over.
-    #[must_use]
-    pub fn at(&self, state: SlidingWindowState, now_us: u64) -> SlidingWindowState {
-        let window_us = self.rate.window_us();
-        let elapsed_us = state.elapsed_us + now_us.saturating_sub(state.last_us);
-        let state = SlidingWindowState {
-            elapsed_us,
-            last_us: now_us,
-            ..state
-        };
-        if self.good_as_new(&state) {
-            return self.new_state(now_us);
-        }
-        if elapsed_us < window_us {
-            return state;
-        }
-        SlidingWindowState {
-            prev: state.cur,
-            cur: 0,
-            elapsed_us: elapsed_us - window_us,
-            ..state
-        }
-    }
-
-    /// Whether the estimate with this cost stays within the limit.
-    #[must_use]
-    pub fn admits(&self, state: &SlidingWindowState, cost: Cost) -> bool {
-        let wanted = u64::from(state.cur) + u64::from(cost.get());
-        let Some(room) = u64::from(self.rate.requests()).checked_sub(wanted) else {
-            return false;
-        };
-        let window_us = self.rate.window_us();
-        u128::from(state.prev) * u128::from(window_us - state.elapsed_us)
-            <= u128::from(room) * u128::from(window_us)
-    }
-
-    /// The state after counting an admitted cost.
-    #[must_use]
-    pub const fn charge(&self, state: SlidingWindowState, cost: Cost) -> SlidingWindowState {
-        SlidingWindowState {
-            cur: state.cur.saturating_add(cost.get()),
-            ..state
-        }
-    }
-
-    /// The state after counting a refused cost: at most a full window.
-    #[must_use]
-    pub fn saturate(&self, state: SlidingWindowState, cost: Cost) -> SlidingWindowState {
-        let cur = self
-            .charge(state, cost)
-            .cur
-            .min(self.rate.requests().max(state.cur));
-        SlidingWindowState { cur, ..state }
-    }
-
-    /// The state after giving back a cost charged to the window that ends at
-    /// `window_end_us`, if that one still counts.
-    #[must_use]
-    pub const fn refund(
-        &self,
-        state: SlidingWindowState,
-        cost: Cost,
-        window_end_us: u64,
-    ) -> SlidingWindowState {
-        // The end of the last window is the start of this one.
-        let start_us = state.last_us.saturating_sub(state.elapsed_us);
-        if window_end_us == start_us {
-            SlidingWindowState {
-                prev: state.prev.saturating_sub(cost.get()),
-                ..state
-            }
-        } else if window_end_us == self.window_end_us(&state) {
-            SlidingWindowState {
-                cur: state.cur.saturating_sub(cost.get()),
-                ..state
-            }
-        } else {
-            state
-        }
-    }
-
-    /// When the current window ends: what a refund remembers a charge by.
+    /// When the current window ends.
     #[must_use]
     pub const fn window_end_us(&self, state: &SlidingWindowState) -> u64 {
         (state.last_us + self.rate.window_us()).saturating_sub(state.elapsed_us)
     }
 
-    /// The numbers to report, `cost` being what would be asked for again.
-    #[must_use]
-    pub fn outcome(&self, state: &SlidingWindowState, cost: Cost, admitted: bool) -> Outcome {
-        Outcome {
-            limit: self.rate.requests(),
-            used: self.estimate(state),
-            retry_after_us: if admitted {
-                Some(0)
-            } else {
-                self.retry_after_us(state, cost)
-            },
-            reset_after_us: self.reset_after_us(state),
-        }
-    }
-
-    /// One check of one level: the state to keep and what to report.
-    ///
-    /// ```
-    /// use tidegate::algorithm::{SlidingWindow, SlidingWindowState};
-    /// use tidegate::{Cost, Rate};
-    ///
-    /// let limit = SlidingWindow::new("10r/m".parse::<Rate>()?)?;
-    /// let state = SlidingWindowState { prev: 6, cur: 0, elapsed_us: 10_000_000, last_us: 70_000_000 };
-    /// let (_, outcome) = limit.step(state, Cost::ONE, 70_000_000);
-    /// assert_eq!((outcome.rate(), outcome.remaining()), (6.0, 4));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn step(
-        &self,
-        state: SlidingWindowState,
-        cost: Cost,
-        now_us: u64,
-    ) -> (SlidingWindowState, Outcome) {
-        let state = self.at(state, now_us);
-        if self.admits(&state, cost) {
-            let state = self.charge(state, cost);
-            (state, self.outcome(&state, cost, true))
-        } else {
-            (state, self.outcome(&state, cost, false))
-        }
-    }
-
-    /// A state that was written under another window, at `now_us`: the estimate
-    /// becomes the current count where the windows differ in length.
-    #[must_use]
-    pub fn adopt(&self, old: &Self, state: SlidingWindowState, now_us: u64) -> SlidingWindowState {
-        if old.rate.window_us() == self.rate.window_us() {
-            return state;
-        }
-        // Counted refusals can fill both counters.
-        let estimate = old
-            .estimate(&old.at(state, now_us))
-            .ceil()
-            .min(MAX_REQUESTS);
-        SlidingWindowState {
-            cur: estimate,
-            ..self.new_state(now_us)
-        }
-    }
-
     /// Until both counters are gone.
-    pub(crate) const fn reset_after_us(&self, state: &SlidingWindowState) -> u64 {
+    const fn reset_after_us(&self, state: &SlidingWindowState) -> u64 {
         let window_us = self.rate.window_us();
         if state.cur > 0 {
             2 * window_us - state.elapsed_us
@@ -235,14 +91,14 @@ impl SlidingWindow {
         }
     }
 
-    /// How far into its window a state was that is good as new `reset_after_us`
-    /// later.
-    pub(crate) const fn elapsed_us(&self, cur: u32, reset_after_us: u64) -> u64 {
+    /// How far into its window a state is whose quota is full in `reset_after_us`.
+    const fn elapsed_us(&self, cur: u32, reset_after_us: u64) -> u64 {
         let windows = if cur > 0 { 2 } else { 1 };
         windows * self.rate.window_us() - reset_after_us
     }
 
-    const fn good_as_new(&self, state: &SlidingWindowState) -> bool {
+    /// Whether nothing that was counted still matters.
+    const fn is_over(&self, state: &SlidingWindowState) -> bool {
         let window_us = self.rate.window_us();
         (state.cur == 0 && (state.prev == 0 || state.elapsed_us >= window_us))
             || state.elapsed_us >= 2 * window_us
@@ -271,6 +127,180 @@ impl SlidingWindow {
             // This window has to become the last one, and then fade.
             let fade = window_us - mul_div(u64::from(room), window_us, u64::from(state.cur));
             Some(window_us - state.elapsed_us + fade)
+        }
+    }
+}
+
+impl Counter for SlidingWindow {
+    type State = SlidingWindowState;
+
+    fn new_state(&self, now_us: u64) -> SlidingWindowState {
+        SlidingWindowState {
+            prev: 0,
+            cur: 0,
+            elapsed_us: now_us % self.rate.window_us(),
+            last_us: now_us,
+        }
+    }
+
+    /// The current window may have become the last one, or both may be over.
+    #[inline]
+    fn at(&self, state: SlidingWindowState, now_us: u64) -> SlidingWindowState {
+        let window_us = self.rate.window_us();
+        let elapsed_us = state.elapsed_us + now_us.saturating_sub(state.last_us);
+        let state = SlidingWindowState {
+            elapsed_us,
+            last_us: now_us,
+            ..state
+        };
+        if self.is_over(&state) {
+            return self.new_state(now_us);
+        }
+        if elapsed_us < window_us {
+            return state;
+        }
+        SlidingWindowState {
+            prev: state.cur,
+            cur: 0,
+            elapsed_us: elapsed_us - window_us,
+            ..state
+        }
+    }
+
+    /// Whether the estimate with this cost stays within the limit.
+    #[inline]
+    fn admits(&self, state: &SlidingWindowState, cost: Cost) -> bool {
+        let wanted = u64::from(state.cur) + u64::from(cost.get());
+        let Some(room) = u64::from(self.rate.requests()).checked_sub(wanted) else {
+            return false;
+        };
+        let window_us = self.rate.window_us();
+        u128::from(state.prev) * u128::from(window_us - state.elapsed_us)
+            <= u128::from(room) * u128::from(window_us)
+    }
+
+    #[inline]
+    fn charge(&self, state: SlidingWindowState, cost: Cost) -> SlidingWindowState {
+        SlidingWindowState {
+            cur: state.cur.saturating_add(cost.get()),
+            ..state
+        }
+    }
+
+    fn saturate(&self, state: SlidingWindowState, cost: Cost) -> SlidingWindowState {
+        let most = self.rate.requests().max(state.cur);
+        SlidingWindowState {
+            cur: self.charge(state, cost).cur.min(most),
+            ..state
+        }
+    }
+
+    /// Only into the window that was charged, which is known by its end.
+    fn refund(&self, state: SlidingWindowState, charge: PastCharge) -> SlidingWindowState {
+        let cost = charge.cost.get();
+        // The end of the last window is the start of this one.
+        let start_us = state.last_us.saturating_sub(state.elapsed_us);
+        if charge.mark_us == start_us {
+            SlidingWindowState {
+                prev: state.prev.saturating_sub(cost),
+                ..state
+            }
+        } else if charge.mark_us == self.window_end_us(&state) {
+            SlidingWindowState {
+                cur: state.cur.saturating_sub(cost),
+                ..state
+            }
+        } else {
+            state
+        }
+    }
+
+    #[inline]
+    fn outcome(&self, state: &SlidingWindowState, cost: Cost, admitted: bool) -> Outcome {
+        Outcome {
+            limit: self.rate.requests(),
+            used: self.estimate(state),
+            retry_after_us: if admitted {
+                Some(0)
+            } else {
+                self.retry_after_us(state, cost)
+            },
+            reset_after_us: self.reset_after_us(state),
+        }
+    }
+
+    fn counts_for_us(&self, _: Cost) -> u64 {
+        2 * self.rate.window_us()
+    }
+
+    #[inline]
+    fn last_us(state: &SlidingWindowState) -> u64 {
+        state.last_us
+    }
+
+    fn moved_to(state: SlidingWindowState, last_us: u64) -> SlidingWindowState {
+        SlidingWindowState { last_us, ..state }
+    }
+
+    /// When the current window ends.
+    #[inline]
+    fn mark_us(&self, state: &SlidingWindowState) -> u64 {
+        self.window_end_us(state)
+    }
+
+    #[inline]
+    fn counts_like(&self, old: &Self) -> bool {
+        self.rate.window_us() == old.rate.window_us()
+    }
+
+    /// Where the windows differ in length, the estimate becomes the current count.
+    fn adopt(&self, old: &Self, state: SlidingWindowState, now_us: u64) -> SlidingWindowState {
+        if self.counts_like(old) {
+            return state;
+        }
+        // Counted refusals can fill both counters.
+        let estimate = old
+            .estimate(&old.at(state, now_us))
+            .ceil()
+            .min(MAX_REQUESTS);
+        SlidingWindowState {
+            cur: estimate,
+            ..self.new_state(now_us)
+        }
+    }
+}
+
+/// Bits of a counter in an entry: it counts to 2^28 inclusive.
+const COUNT_BITS: u32 = 29;
+
+impl Compact for SlidingWindow {
+    #[inline]
+    fn pack(&self, state: &SlidingWindowState) -> Packed {
+        let reset_us = self.reset_after_us(state);
+        Packed {
+            fresh_at_us: state.last_us + reset_us,
+            data: reset_us << COUNT_BITS << COUNT_BITS
+                | u64::from(state.cur) << COUNT_BITS
+                | u64::from(state.prev),
+            extra: reset_us >> (u64::BITS - 2 * COUNT_BITS),
+        }
+    }
+
+    #[inline]
+    fn unpack(&self, packed: Packed) -> SlidingWindowState {
+        let mask = (1 << COUNT_BITS) - 1;
+        let reset_us =
+            packed.extra << (u64::BITS - 2 * COUNT_BITS) | packed.data >> (2 * COUNT_BITS);
+        #[expect(clippy::cast_possible_truncation, reason = "masked to 29 bits")]
+        let (prev, cur) = (
+            (packed.data & mask) as u32,
+            (packed.data >> COUNT_BITS & mask) as u32,
+        );
+        SlidingWindowState {
+            prev,
+            cur,
+            elapsed_us: self.elapsed_us(cur, reset_us),
+            last_us: packed.fresh_at_us - reset_us,
         }
     }
 }

@@ -24,7 +24,7 @@
 //! | 90,000 | 210,000 | 1 | no | 210,000 | 0 | 10,000 |
 //! | 100,000 | 200,000 | 1 | yes | 300,000 | 0 | 0 |
 
-use super::{Outcome, Used};
+use super::{Compact, Counter, Outcome, Packed, PastCharge, Used};
 use crate::cost::Cost;
 use crate::error::LimitError;
 use crate::rate::Rate;
@@ -45,6 +45,15 @@ pub struct Span {
 impl Span {
     const ZERO: Self = Self { us: 0, parts: 0 };
 
+    /// What is left of it after some time has passed.
+    #[inline]
+    fn less_us(self, elapsed_us: u64) -> Self {
+        match self.us.checked_sub(elapsed_us) {
+            Some(us) => Self { us, ..self },
+            None => Self::ZERO,
+        }
+    }
+
     /// Whole microseconds that cover it.
     const fn ceil_us(self) -> u64 {
         self.us + (self.parts > 0) as u64
@@ -52,6 +61,20 @@ impl Span {
 }
 
 /// A bucket of `burst` tokens that refills with `requests` per window.
+///
+/// ```
+/// use tidegate::algorithm::{Counter, TokenBucket};
+/// use tidegate::{Cost, Rate};
+///
+/// let limit = TokenBucket::new("10r/s".parse::<Rate>()?, Some(3), false)?;
+/// let (state, first) = limit.step(limit.new_state(0), Cost::ONE, 0);
+/// assert_eq!((first.remaining(), first.retry_after_us), (2, Some(0)));
+/// let (state, second) = limit.step(state, Cost::of(3), 0);
+/// assert_eq!((second.remaining(), second.retry_after_us), (2, Some(100_000)));
+/// let (_, third) = limit.step(state, Cost::of(3), 100_000);
+/// assert_eq!((third.remaining(), third.retry_after_us), (0, Some(0)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     rate: Rate,
@@ -172,157 +195,6 @@ impl TokenBucket {
         }
     }
 
-    /// A full bucket.
-    #[must_use]
-    pub const fn new_state(&self, now_us: u64) -> TokenBucketState {
-        TokenBucketState {
-            debt: Span::ZERO,
-            last_us: now_us,
-        }
-    }
-
-    /// The state at a later instant: time has drained the debt.
-    #[must_use]
-    #[inline]
-    pub fn at(&self, state: TokenBucketState, now_us: u64) -> TokenBucketState {
-        let elapsed = now_us.saturating_sub(state.last_us);
-        let debt = match state.debt.us.checked_sub(elapsed) {
-            Some(us) => Span { us, ..state.debt },
-            None => Span::ZERO,
-        };
-        TokenBucketState {
-            debt,
-            last_us: now_us,
-        }
-    }
-
-    /// Whether there are tokens for this cost.
-    #[must_use]
-    #[inline]
-    pub fn admits(&self, state: &TokenBucketState, cost: Cost) -> bool {
-        self.price(cost)
-            .is_some_and(|price| self.add(state.debt, price) <= self.capacity)
-    }
-
-    /// The state after taking an admitted cost.
-    #[must_use]
-    #[inline]
-    pub fn charge(&self, state: TokenBucketState, cost: Cost) -> TokenBucketState {
-        let price = self.price(cost).unwrap_or(self.capacity);
-        TokenBucketState {
-            debt: self.add(state.debt, price),
-            ..state
-        }
-    }
-
-    /// The state after counting a refused cost: at most an empty bucket.
-    #[must_use]
-    pub fn saturate(&self, state: TokenBucketState, cost: Cost) -> TokenBucketState {
-        let debt = self
-            .charge(state, cost)
-            .debt
-            .min(self.capacity.max(state.debt));
-        TokenBucketState { debt, ..state }
-    }
-
-    /// The state after giving back a cost that was charged at `charged_at_us`,
-    /// less what has drained since.
-    #[must_use]
-    pub fn refund(
-        &self,
-        state: TokenBucketState,
-        cost: Cost,
-        charged_at_us: u64,
-    ) -> TokenBucketState {
-        let price = self.price(cost).unwrap_or(Span::ZERO);
-        let since = state.last_us.saturating_sub(charged_at_us);
-        let owed = match price.us.checked_sub(since) {
-            Some(us) => Span { us, ..price },
-            None => Span::ZERO,
-        };
-        TokenBucketState {
-            debt: self.subtract(state.debt, owed),
-            ..state
-        }
-    }
-
-    /// The numbers to report, `cost` being what would be asked for again.
-    #[must_use]
-    #[inline]
-    pub fn outcome(&self, state: &TokenBucketState, cost: Cost, admitted: bool) -> Outcome {
-        let retry_after_us = if admitted {
-            Some(0)
-        } else {
-            self.price(cost).map(|price| {
-                let wanted = self.add(state.debt, price);
-                self.subtract(wanted, self.capacity).ceil_us()
-            })
-        };
-        Outcome {
-            limit: self.burst,
-            used: Used {
-                parts: self.parts(state.debt),
-                per_request: self.token_parts,
-            },
-            retry_after_us,
-            reset_after_us: state.debt.ceil_us(),
-        }
-    }
-
-    /// One check of one level: the state to keep and what to report.
-    ///
-    /// ```
-    /// use tidegate::algorithm::TokenBucket;
-    /// use tidegate::{Cost, Rate};
-    ///
-    /// let limit = TokenBucket::new("10r/s".parse::<Rate>()?, Some(3), false)?;
-    /// let (state, first) = limit.step(limit.new_state(0), Cost::ONE, 0);
-    /// assert_eq!((first.remaining(), first.retry_after_us), (2, Some(0)));
-    /// let (state, second) = limit.step(state, Cost::of(3), 0);
-    /// assert_eq!((second.remaining(), second.retry_after_us), (2, Some(100_000)));
-    /// let (_, third) = limit.step(state, Cost::of(3), 100_000);
-    /// assert_eq!((third.remaining(), third.retry_after_us), (0, Some(0)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn step(
-        &self,
-        state: TokenBucketState,
-        cost: Cost,
-        now_us: u64,
-    ) -> (TokenBucketState, Outcome) {
-        let state = self.at(state, now_us);
-        if self.admits(&state, cost) {
-            let state = self.charge(state, cost);
-            (state, self.outcome(&state, cost, true))
-        } else {
-            (state, self.outcome(&state, cost, false))
-        }
-    }
-
-    /// Whether a debt means the same under another bucket: the sizes may differ, but
-    /// not what a token is.
-    #[must_use]
-    pub const fn counts_like(&self, other: &Self) -> bool {
-        self.parts_per_us == other.parts_per_us && self.token_parts == other.token_parts
-    }
-
-    /// A state that was written under another bucket: used tokens stay used
-    /// tokens, rounded up to a microsecond of debt.
-    #[must_use]
-    pub fn adopt(&self, old: &Self, state: TokenBucketState) -> TokenBucketState {
-        // Below 2^77 by a bucket's bounds, so the product stays below 2^122.
-        let parts =
-            u128::from(state.debt.us) * u128::from(old.parts_per_us) + u128::from(state.debt.parts);
-        let us = (parts * u128::from(self.token_parts))
-            .div_ceil(u128::from(old.token_parts) * u128::from(self.parts_per_us));
-        let us = u64::try_from(us).unwrap_or(u64::MAX).min(MAX_REFILL_US);
-        TokenBucketState {
-            debt: Span { us, parts: 0 },
-            ..state
-        }
-    }
-
     #[inline]
     fn add(&self, a: Span, b: Span) -> Span {
         let parts = u64::from(a.parts) + u64::from(b.parts);
@@ -365,7 +237,145 @@ impl TokenBucket {
     }
 }
 
-/// The span of so many tokens of `token_parts` each.
+impl Counter for TokenBucket {
+    type State = TokenBucketState;
+
+    fn new_state(&self, now_us: u64) -> TokenBucketState {
+        TokenBucketState {
+            debt: Span::ZERO,
+            last_us: now_us,
+        }
+    }
+
+    /// Time drains the debt.
+    #[inline]
+    fn at(&self, state: TokenBucketState, now_us: u64) -> TokenBucketState {
+        TokenBucketState {
+            debt: state.debt.less_us(now_us.saturating_sub(state.last_us)),
+            last_us: now_us,
+        }
+    }
+
+    #[inline]
+    fn admits(&self, state: &TokenBucketState, cost: Cost) -> bool {
+        self.price(cost)
+            .is_some_and(|price| self.add(state.debt, price) <= self.capacity)
+    }
+
+    #[inline]
+    fn charge(&self, state: TokenBucketState, cost: Cost) -> TokenBucketState {
+        let price = self.price(cost).unwrap_or(self.capacity);
+        TokenBucketState {
+            debt: self.add(state.debt, price),
+            ..state
+        }
+    }
+
+    fn saturate(&self, state: TokenBucketState, cost: Cost) -> TokenBucketState {
+        let most = self.capacity.max(state.debt);
+        TokenBucketState {
+            debt: self.charge(state, cost).debt.min(most),
+            ..state
+        }
+    }
+
+    /// Gives back what has not drained since.
+    fn refund(&self, state: TokenBucketState, charge: PastCharge) -> TokenBucketState {
+        let price = self.price(charge.cost).unwrap_or(Span::ZERO);
+        let owed = price.less_us(state.last_us.saturating_sub(charge.at_us));
+        TokenBucketState {
+            debt: self.subtract(state.debt, owed),
+            ..state
+        }
+    }
+
+    #[inline]
+    fn outcome(&self, state: &TokenBucketState, cost: Cost, admitted: bool) -> Outcome {
+        let retry_after_us = if admitted {
+            Some(0)
+        } else {
+            self.price(cost).map(|price| {
+                let wanted = self.add(state.debt, price);
+                self.subtract(wanted, self.capacity).ceil_us()
+            })
+        };
+        Outcome {
+            limit: self.burst,
+            used: Used {
+                parts: self.parts(state.debt),
+                per_request: self.token_parts,
+            },
+            retry_after_us,
+            reset_after_us: state.debt.ceil_us(),
+        }
+    }
+
+    fn counts_for_us(&self, cost: Cost) -> u64 {
+        self.price(cost).map_or(0, Span::ceil_us)
+    }
+
+    #[inline]
+    fn last_us(state: &TokenBucketState) -> u64 {
+        state.last_us
+    }
+
+    fn moved_to(state: TokenBucketState, last_us: u64) -> TokenBucketState {
+        TokenBucketState { last_us, ..state }
+    }
+
+    #[inline]
+    fn mark_us(&self, state: &TokenBucketState) -> u64 {
+        state.last_us
+    }
+
+    /// The sizes may differ, but not what a token is.
+    #[inline]
+    fn counts_like(&self, old: &Self) -> bool {
+        self.parts_per_us == old.parts_per_us && self.token_parts == old.token_parts
+    }
+
+    /// Used tokens stay used tokens, rounded up to a microsecond of debt.
+    fn adopt(&self, old: &Self, state: TokenBucketState, _: u64) -> TokenBucketState {
+        if self.counts_like(old) {
+            return state;
+        }
+        // Below 2^77 by a bucket's bounds, so the product stays below 2^122.
+        let us = (old.parts(state.debt) * u128::from(self.token_parts))
+            .div_ceil(u128::from(old.token_parts) * u128::from(self.parts_per_us));
+        let us = u64::try_from(us).unwrap_or(u64::MAX).min(MAX_REFILL_US);
+        TokenBucketState {
+            debt: Span { us, parts: 0 },
+            ..state
+        }
+    }
+}
+
+impl Compact for TokenBucket {
+    #[inline]
+    fn pack(&self, state: &TokenBucketState) -> Packed {
+        let reset_us = state.debt.ceil_us();
+        Packed {
+            fresh_at_us: state.last_us + reset_us,
+            data: reset_us,
+            extra: u64::from(state.debt.parts),
+        }
+    }
+
+    #[inline]
+    fn unpack(&self, packed: Packed) -> TokenBucketState {
+        #[expect(clippy::cast_possible_truncation, reason = "packed from a u32")]
+        let parts = packed.extra as u32;
+        TokenBucketState {
+            debt: Span {
+                us: packed.data - u64::from(parts > 0),
+                parts,
+            },
+            last_us: packed.fresh_at_us - packed.data,
+        }
+    }
+}
+
+/// The span of `count` tokens of `token_parts` each.
 const fn tokens(count: u32, token_parts: u64, parts_per_us: u32) -> Span {
     let parts = count as u128 * token_parts as u128;
     #[expect(
@@ -461,14 +471,14 @@ mod tests {
     fn a_changed_limit_keeps_what_was_used() {
         let (old, new) = (bucket("100r/s", 100), bucket("7r/m", 1_000));
         let state = old.charge(old.new_state(5), Cost::of(60));
-        let adopted = new.adopt(&old, state);
+        let adopted = new.adopt(&old, state, 5);
         let used = new.outcome(&adopted, Cost::ONE, true).rate();
         assert!((60.0..60.0001).contains(&used), "{used}");
         // A rolling deploy flips on every check: what is lost to rounding is a
         // microsecond a flip, not a request.
         let mut state = state;
         for _ in 0..1_000 {
-            state = old.adopt(&new, new.adopt(&old, state));
+            state = old.adopt(&new, new.adopt(&old, state, 5), 5);
         }
         let used = old.outcome(&state, Cost::ONE, true).rate();
         assert!((60.0..60.2).contains(&used), "{used}");

@@ -1,11 +1,11 @@
 //! How much a store may hold, and how much it does.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// What to do with a new key when the store is full of keys in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenFull {
-    /// Forget the key nearest to being as good as new.
+    /// Forget the key whose quota is full again soonest.
     #[default]
     Evict,
     /// Refuse the new key.
@@ -27,7 +27,7 @@ pub struct Stats {
     pub denied_full: u64,
 }
 
-/// A store is full, and may not be in so many microseconds.
+/// The store is full; a slot frees up in `retry_after_us`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Full {
     pub(super) retry_after_us: u64,
@@ -36,17 +36,19 @@ pub(super) struct Full {
 /// The bounds and counters all shards of a store share. Touched when a key comes
 /// or goes, not by checks of keys that are there.
 pub(super) struct Bounds {
-    pub(super) max_keys: usize,
-    pub(super) max_log_bytes: usize,
-    pub(super) when_full: WhenFull,
+    max_keys: AtomicUsize,
+    max_log_bytes: AtomicUsize,
+    denies: AtomicBool,
     pub(super) keys: Quota,
     pub(super) log_bytes: Quota,
+    /// Refunds that are remembered.
+    pub(super) refunds: Quota,
     pub(super) evicted: AtomicU64,
     pub(super) denied_full: AtomicU64,
 }
 
 /// An amount that is taken and given back, never above its maximum.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Quota(AtomicUsize);
 
 impl Quota {
@@ -70,22 +72,49 @@ impl Quota {
 impl Bounds {
     pub(super) fn new(max_keys: usize, max_log_bytes: usize, when_full: WhenFull) -> Self {
         Self {
-            max_keys,
-            max_log_bytes,
-            when_full,
+            max_keys: AtomicUsize::new(max_keys),
+            max_log_bytes: AtomicUsize::new(max_log_bytes),
+            denies: AtomicBool::new(when_full == WhenFull::Deny),
             keys: Quota::default(),
             log_bytes: Quota::default(),
+            refunds: Quota::default(),
             evicted: AtomicU64::new(0),
             denied_full: AtomicU64::new(0),
         }
     }
 
+    pub(super) fn max_keys(&self) -> usize {
+        self.max_keys.load(Relaxed)
+    }
+
+    /// The most refunds that are remembered at once.
+    pub(super) fn max_refunds(&self) -> usize {
+        self.max_keys().saturating_add(1 << 16)
+    }
+
+    pub(super) fn max_log_bytes(&self) -> usize {
+        self.max_log_bytes.load(Relaxed)
+    }
+
+    pub(super) fn when_full(&self) -> WhenFull {
+        match self.denies.load(Relaxed) {
+            true => WhenFull::Deny,
+            false => WhenFull::Evict,
+        }
+    }
+
+    pub(super) fn change(&self, max_keys: usize, max_log_bytes: usize, when_full: WhenFull) {
+        self.max_keys.store(max_keys, Relaxed);
+        self.max_log_bytes.store(max_log_bytes, Relaxed);
+        self.denies.store(when_full == WhenFull::Deny, Relaxed);
+    }
+
     pub(super) fn take_key(&self) -> bool {
-        self.keys.take(1, self.max_keys)
+        self.keys.take(1, self.max_keys())
     }
 
     pub(super) fn take_log_bytes(&self, bytes: usize) -> bool {
-        self.log_bytes.take(bytes, self.max_log_bytes)
+        self.log_bytes.take(bytes, self.max_log_bytes())
     }
 
     pub(super) fn stats(&self) -> Stats {

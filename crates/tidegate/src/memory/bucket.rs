@@ -14,6 +14,7 @@
 use std::hint;
 
 use super::fingerprint::{Fingerprint, HIGH_BITS};
+use crate::algorithm::Packed;
 
 /// Entries in a bucket.
 pub(super) const SLOTS: usize = 4;
@@ -28,17 +29,6 @@ pub(super) type LimitId = u16;
 
 /// The bit of ids whose states own a log.
 pub(super) const LOG_BIT: LimitId = 1 << 15;
-
-/// A key's state as the table keeps it. What `data` and `extra` mean is the
-/// algorithm's business; `fresh_at_us` is the table's, too: from then on the key
-/// is as good as new, and may be dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Packed {
-    pub(super) fresh_at_us: u64,
-    pub(super) data: u64,
-    /// At most 40 bits.
-    pub(super) extra: u64,
-}
 
 /// A key with its state and the limit that was written under.
 pub(super) type Entry = (Fingerprint, LimitId, Packed);
@@ -60,6 +50,12 @@ impl Bucket {
         time: [0; SLOTS],
         data: [0; SLOTS],
     };
+
+    /// A word of each of its cache lines.
+    #[inline]
+    pub(super) fn lines(&self) -> [&u64; 2] {
+        [&self.low[0], &self.time[0]]
+    }
 
     /// Compares all four without a branch: which of them matches is anybody's
     /// guess, and a wrong guess costs the processor more than three comparisons.

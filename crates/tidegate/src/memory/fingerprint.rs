@@ -12,6 +12,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 
+use crate::algorithm::Algorithm;
+
 /// Bits of [`Fingerprint::high`].
 pub(super) const HIGH_BITS: u32 = 19;
 
@@ -55,6 +57,37 @@ impl Seeds {
             low: low.max(1),
             high: high as u32,
         }
+    }
+}
+
+impl Scope {
+    /// The keys of a level under this algorithm: each has its own counters.
+    pub(super) fn of(self, algorithm: Algorithm) -> Self {
+        self.varied(algorithm as u64)
+    }
+
+    /// The keys that are tuples of this length.
+    #[inline]
+    #[expect(dead_code, reason = "tuples are keys in the next step")]
+    pub(super) fn of_tuples(self, length: usize) -> Self {
+        self.varied((length as u64) << 32)
+    }
+
+    /// Other seeds, which are as random.
+    #[inline]
+    fn varied(self, by: u64) -> Self {
+        let [first, second] = self.0;
+        Self([first ^ by, second ^ by])
+    }
+}
+
+impl Fingerprint {
+    /// Some bits of it that neither its bucket nor its shard gives away.
+    #[inline]
+    pub(super) fn part(self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "a part is enough")]
+        let part = (self.low ^ self.low >> 32) as u32;
+        part
     }
 }
 

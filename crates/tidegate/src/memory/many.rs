@@ -11,14 +11,13 @@ use smallvec::SmallVec;
 
 use super::bounds::Full;
 use super::fingerprint::Fingerprint;
-use super::region::Region;
+use super::region::{LogId, Region};
 use super::shard::Shard;
-use super::table::Table;
-use super::view::{Seen, View};
+use super::table::{Seen, Table, pack, release};
 use super::{Charge, Check, Level};
-use crate::algorithm::{Outcome, Used};
+use crate::algorithm::{Kind, Log, Outcome, State, Used};
 use crate::cost::Cost;
-use crate::decision::{Charged, Decision, LevelDecision, Levels, Source};
+use crate::decision::{Charged, Decision, LevelDecision, Levels, Source, fresh_id};
 
 /// As many levels as are handled without allocating.
 type Few<T> = SmallVec<[T; 4]>;
@@ -30,26 +29,34 @@ struct Part<'l> {
     cost: Cost,
     /// Index of its shard among those locked.
     shard: usize,
-    seen: Seen<'l>,
+    seen: Seen,
     admits: bool,
     /// The costs of a key that occurs twice are more than any limit admits.
     too_much: bool,
-    after: Option<After<'l>>,
+    after: Option<After>,
     full: Option<Full>,
 }
 
 /// The state a check leaves a level in.
-struct After<'l> {
-    view: View<'l>,
+struct After {
+    state: State,
     /// The cost of the event to append, for a level that keeps a log.
     event: u32,
+    /// The log it goes to, and the bytes that were taken for it.
+    log: Option<LogId>,
+    log_growth: usize,
 }
 
 impl<R: RawMutex, M: Region> Table<R, M> {
-    pub(super) fn decide_many(&self, checks: &[Check<'_>], charge: Charge) -> Decision {
+    pub(super) fn decide_many(
+        &self,
+        checks: &[Check<'_>],
+        charge: Charge,
+        before_us: Option<u64>,
+    ) -> Decision {
         let prints: Few<Fingerprint> = checks
             .iter()
-            .map(|check| self.seeds.fingerprint(check.level.scope, check.key))
+            .map(|check| self.fingerprint(check.level, check.key))
             .collect();
         let mut numbers: Few<usize> = prints
             .iter()
@@ -58,7 +65,6 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         numbers.sort_unstable();
         numbers.dedup();
 
-        let before_us = self.clock_before_locks();
         let mut shards: Few<MutexGuard<'_, R, Shard<M>>> = numbers
             .iter()
             .map(|&number| self.shards[number].shard.lock())
@@ -72,16 +78,15 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             if let Some(twin) = parts.iter().position(|part| part.print == print) {
                 let part = &mut parts[twin];
                 let cost = u64::from(part.cost.get()) + u64::from(check.cost.get());
-                match Cost::new(cost) {
-                    Ok(cost) => part.cost = cost,
-                    Err(_) => part.too_much = true,
-                }
+                let cost = Cost::new(cost);
+                part.too_much |= cost.is_err();
+                part.cost = cost.unwrap_or(Cost::MAX);
                 part_of.push(twin);
                 continue;
             }
             let number = self.shard_number(print);
             let shard = numbers.partition_point(|&other| other < number);
-            let seen = self.see(&shards[shard], print, check.level, now_us);
+            let seen = self.see(&shards[shard], print, check.level, check.cost, now_us);
             part_of.push(parts.len());
             parts.push(Part {
                 level: check.level,
@@ -97,7 +102,8 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         }
 
         for part in &mut parts {
-            part.admits = !part.too_much && part.seen.view.admits(part.cost);
+            let state = &part.seen.state;
+            part.admits = !part.too_much && part.level.limit.admits(state, part.cost);
         }
         let mut denied = parts.iter().position(|part| !part.admits);
         for part in &mut parts {
@@ -123,7 +129,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             denied = parts.iter_mut().position(|part| {
                 let is_new = part.seen.place.is_none();
                 part.full = is_new
-                    .then(|| shards[part.shard].is_full_for(part.print, now_us, &self.bounds))
+                    .then(|| shards[part.shard].is_full_for(now_us, &self.bounds))
                     .flatten();
                 part.full.is_some()
             });
@@ -134,7 +140,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             if full {
                 self.withdraw(shard, part);
             } else {
-                self.commit(shard, part);
+                self.commit(shard, part, now_us);
             }
         }
 
@@ -142,15 +148,14 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             let part = &parts[index];
             part.report(&shards[part.shard])
         }));
-        drop(shards);
+        shards.into_iter().for_each(release);
         let denied = denied.and_then(|index| part_of.iter().position(|&part| part == index));
         Decision {
             levels,
             decided_at_us: now_us,
             denied_by: denied.and_then(|index| u32::try_from(index).ok()),
             source: Source::Store,
-            charged: denied.is_none() && charge != Charge::Nothing,
-            voided: self.voided.load(Relaxed),
+            receipt: (denied.is_none() && charge != Charge::Nothing).then(fresh_id),
         }
     }
 
@@ -166,41 +171,49 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         let Some(after) = &mut part.after else {
             return Ok(());
         };
-        if let (View::SlidingLog(limit, before, old), View::SlidingLog(_, _, log)) =
-            (&mut part.seen.view, &mut after.view)
-            && after.event > 0
-        {
-            let needed = old.map_or(1, |log| limit.room_needed(shard.log(log).0, before));
-            let max = limit.rate().requests();
-            let fitted = shard.fit_log(*old, needed, max, &self.bounds).or_else(|| {
-                self.reclaim_logs(shard, needed, now_us, pinned);
-                shard.fit_log(*old, needed, max, &self.bounds)
-            });
-            let Some(fitted) = fitted else {
-                return Err(Full {
-                    retry_after_us: limit.rate().window_us(),
-                });
+        if let Kind::SlidingLog(limit) = part.level.limit.kind() {
+            let full = Full {
+                retry_after_us: limit.rate().window_us(),
             };
-            *log = Some(fitted);
-            if old.is_some_and(|old| old != fitted) {
-                // The log has moved: its entry must know, whatever comes next.
-                *old = Some(fitted);
-                shard.move_log(part.print, fitted);
+            let growth = match (part.seen.log, after.event) {
+                (_, 0) => 0,
+                (Some((log, view)), _) => shard.log(log).growth(&view, limit.rate().requests()),
+                (None, _) => {
+                    let new = Log::default();
+                    new.bytes() + new.growth(&limit.view(&new, now_us), limit.rate().requests())
+                }
+            };
+            let mut taken = self.bounds.take_log_bytes(growth);
+            if !taken {
+                self.reclaim_logs(shard, growth, now_us, pinned);
+                taken = self.bounds.take_log_bytes(growth);
             }
+            if !taken {
+                return Err(full);
+            }
+            after.log = match part.seen.log {
+                Some((log, _)) => Some(log),
+                None if after.event > 0 => {
+                    let opened = shard.open_log();
+                    if opened.is_none() {
+                        self.bounds.log_bytes.give_back(growth);
+                        return Err(full);
+                    }
+                    opened
+                }
+                None => None,
+            };
+            after.log_growth = growth;
         }
         if part.seen.place.is_none()
-            && let Some(state) = after.view.pack()
+            && let Some(state) = pack(&part.level.limit, &after.state, after.log)
         {
-            let inserted = shard.insert(
-                part.print,
-                part.level.id,
-                state,
-                now_us,
-                &self.bounds,
-                pinned,
-            );
-            if let (Err(_), View::SlidingLog(_, _, Some(log))) = (&inserted, &after.view) {
-                shard.close_log(*log, &self.bounds);
+            let id = part.level.id;
+            let inserted = shard.insert(part.print, id, state, now_us, &self.bounds, pinned);
+            if let (Err(_), Some(log)) = (&inserted, after.log) {
+                let empty = shard.log(log).bytes();
+                shard.close_log(log, &self.bounds);
+                self.bounds.log_bytes.give_back(after.log_growth - empty);
             }
             inserted?;
         }
@@ -209,106 +222,120 @@ impl<R: RawMutex, M: Region> Table<R, M> {
 
     /// Takes back what was provided for a level when another found no room.
     fn withdraw(&self, shard: &mut Shard<M>, part: &mut Part<'_>) {
-        let after = part.after.take();
-        if part.seen.place.is_none() {
-            if let Some(place) = shard.find(part.print) {
-                shard.remove(place, &self.bounds);
-            }
-        } else if let Some(View::SlidingLog(_, _, Some(log))) = after.map(|after| after.view)
-            && let Some((limit, state)) = part.seen.stored
-            && shard.owned_log(limit, state).is_none()
+        let Some(after) = part.after.take() else {
+            return;
+        };
+        let mut taken = after.log_growth;
+        if part.seen.place.is_none()
+            && let Some(place) = shard.find(part.print)
         {
-            // A log for a key that was counted in another way before.
-            shard.close_log(log, &self.bounds);
+            // Gives back what its empty log counts for.
+            shard.remove(place, &self.bounds);
+            taken = taken.saturating_sub(Log::default().bytes());
         }
+        self.bounds.log_bytes.give_back(taken);
     }
 
     /// Writes a level's new state to the place that was provided.
-    fn commit(&self, shard: &mut Shard<M>, part: &mut Part<'_>) {
-        let Some(After { view, event }) = &mut part.after else {
+    fn commit(&self, shard: &mut Shard<M>, part: &mut Part<'_>, now_us: u64) {
+        let Some(After {
+            state,
+            event,
+            log,
+            log_growth,
+        }) = &mut part.after
+        else {
             return;
         };
-        if part.seen.outdated {
-            shard.void_receipts();
+        if let (true, Some((_, stored))) = (part.seen.outdated, part.seen.stored) {
+            shard.void_receipts(part.print, stored, now_us);
         }
         self.locked(part.print).refused.forget(part.print);
-        if let (View::SlidingLog(limit, before, _), View::SlidingLog(_, after, Some(log))) =
-            (&part.seen.view, &mut *view)
-        {
-            let (header, records) = shard.log_mut(*log);
-            match event {
-                0 => limit.settle(header, records, before),
-                _ => limit.write(header, records, before, *event),
+        if let (Kind::SlidingLog(limit), Some(id)) = (part.level.limit.kind(), *log) {
+            let events = shard.log_mut(id);
+            let held = match part.seen.log {
+                Some(_) => events.bytes(),
+                None => 0,
+            };
+            let view = match part.seen.log {
+                Some((_, view)) => view,
+                None => limit.view(events, now_us),
+            };
+            match *event {
+                0 => events.trim(&view),
+                cost => events.write(&view, cost, limit.rate().requests()),
             }
-            // What has expired is no longer in the ring.
-            *after = limit.at(header, records, before.now_us());
-        } else if let Some((limit, state)) = part.seen.stored
-            && let Some((log, _)) = shard.owned_log(limit, state)
-        {
-            // Another algorithm has no use for it.
-            shard.close_log(log, &self.bounds);
+            // What was provided, less what was freed.
+            self.bounds
+                .log_bytes
+                .give_back(held + *log_growth - events.bytes());
+            // What has expired is no longer in it.
+            let view = limit.view(events, now_us);
+            *state = State::SlidingLog(limit.read(events, &view, part.cost));
+            part.seen.log = Some((id, view));
         }
         // Making room for one level may have moved another: look again.
-        if let (Some(place), Some(state)) = (shard.find(part.print), view.pack()) {
-            shard.write(place, part.print, part.level.id, state);
+        let packed = pack(&part.level.limit, state, *log);
+        if let (Some(place), Some(packed)) = (shard.find(part.print), packed) {
+            shard.rewrite(place, part.print, part.level.id, packed);
         }
     }
 }
 
-impl<'l> Part<'l> {
+impl Part<'_> {
     /// Works out what to write, if anything.
     fn plan(&mut self, charge: Charge, denied: bool) {
-        let before = self.seen.view;
+        let (limit, before) = (&self.level.limit, self.seen.state);
+        let after = |state, event| After {
+            state,
+            event,
+            log: None,
+            log_growth: 0,
+        };
         let charged = match charge {
             Charge::Nothing => return,
-            _ if self.admits && !denied => Some(After {
-                view: before.charge(self.cost),
-                event: self.cost.get(),
-            }),
-            Charge::Always if !self.admits => self.saturated(),
+            _ if self.admits && !denied => {
+                Some(after(limit.charge(before, self.cost), self.cost.get()))
+            }
+            Charge::Always if !self.admits => {
+                // A refusal opens no window, a full log has no room, a block no state.
+                let state = limit.saturate(before, self.cost);
+                (state != before).then(|| after(state, self.saturated_event()))
+            }
             _ => None,
         };
         // After a clock has stepped back, or a limit has changed, a state is written
         // even where nothing is charged: otherwise the key would stand still until
-        // the clock caught up, or count as new when it would have under the old limit.
-        let settled = || {
-            self.seen.outdated.then_some(After {
-                view: before,
-                event: 0,
-            })
-        };
+        // the clock caught up, or expire when it would have under the old limit.
+        let settled = || self.seen.outdated.then(|| after(before, 0));
         self.after = charged.or_else(settled);
     }
 
-    /// The state after a refused request that is counted all the same.
-    fn saturated(&self) -> Option<After<'l>> {
-        let before = self.seen.view;
-        let event = match &before {
-            View::SlidingLog(limit, view, _) => limit.saturated_cost(view, self.cost),
+    /// The cost of the event that counts a refusal, for a level that keeps a log.
+    fn saturated_event(&self) -> u32 {
+        match (self.level.limit.kind(), &self.seen.state) {
+            (Kind::SlidingLog(limit), State::SlidingLog(state)) => {
+                limit.saturated_cost(state, self.cost)
+            }
             _ => 0,
-        };
-        match &before {
-            // A refusal opens no window, a full log has no room, a block no state.
-            View::FixedWindow(_, state) if state.count == 0 => None,
-            View::SlidingLog(..) if event == 0 => None,
-            View::Block => None,
-            _ => Some(After {
-                view: before.saturate(self.cost),
-                event,
-            }),
         }
     }
 
     fn report<M: Region>(&self, shard: &Shard<M>) -> LevelDecision {
-        let view = self
+        let limit = &self.level.limit;
+        let mut state = self
             .after
             .as_ref()
-            .map_or(&self.seen.view, |after| &after.view);
-        let log = match view {
-            View::SlidingLog(_, _, Some(log)) => Some(shard.log(*log)),
-            _ => None,
-        };
-        let outcome = view.outcome(log, self.cost, self.admits);
+            .map_or(self.seen.state, |after| after.state);
+        let mut mark_us = limit.mark_us(&state);
+        if let (Kind::SlidingLog(limit), Some((log, view))) = (limit.kind(), self.seen.log) {
+            // For the cost of all checks of the key together.
+            if self.after.is_none() {
+                state = State::SlidingLog(limit.read(shard.log(log), &view, self.cost));
+            }
+            mark_us = view.raw_us();
+        }
+        let outcome = limit.outcome(&state, self.cost, self.admits);
         let outcome = match self.full {
             Some(full) => Outcome {
                 used: Used::requests(outcome.limit),
@@ -324,9 +351,10 @@ impl<'l> Part<'l> {
         };
         let charge = Charged {
             cost: self.cost,
-            limit: self.level.id,
-            voided: shard.voided,
-            mark_us: view.mark_us(),
+            limit: self.level.stamp,
+            print: self.print.part(),
+            era: shard.era(),
+            mark_us,
         };
         LevelDecision { outcome, charge }
     }

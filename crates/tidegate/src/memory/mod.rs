@@ -1,19 +1,20 @@
 //! The in-memory store: keys in a bounded table, decided under short locks.
 
+mod batch;
 mod bounds;
 mod bucket;
-mod counter;
+mod few;
 mod fingerprint;
 mod limits;
 mod lock;
 mod logs;
 mod many;
+mod notes;
 mod one;
 mod refused;
 mod region;
 mod shard;
 mod table;
-mod view;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +25,12 @@ pub use limits::TooManyLimits;
 use bounds::Bounds;
 use bucket::LimitId;
 use fingerprint::Scope;
+use limits::Handle;
 use lock::ShardLock;
 use region::Heap;
-use table::Table;
+use table::{MAX_KEYS, Table};
 
+use crate::algorithm::MAX_NOW_US;
 use crate::clock::{Clock, TimeSource};
 use crate::cost::Cost;
 use crate::decision::{Decision, Receipt};
@@ -63,14 +66,21 @@ pub struct MemoryStore {
     table: Arc<Table<ShardLock, Heap>>,
 }
 
-/// A named limit of a store. Keys of levels with different names never meet, and
-/// a level of the same name continues with the keys of an earlier one: that is how
-/// a limit is changed while it is in use.
+/// A named limit of a store. Keys of levels with different names never meet. A level
+/// with the name of an earlier one continues with its keys, as long as the algorithm is
+/// the same: that is how a limit changes while it is in use. Each algorithm has
+/// counters of its own.
 #[derive(Debug, Clone)]
 pub struct Level {
     limit: Limit,
     id: LimitId,
+    /// The limit's number for good, which `id` may not be.
+    stamp: u32,
+    /// The keys under this limit's algorithm, and under all of them.
     scope: Scope,
+    name: Scope,
+    /// Keeps the number from being given to another limit.
+    _handle: Handle,
 }
 
 /// "May this happen now, at this cost?" for one level and one key.
@@ -88,7 +98,7 @@ pub enum Charge {
     Nothing,
     /// All levels when all admit, none otherwise.
     Admitted,
-    /// And when one refuses, the levels that refuse, up to full: who keeps on
+    /// And when one refuses, the levels that refuse, up to full: a client that keeps
     /// asking stays out (`count_denied`).
     Always,
 }
@@ -122,20 +132,19 @@ impl Default for MemoryStoreBuilder {
 }
 
 impl MemoryStoreBuilder {
-    /// The most keys held at once; one million unless said otherwise. About 35
-    /// bytes each.
+    /// The most keys held at once; one million by default. Each takes about 35 bytes.
     ///
     /// # Panics
-    /// When `max_keys` is 0.
+    /// When `max_keys` is 0 or above 1,000,000,000.
     pub fn max_keys(mut self, max_keys: usize) -> Self {
-        assert!(max_keys > 0, "max_keys = 0: expected at least 1");
+        assert_keys(max_keys);
         self.max_keys = max_keys;
         self
     }
 
-    /// The most bytes held at once for the events of sliding logs; 64 MiB unless
-    /// said otherwise. A log takes 48 bytes and room for as many events of 12 bytes
-    /// as it has had at once, up to twice that.
+    /// The most bytes held at once for the events of sliding logs; 64 MiB by default.
+    /// A log takes about 120 bytes and 12 bytes per event, with room for up to 255
+    /// events more than it holds.
     pub fn max_log_bytes(mut self, max_log_bytes: usize) -> Self {
         self.max_log_bytes = max_log_bytes;
         self
@@ -180,30 +189,69 @@ impl MemoryStore {
 
     /// A named limit of this store. Naming it again with another limit changes
     /// the limit: keys in use keep what they have used.
+    ///
+    /// Fails when 32,767 different limits are in use: those of levels that exist, and
+    /// those that keys were last charged under.
     pub fn level(&self, name: &str, limit: Limit) -> Result<Level, TooManyLimits> {
+        let handle = self.table.limit_handle(&limit)?;
+        let name = self.table.seeds.scope(name);
         Ok(Level {
             limit,
-            id: self.table.limits.id(&limit)?,
-            scope: self.table.seeds.scope(name),
+            id: handle.id(),
+            stamp: handle.stamp(),
+            scope: name.of(limit.algorithm()),
+            name,
+            _handle: handle,
         })
     }
 
     /// Decides all these checks as one. A key that occurs twice in a level is
     /// charged for both; levels of one name must be of one limit.
-    #[must_use]
+    #[must_use = "the decision says whether the request may go on"]
     pub fn decide(&self, checks: &[Check<'_>], charge: Charge) -> Decision {
-        self.table.decide(checks, charge)
+        self.table.decide(checks, charge, None)
+    }
+
+    /// [`decide`](Self::decide) for a caller that already knows the time on this
+    /// store's clock ([`now_us`](Self::now_us)), as an event loop does. A time that is
+    /// earlier than one the same keys were decided at is read as that one.
+    #[must_use = "the decision says whether the request may go on"]
+    pub fn decide_at(&self, checks: &[Check<'_>], charge: Charge, now_us: u64) -> Decision {
+        let at_us = now_us.min(MAX_NOW_US);
+        self.table.decide(checks, charge, Some(at_us))
+    }
+
+    /// Decides each of these checks by itself, in order, all at one instant, and hands
+    /// the decisions to `each`. The entries of all keys are fetched before any is
+    /// decided, so with many keys this takes a fraction of the time of one by one.
+    pub fn decide_each<'c>(
+        &self,
+        checks: impl IntoIterator<Item = Check<'c>>,
+        charge: Charge,
+        each: impl FnMut(Decision),
+    ) {
+        self.table.decide_each(checks.into_iter(), charge, each);
+    }
+
+    /// The time on this store's clock, in microseconds since the Unix epoch.
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        self.table.clock.now_us()
     }
 
     /// Gives back what a decision of these same checks has charged, as far as it
-    /// still counts: never more than if the request had not been made. A receipt is
-    /// for one refund, and worth nothing after a reset, a change of a limit or a step
-    /// back of the clock.
-    pub fn refund(&self, checks: &[Check<'_>], receipt: &Receipt) {
-        self.table.refund(checks, receipt);
+    /// still counts: never more than if the request had not been made. (The exception
+    /// is a [fixed window](crate::algorithm::FixedWindow) from the first request.)
+    ///
+    /// A receipt is refunded once. `false` means that nothing was given back, because
+    /// it was handed in before, it belongs to other checks, or the store has no room to
+    /// remember one more refund. A receipt is worth nothing after a reset of its key, a
+    /// change of its limit or a step back of the clock.
+    pub fn refund(&self, checks: &[Check<'_>], receipt: &Receipt) -> bool {
+        self.table.refund(checks, receipt)
     }
 
-    /// Forgets a key of a level. Says whether there was one.
+    /// Forgets a key of a level, under every algorithm. Says whether there was one.
     pub fn reset(&self, level: &Level, key: impl AsRef<[u8]>) -> bool {
         self.table.reset(level, key.as_ref())
     }
@@ -214,21 +262,35 @@ impl MemoryStore {
         self.table.bounds.stats()
     }
 
-    /// The most keys held at once, and what is done with a new one then.
+    /// The most keys held at once, and what happens to a new one then.
     #[must_use]
     pub fn bounds(&self) -> (usize, WhenFull) {
         let bounds = &self.table.bounds;
-        (bounds.max_keys, bounds.when_full)
+        (bounds.max_keys(), bounds.when_full())
     }
 
-    /// Makes all receipts so far worth nothing.
-    pub(crate) fn void_receipts(&self) {
-        self.table.void_receipts();
+    /// Changes the bounds while the store is in use: all keys stay. A lower `max_keys`
+    /// takes effect as keys expire. The store keeps the number of shards it was built
+    /// with, so far beyond its first `max_keys` an insertion holds its lock for longer.
+    ///
+    /// # Panics
+    /// When `max_keys` is 0 or above 1,000,000,000.
+    pub fn set_bounds(&self, max_keys: usize, when_full: WhenFull) {
+        assert_keys(max_keys);
+        let bounds = &self.table.bounds;
+        bounds.change(max_keys, bounds.max_log_bytes(), when_full);
     }
 
     pub(crate) fn clock(&self) -> &TimeSource {
         &self.table.clock
     }
+}
+
+fn assert_keys(max_keys: usize) {
+    assert!(
+        (1..=MAX_KEYS).contains(&max_keys),
+        "max_keys = {max_keys}: expected 1 to {MAX_KEYS}"
+    );
 }
 
 impl Default for MemoryStore {

@@ -1,36 +1,31 @@
-//! The everyday case, in a straight line: one level that counts, whose key is new, or
-//! there under this same limit, on a clock that goes on. Everything else goes,
-//! untouched, to `many.rs`, which could do this, too, and takes longer.
+//! The everyday case, in a straight line: one level whose key is new, or there under
+//! this same limit, on a clock that goes on. Everything else goes, untouched, to
+//! `many.rs`, which could do this, too, and takes longer.
 
 use std::slice;
-use std::sync::atomic::Ordering::Relaxed;
 
 use lock_api::RawMutex;
 
-use super::bucket::Packed;
-use super::counter::Counter;
+use super::fingerprint::Fingerprint;
 use super::region::Region;
-use super::table::{Locked, Table};
+use super::table::{Locked, Table, release};
 use super::{Charge, Check, Level};
+use crate::algorithm::{Compact, Packed};
 use crate::cost::Cost;
-use crate::decision::{Charged, Decision, LevelDecision, Levels, Source};
+use crate::decision::{Charged, Decision, LevelDecision, Levels, Source, fresh_id};
 
 impl<R: RawMutex, M: Region> Table<R, M> {
     #[inline]
-    pub(super) fn decide_one<C: Counter>(
+    pub(super) fn decide_one<C: Compact>(
         &self,
         limit: &C,
         check: &Check<'_>,
+        print: Fingerprint,
         charge: Charge,
+        before_us: Option<u64>,
     ) -> Decision {
-        let &Check { level, key, cost } = check;
-        let before_us = self.clock_before_locks();
-        let print = self.seeds.fingerprint(level.scope, key);
+        let &Check { level, cost, .. } = check;
         let Locked { shard, refused } = self.locked(print);
-        let mut voided = Voided {
-            store: self.voided.load(Relaxed),
-            shard: 0,
-        };
 
         // A refusal that changes nothing needs no lock.
         if let Some(stored) = refused.get(print, level.id)
@@ -40,12 +35,20 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             if let Some(state) = at(limit, stored, now_us)
                 && !limit.admits(&state, cost)
             {
-                return decision(level, limit, &state, cost, now_us, Verdict::Refused, voided);
+                return decision(
+                    level,
+                    limit,
+                    &state,
+                    cost,
+                    now_us,
+                    (print, 0),
+                    Verdict::Refused,
+                );
             }
         }
 
         let mut shard = shard.lock();
-        voided.shard = shard.voided;
+        let key = (print, shard.era());
         let now_us = match before_us {
             Some(before_us) => before_us.max(shard.latest_us),
             None => self.clock.now_us(),
@@ -60,12 +63,12 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 if inserted.is_ok() {
                     refused.forget(print);
                     shard.latest_us = now_us;
-                    drop(shard);
-                    return decision(level, limit, &state, cost, now_us, Verdict::Charged, voided);
+                    release(shard);
+                    return decision(level, limit, &state, cost, now_us, key, Verdict::Charged);
                 }
             }
             drop(shard);
-            return self.decide_many(slice::from_ref(check), charge);
+            return self.decide_many(slice::from_ref(check), charge, before_us);
         };
         let (id, stored) = shard.read(place);
         if id == level.id
@@ -76,43 +79,28 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             match (admitted, charge) {
                 (true, Charge::Nothing) => {
                     drop(shard);
-                    return decision(
-                        level,
-                        limit,
-                        &state,
-                        cost,
-                        now_us,
-                        Verdict::Admitted,
-                        voided,
-                    );
+                    return decision(level, limit, &state, cost, now_us, key, Verdict::Admitted);
                 }
                 (true, _) => {
                     let state = limit.charge(state, cost);
                     refused.forget(print);
-                    shard.write(place, print, level.id, limit.pack(&state));
+                    shard.write(place, print, id, limit.pack(&state));
                     drop(shard);
-                    return decision(level, limit, &state, cost, now_us, Verdict::Charged, voided);
+                    return decision(level, limit, &state, cost, now_us, key, Verdict::Charged);
                 }
                 (false, Charge::Nothing | Charge::Admitted) => {
                     if shard.refused_again(print) {
-                        refused.set(print, level.id, stored);
+                        refused.set(print, id, stored);
                     }
                     drop(shard);
-                    return decision(level, limit, &state, cost, now_us, Verdict::Refused, voided);
+                    return decision(level, limit, &state, cost, now_us, key, Verdict::Refused);
                 }
                 (false, Charge::Always) => {}
             }
         }
         drop(shard);
-        self.decide_many(slice::from_ref(check), charge)
+        self.decide_many(slice::from_ref(check), charge, before_us)
     }
-}
-
-/// How often receipts had become void: all of them, and those of a shard.
-#[derive(Clone, Copy)]
-struct Voided {
-    store: u32,
-    shard: u16,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -124,7 +112,7 @@ enum Verdict {
 
 /// A stored state at this instant, if the clock has not stepped back since.
 #[inline]
-fn at<C: Counter>(limit: &C, stored: Packed, now_us: u64) -> Option<C::State> {
+pub(super) fn at<C: Compact>(limit: &C, stored: Packed, now_us: u64) -> Option<C::State> {
     if stored.fresh_at_us <= now_us {
         return Some(limit.new_state(now_us));
     }
@@ -132,32 +120,44 @@ fn at<C: Counter>(limit: &C, stored: Packed, now_us: u64) -> Option<C::State> {
     (C::last_us(&state) <= now_us).then(|| limit.at(state, now_us))
 }
 
+/// What a level says about a check.
 #[inline]
-fn decision<C: Counter>(
+pub(super) fn level_decision<C: Compact>(
+    level: &Level,
+    limit: &C,
+    state: &C::State,
+    cost: Cost,
+    (print, era): (Fingerprint, u32),
+    admitted: bool,
+) -> LevelDecision {
+    LevelDecision {
+        outcome: limit.outcome(state, cost, admitted),
+        charge: Charged {
+            cost,
+            limit: level.stamp,
+            print: print.part(),
+            era,
+            mark_us: limit.mark_us(state),
+        },
+    }
+}
+
+#[inline]
+fn decision<C: Compact>(
     level: &Level,
     limit: &C,
     state: &C::State,
     cost: Cost,
     now_us: u64,
+    key: (Fingerprint, u32),
     verdict: Verdict,
-    voided: Voided,
 ) -> Decision {
     let admitted = verdict != Verdict::Refused;
-    let charge = Charged {
-        cost,
-        limit: level.id,
-        voided: voided.shard,
-        mark_us: limit.mark_us(state),
-    };
     Decision {
-        levels: Levels::One([LevelDecision {
-            outcome: limit.outcome(state, cost, admitted),
-            charge,
-        }]),
+        levels: Levels::One([level_decision(level, limit, state, cost, key, admitted)]),
         decided_at_us: now_us,
         denied_by: (!admitted).then_some(0),
         source: Source::Store,
-        charged: verdict == Verdict::Charged,
-        voided: voided.store,
+        receipt: (verdict == Verdict::Charged).then(fresh_id),
     }
 }

@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::bucket::{LimitId, Packed};
+use super::bucket::LimitId;
 use super::fingerprint::Fingerprint;
+use crate::algorithm::Packed;
 
 /// A copy of one entry. The first word tells cheaply that it is of another key, and
 /// is 0 when there is none.

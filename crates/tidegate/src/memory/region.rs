@@ -1,18 +1,20 @@
 //! The memory a shard lives in.
 //!
-//! Everything a shard keeps is plain integers without pointers, reached through
-//! this trait: buckets in one slice, logs by number. [`Heap`] grows as it is
-//! needed; memory of a fixed size that several processes map can stand in its
-//! place, and a test at the end of `shard.rs` runs a shard in one.
+//! Entries are plain integers without pointers, reached through this trait as one
+//! slice of buckets. [`Heap`] grows as it is needed; memory of a fixed size that
+//! several processes map can take its place, and a test at the end of `shard.rs` runs a
+//! shard in one. Logs and notes about receipts are optional: where a region has no
+//! room for them, limits that need a log are refused and so are refunds.
 
 use super::bucket::Bucket;
-use crate::algorithm::{LogHeader, LogRecord};
+use super::notes::Notes;
+use crate::algorithm::Log;
 
 /// The number of a log in its region.
-pub(super) type LogId = u32;
+pub(crate) type LogId = u32;
 
 /// Memory for the buckets and logs of one shard.
-pub(super) trait Region {
+pub(crate) trait Region {
     /// Whether the buckets can be replaced by more or fewer.
     const GROWS: bool;
 
@@ -21,12 +23,23 @@ pub(super) trait Region {
     /// Only where the region [`GROWS`](Self::GROWS).
     fn replace(&mut self, buckets: Box<[Bucket]>);
 
-    fn log(&self, id: LogId) -> (&LogHeader, &[LogRecord]);
-    fn log_mut(&mut self, id: LogId) -> (&mut LogHeader, &mut [LogRecord]);
-    /// An empty log with room for exactly so many records, if there is memory
-    /// for it.
-    fn open_log(&mut self, records: u32) -> Option<LogId>;
-    fn close_log(&mut self, id: LogId);
+    /// Whether there are any logs.
+    fn has_logs(&self) -> bool;
+    fn log(&self, id: LogId) -> &Log;
+    fn log_mut(&mut self, id: LogId) -> &mut Log;
+    /// An empty log, if there is memory for it.
+    fn open_log(&mut self) -> Option<LogId>;
+    /// Gives the log to the caller, who frees it when no lock is held.
+    fn close_log(&mut self, id: LogId) -> Log;
+
+    fn notes(&self) -> Option<&Notes>;
+    /// The notes, if there is memory for them.
+    fn notes_mut(&mut self) -> Option<&mut Notes>;
+
+    /// Keeps a log until somebody can free it.
+    fn discard(&mut self, log: Log);
+    /// Logs that were closed and are to be freed without a lock.
+    fn take_discarded(&mut self) -> Vec<Log>;
 }
 
 /// Memory from the allocator.
@@ -34,22 +47,32 @@ pub(super) trait Region {
 pub(crate) struct Heap {
     buckets: Box<[Bucket]>,
     /// Behind a box: most shards have none, and a shard fits a cache line.
-    logs: Option<Box<Logs>>,
+    rare: Option<Box<Rare>>,
 }
 
 #[derive(Default)]
-struct Logs {
-    rings: Vec<(LogHeader, Box<[LogRecord]>)>,
+struct Rare {
+    logs: Vec<Log>,
     closed: Vec<LogId>,
+    discarded: Vec<Log>,
+    notes: Notes,
+}
+
+impl Heap {
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
 }
 
 impl Region for Heap {
     const GROWS: bool = true;
 
+    #[inline]
     fn buckets(&self) -> &[Bucket] {
         &self.buckets
     }
 
+    #[inline]
     fn buckets_mut(&mut self) -> &mut [Bucket] {
         &mut self.buckets
     }
@@ -58,39 +81,56 @@ impl Region for Heap {
         self.buckets = buckets;
     }
 
-    fn log(&self, id: LogId) -> (&LogHeader, &[LogRecord]) {
-        let logs = self.logs.as_ref().expect("an id comes from `open_log`");
-        let (header, records) = &logs.rings[id as usize];
-        (header, records)
+    fn has_logs(&self) -> bool {
+        let rare = self.rare.as_ref();
+        rare.is_some_and(|rare| rare.logs.len() > rare.closed.len())
     }
 
-    fn log_mut(&mut self, id: LogId) -> (&mut LogHeader, &mut [LogRecord]) {
-        let logs = self.logs.as_mut().expect("an id comes from `open_log`");
-        let (header, records) = &mut logs.rings[id as usize];
-        (header, records)
+    fn log(&self, id: LogId) -> &Log {
+        let rare = self.rare.as_ref().expect("an id comes from `open_log`");
+        &rare.logs[id as usize]
     }
 
-    fn open_log(&mut self, records: u32) -> Option<LogId> {
-        let logs = self.logs.get_or_insert_default();
-        let ring = (
-            LogHeader::default(),
-            vec![LogRecord::default(); records as usize].into_boxed_slice(),
-        );
-        if let Some(id) = logs.closed.pop() {
-            logs.rings[id as usize] = ring;
+    fn log_mut(&mut self, id: LogId) -> &mut Log {
+        &mut self.rare().logs[id as usize]
+    }
+
+    fn open_log(&mut self) -> Option<LogId> {
+        let rare = self.rare();
+        if let Some(id) = rare.closed.pop() {
             return Some(id);
         }
-        let id = LogId::try_from(logs.rings.len()).ok()?;
-        logs.rings.push(ring);
+        let id = LogId::try_from(rare.logs.len()).ok()?;
+        rare.logs.push(Log::default());
         Some(id)
     }
 
-    fn close_log(&mut self, id: LogId) {
-        let logs = self.logs.as_mut().expect("an id comes from `open_log`");
-        logs.rings[id as usize] = Default::default();
-        logs.closed.push(id);
-        if logs.closed.len() == logs.rings.len() {
-            self.logs = None;
+    fn close_log(&mut self, id: LogId) -> Log {
+        let rare = self.rare();
+        let log = std::mem::take(&mut rare.logs[id as usize]);
+        rare.closed.push(id);
+        if rare.closed.len() == rare.logs.len() {
+            (rare.logs, rare.closed) = Default::default();
+        }
+        log
+    }
+
+    fn notes(&self) -> Option<&Notes> {
+        self.rare.as_ref().map(|rare| &rare.notes)
+    }
+
+    fn notes_mut(&mut self) -> Option<&mut Notes> {
+        Some(&mut self.rare().notes)
+    }
+
+    fn discard(&mut self, log: Log) {
+        self.rare().discarded.push(log);
+    }
+
+    fn take_discarded(&mut self) -> Vec<Log> {
+        match &mut self.rare {
+            Some(rare) => std::mem::take(&mut rare.discarded),
+            None => Vec::new(),
         }
     }
 }

@@ -3,25 +3,28 @@
 //! A key has two candidate buckets. It goes to the first with a free slot; when
 //! both are full, entries move to their own other bucket to make room (a cuckoo
 //! hash), and when that fails the shard is rebuilt a little larger, leaving out
-//! the keys that are as good as new. So entries lie packed to nine tenths or more,
+//! the keys whose quota is full again. So entries lie packed to nine tenths or more,
 //! and since a shard holds about a thousand keys, a rebuild takes microseconds.
 //!
-//! When the store's bound on keys is reached, a new key first sweeps a few buckets
-//! for keys as good as new, and then takes the place of the one nearest to that,
-//! or is refused. Nothing ever looks at all keys.
+//! A key whose quota is full again is *dead*: dropping it changes nothing. When the
+//! store's bound on keys is reached, a new key first sweeps its shard for dead keys,
+//! unless it is known that there are none yet, and then takes the place of a live one
+//! whose quota is full again soon, or is refused. Nothing ever looks at all keys.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 
 use super::bounds::{Bounds, Full, WhenFull};
-use super::bucket::{Bucket, Entry, LimitId, Packed, SLOTS, relocate};
+use super::bucket::{Bucket, Entry, LimitId, SLOTS, relocate};
 use super::fingerprint::Fingerprint;
 use super::logs::owned_log;
+use super::notes::Notes;
 use super::region::Region;
+use crate::algorithm::Packed;
 
-/// Buckets that an insertion at the bound sweeps for keys as good as new.
-const SWEEP: u32 = 16;
+/// Buckets among which an insertion at the bound looks for a live key to evict.
+const SAMPLE: usize = 16;
 
 /// Entries that may move to make room for one. With three, buckets fill to 96 %
 /// on average before a shard must be rebuilt; with two, to 92 %.
@@ -36,18 +39,12 @@ pub(crate) struct Shard<M> {
     pub(super) region: M,
     /// The latest time the shard was read at, on a clock that never goes back.
     pub(super) latest_us: u64,
+    /// No entry is dead before this instant.
+    pub(super) earliest_us: u64,
     /// Entries held.
     len: u32,
-    /// Logs held.
-    pub(super) logs: u32,
-    /// The next bucket to sweep.
-    hand: u32,
     /// A part of the hash of the key that was refused last.
     suspect: u16,
-    /// How often receipts for keys of this shard have become void: with a step of the
-    /// clock, a change of a limit, or a reset, nobody can say what an earlier charge
-    /// still counts for.
-    pub(super) voided: u16,
 }
 
 impl<M: Region> Shard<M> {
@@ -60,6 +57,14 @@ impl<M: Region> Shard<M> {
             .or_else(|| Some((second, buckets[second].find(print)?)))
     }
 
+    /// The buckets that a key may lie in.
+    #[inline]
+    pub(super) fn candidates(&self, print: Fingerprint) -> impl Iterator<Item = &Bucket> {
+        let buckets = self.region.buckets();
+        let both = candidates(print, buckets.len()).into_iter();
+        both.filter_map(|bucket| buckets.get(bucket))
+    }
+
     /// Notes a refusal, and says whether the last one was of the same key, too.
     #[inline]
     pub(super) fn refused_again(&mut self, print: Fingerprint) -> bool {
@@ -68,9 +73,18 @@ impl<M: Region> Shard<M> {
         std::mem::replace(&mut self.suspect, part) == part
     }
 
-    /// Makes receipts for keys of this shard worth nothing.
-    pub(super) fn void_receipts(&mut self) {
-        self.voided = self.voided.wrapping_add(1);
+    /// Makes the receipts of a key void that were given out so far.
+    pub(super) fn void_receipts(&mut self, print: Fingerprint, stored: Packed, now_us: u64) {
+        // A charge counts for no longer than the key's whole state.
+        if let Some(notes) = self.region.notes_mut() {
+            notes.void(print.low, stored.fresh_at_us, now_us);
+        }
+    }
+
+    /// What receipts given out now have to know, to be void when they should.
+    #[inline]
+    pub(super) fn era(&self) -> u32 {
+        self.region.notes().map_or(0, Notes::era)
     }
 
     #[inline]
@@ -92,6 +106,18 @@ impl<M: Region> Shard<M> {
         self.region.buckets_mut()[bucket].write(slot, print, limit, state);
     }
 
+    /// [`write`](Self::write), for a state whose quota may be full earlier than before.
+    pub(super) fn rewrite(
+        &mut self,
+        place: Place,
+        print: Fingerprint,
+        limit: LimitId,
+        state: Packed,
+    ) {
+        self.earliest_us = self.earliest_us.min(state.fresh_at_us);
+        self.write(place, print, limit, state);
+    }
+
     /// Adds a key that is not there. Keys in `pinned` are not evicted for it.
     pub(super) fn insert(
         &mut self,
@@ -105,8 +131,12 @@ impl<M: Region> Shard<M> {
         if !bounds.take_key() {
             self.make_room(print, now_us, bounds, pinned)?;
         }
+        if self.len == 0 {
+            self.earliest_us = u64::MAX;
+        }
+        self.earliest_us = self.earliest_us.min(state.fresh_at_us);
         while !place(self.region.buckets_mut(), print, limit, state) {
-            // Dead wood first: entries in the way that are as good as new.
+            // Dead entries in the way go first.
             let held = self.len;
             for bucket in candidates(print, self.region.buckets().len()) {
                 self.sweep(bucket, now_us, bounds, pinned);
@@ -144,8 +174,8 @@ impl<M: Region> Shard<M> {
         self.len -= 1;
     }
 
-    /// Comes by the quota for a new key when there is none left: from keys as
-    /// good as new, or by [`evict`](Self::evict).
+    /// Comes by the quota for a new key when there is none left: from dead keys, or by
+    /// [`evict`](Self::evict).
     #[cold]
     fn make_room(
         &mut self,
@@ -154,20 +184,39 @@ impl<M: Region> Shard<M> {
         bounds: &Bounds,
         pinned: &[Fingerprint],
     ) -> Result<(), Full> {
-        let nearby = self.nearby(print);
-        self.hand = self.hand.wrapping_add(SWEEP);
-        for &bucket in &nearby {
-            self.sweep(bucket, now_us, bounds, pinned);
-        }
-        if bounds.take_key() {
-            return Ok(());
+        if self.earliest_us <= now_us {
+            self.sweep_all(now_us, bounds, pinned);
+            if bounds.take_key() {
+                return Ok(());
+            }
         }
         // Hardly ever is there nothing close by.
         let everywhere = 0..self.region.buckets().len();
         let nearest = self
-            .nearest(nearby, pinned)
+            .nearest(self.sample(print), pinned)
             .or_else(|| self.nearest(everywhere, pinned));
         self.evict(nearest, now_us, bounds)
+    }
+
+    /// Drops all dead keys, and finds out when the next one dies.
+    pub(super) fn sweep_all(&mut self, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
+        let mut earliest_us = u64::MAX;
+        for bucket in 0..self.region.buckets().len() {
+            self.sweep(bucket, now_us, bounds, pinned);
+            let entry = &self.region.buckets()[bucket];
+            for slot in 0..SLOTS {
+                if !entry.is_empty(slot) {
+                    earliest_us = earliest_us.min(entry.fresh_at_us(slot));
+                }
+            }
+        }
+        self.earliest_us = earliest_us;
+    }
+
+    /// The limits that its entries were written under.
+    pub(super) fn limits(&self) -> impl Iterator<Item = LimitId> {
+        let buckets = self.region.buckets().iter();
+        buckets.flat_map(Bucket::entries).map(|(_, limit, _)| limit)
     }
 
     /// Removes this entry, where that is allowed, for a new key, which gets its
@@ -181,7 +230,7 @@ impl<M: Region> Shard<M> {
         let Some((fresh_at_us, place)) = nearest else {
             return Err(Full { retry_after_us: 1 });
         };
-        if bounds.when_full == WhenFull::Deny {
+        if bounds.when_full() == WhenFull::Deny {
             return Err(Full {
                 retry_after_us: fresh_at_us.saturating_sub(now_us).max(1),
             });
@@ -194,16 +243,11 @@ impl<M: Region> Shard<M> {
     }
 
     /// Whether a new key would be refused for want of room.
-    pub(super) fn is_full_for(
-        &self,
-        print: Fingerprint,
-        now_us: u64,
-        bounds: &Bounds,
-    ) -> Option<Full> {
-        if bounds.when_full == WhenFull::Evict || bounds.keys.held() < bounds.max_keys {
+    pub(super) fn is_full_for(&self, now_us: u64, bounds: &Bounds) -> Option<Full> {
+        if bounds.when_full() == WhenFull::Evict || bounds.keys.held() < bounds.max_keys() {
             return None;
         }
-        let nearest = self.nearest(self.nearby(print), &[]);
+        let nearest = self.nearest(0..self.region.buckets().len(), &[]);
         let fresh_at_us = nearest.map_or(now_us + 1, |(fresh_at_us, _)| fresh_at_us);
         let retry_after_us = fresh_at_us
             .checked_sub(now_us)
@@ -211,17 +255,19 @@ impl<M: Region> Shard<M> {
         Some(Full { retry_after_us })
     }
 
-    /// The buckets of a key, and a few more that change from call to call.
-    fn nearby(&self, print: Fingerprint) -> SmallVec<[usize; 2 + SWEEP as usize]> {
-        let (count, hand) = (self.region.buckets().len(), self.hand as usize);
-        let more = (0..count.min(SWEEP as usize)).map(|step| (hand + step) % count);
-        let own = candidates(print, count)
+    /// The buckets of a key, and a few more that depend on the key.
+    fn sample(&self, print: Fingerprint) -> SmallVec<[usize; 2 + SAMPLE]> {
+        let count = self.region.buckets().len();
+        let [first, second] = candidates(print, count);
+        let more = (1..=SAMPLE).map(|step| (first + step) % count.max(1));
+        [first, second]
             .into_iter()
-            .filter(|&bucket| bucket < count);
-        own.chain(more).collect()
+            .chain(more)
+            .filter(|&bucket| bucket < count)
+            .collect()
     }
 
-    /// The entry in these buckets that will be as good as new first, and when.
+    /// The entry in these buckets that dies first, and when.
     fn nearest(
         &self,
         buckets: impl IntoIterator<Item = usize>,
@@ -237,7 +283,7 @@ impl<M: Region> Shard<M> {
         buckets.into_iter().flat_map(entries).min()
     }
 
-    /// Drops the keys of a bucket that are as good as new.
+    /// Drops the dead keys of a bucket.
     fn sweep(&mut self, bucket: usize, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
         for slot in 0..SLOTS {
             let Some(entry) = self.region.buckets().get(bucket) else {
@@ -256,11 +302,10 @@ impl<M: Region> Shard<M> {
     /// room to spare.
     #[cold]
     fn rebuild(&mut self, new: Entry, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
-        for bucket in 0..self.region.buckets().len() {
-            self.sweep(bucket, now_us, bounds, pinned);
-        }
+        self.sweep_all(now_us, bounds, pinned);
+        self.earliest_us = self.earliest_us.min(new.2.fresh_at_us);
         // Far from the bound speed matters more than space.
-        let spare = if bounds.keys.held() < bounds.max_keys / 2 {
+        let spare = if bounds.keys.held() < bounds.max_keys() / 2 {
             3
         } else {
             8
@@ -310,7 +355,7 @@ fn place(buckets: &mut [Bucket], print: Fingerprint, limit: LimitId, state: Pack
     true
 }
 
-/// Frees a slot of a full bucket with at most so many moves.
+/// Frees a slot of a full bucket with at most `moves` moves.
 fn move_aside(buckets: &mut [Bucket], bucket: usize, moves: usize) -> Option<usize> {
     (0..SLOTS).find(|&slot| {
         let [first, second] = candidates(buckets[bucket].fingerprint(slot), buckets.len());
@@ -329,22 +374,18 @@ mod tests {
     use super::super::fingerprint::Seeds;
     use super::super::region::{Heap, LogId};
     use super::*;
-    use crate::algorithm::{LogHeader, LogRecord};
+    use crate::algorithm::Log;
 
     /// Memory of a fixed size, as several processes could share it: an array of
-    /// buckets and an array of rings, without a pointer in either.
+    /// buckets without a pointer in it.
     struct Fixed {
         buckets: [Bucket; 8],
-        /// The length of each ring in use, or 0.
-        rings: [(usize, LogHeader, [LogRecord; 16]); 2],
     }
 
     impl Default for Fixed {
         fn default() -> Self {
-            let ring = (0, LogHeader::default(), [LogRecord::default(); 16]);
             Self {
                 buckets: [Bucket::EMPTY; 8],
-                rings: [ring; 2],
             }
         }
     }
@@ -364,25 +405,38 @@ mod tests {
             unreachable!("this region does not grow");
         }
 
-        fn log(&self, id: LogId) -> (&LogHeader, &[LogRecord]) {
-            let (len, header, records) = &self.rings[id as usize];
-            (header, &records[..*len])
+        fn has_logs(&self) -> bool {
+            false
         }
 
-        fn log_mut(&mut self, id: LogId) -> (&mut LogHeader, &mut [LogRecord]) {
-            let (len, header, records) = &mut self.rings[id as usize];
-            (header, &mut records[..*len])
+        fn log(&self, _: LogId) -> &Log {
+            unreachable!("this region has no logs");
         }
 
-        fn open_log(&mut self, records: u32) -> Option<LogId> {
-            let free = self.rings.iter().position(|(len, ..)| *len == 0);
-            let free = free.filter(|_| records <= 16)?;
-            self.rings[free] = (records as usize, LogHeader::default(), Default::default());
-            LogId::try_from(free).ok()
+        fn log_mut(&mut self, _: LogId) -> &mut Log {
+            unreachable!("this region has no logs");
         }
 
-        fn close_log(&mut self, id: LogId) {
-            self.rings[id as usize].0 = 0;
+        fn open_log(&mut self) -> Option<LogId> {
+            None
+        }
+
+        fn close_log(&mut self, _: LogId) -> Log {
+            unreachable!("this region has no logs");
+        }
+
+        fn notes(&self) -> Option<&Notes> {
+            None
+        }
+
+        fn notes_mut(&mut self) -> Option<&mut Notes> {
+            None
+        }
+
+        fn discard(&mut self, _: Log) {}
+
+        fn take_discarded(&mut self) -> Vec<Log> {
+            Vec::new()
         }
     }
 
@@ -459,32 +513,22 @@ mod tests {
     }
 
     #[test]
-    fn rings_in_memory_of_a_fixed_size_are_given_out_and_taken_back() {
-        let mut test = Test::<Fixed>::new(10, WhenFull::Deny);
-        let mut fit = |log, needed| test.shard.fit_log(log, needed, 16, &test.bounds);
-        let (first, second) = (fit(None, 1).unwrap(), fit(None, 16).unwrap());
-        assert_eq!((first, second), (0, 1));
-        assert_eq!(fit(None, 1), None);
-        assert_eq!(fit(Some(first), 17), None);
-        test.shard.close_log(second, &test.bounds);
-        assert_eq!(test.shard.fit_log(None, 3, 16, &test.bounds), Some(second));
-    }
-
-    #[test]
-    fn keys_as_good_as_new_make_room_before_keys_in_use() {
-        let mut test = Test::<Heap>::new(64, WhenFull::Evict);
-        for key in 0..64 {
-            // Every other key is as good as new at 10.
-            test.insert(key, if key % 2 == 0 { 10 } else { 1_000 }, 0)
-                .unwrap();
+    fn dead_keys_make_room_before_live_ones() {
+        // One dead key among a thousand is found, wherever it is.
+        for dead in [1, 10, 500] {
+            let mut test = Test::<Heap>::new(1_000, WhenFull::Evict);
+            for key in 0..1_000 {
+                test.insert(key, if key < dead { 10 } else { 1_000 }, 0)
+                    .unwrap();
+            }
+            for key in 1_000..1_000 + dead {
+                test.insert(key, 1_000, 10).unwrap();
+            }
+            assert_eq!(test.evicted(), 0);
+            assert!((0..1_000).all(|key| test.holds(key) == (key >= dead)));
+            // Now all are live, and one whose quota is full soon goes.
+            test.insert(5_000, 2_000, 10).unwrap();
+            assert_eq!((test.evicted(), test.bounds.stats().keys), (1, 1_000));
         }
-        for key in 64..96 {
-            test.insert(key, 1_000, 10).unwrap();
-        }
-        assert_eq!(test.evicted(), 0);
-        assert!((0..64).all(|key| test.holds(key) == (key % 2 == 1)));
-        // Now all are in use, and the one nearest to being as good as new goes.
-        test.insert(96, 2_000, 10).unwrap();
-        assert_eq!((test.evicted(), test.bounds.stats().keys), (1, 64));
     }
 }

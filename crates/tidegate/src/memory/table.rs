@@ -1,43 +1,47 @@
 //! The table: shards behind their locks, and what is done to one key at a time.
 //!
-//! Decisions are in `one.rs` (the everyday case) and `many.rs` (all the others).
+//! Decisions are in `one.rs` (the everyday case), `few.rs` (two to four levels),
+//! `many.rs` (everything else) and `batch.rs` (many checks, one after the other).
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicUsize};
 
-use lock_api::{Mutex, RawMutex};
+use lock_api::{Mutex, MutexGuard, RawMutex};
 use smallvec::SmallVec;
 
 use super::bounds::Bounds;
+use super::bucket::LimitId;
 use super::fingerprint::{Fingerprint, HIGH_BITS, Seeds};
-use super::limits::Limits;
-use super::logs::ring_bytes;
+use super::limits::{Handle, Limits, TooManyLimits};
+use super::logs::owned_log;
 use super::refused::LastRefused;
-use super::region::Region;
-use super::shard::Shard;
-use super::view::{Seen, View};
+use super::region::{LogId, Region};
+use super::shard::{Place, Shard};
 use super::{Charge, Check, Level};
+use crate::algorithm::{Kind, LogView, Packed, PastCharge, State, each_compact};
 use crate::clock::TimeSource;
+use crate::cost::Cost;
 use crate::decision::{Charged, Decision, Receipt};
-use crate::limit::Kind;
+use crate::limit::{Algorithm, Limit};
 
 /// Keys a shard holds on average when the store is full.
 const KEYS_PER_SHARD: usize = 1024;
 
 /// The most shards of a store, and the most of them that are searched for log
 /// bytes on one caller's time.
-const MAX_SHARDS: usize = 1 << 14;
-const RECLAIM_SHARDS: usize = 8;
+const MAX_SHARDS: usize = 1 << HIGH_BITS;
+const RECLAIM_SHARDS: usize = 2;
+
+/// The most keys of a store. Shards of that one hold twice as many as usual.
+pub(super) const MAX_KEYS: usize = 1_000_000_000;
 
 /// The table of keys, generic over its locks and its memory.
 pub(crate) struct Table<R, M> {
     pub(super) shards: Box<[Locked<R, M>]>,
     pub(super) bounds: Bounds,
-    pub(super) limits: Limits,
+    limits: Limits,
     pub(super) seeds: Seeds,
     pub(super) clock: TimeSource,
-    /// How often all receipts have become void.
-    pub(super) voided: AtomicU32,
     /// The next shard to search for log bytes.
     hand: AtomicUsize,
 }
@@ -50,9 +54,23 @@ pub(super) struct Locked<R, M> {
     pub(super) refused: LastRefused,
 }
 
+/// A level's key as found in the table, brought to the instant of a check.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) place: Option<Place>,
+    /// What the entry holds, and the limit it was written under.
+    pub(super) stored: Option<(LimitId, Packed)>,
+    pub(super) state: State,
+    /// The log of a limit that keeps one, and what of it counts.
+    pub(super) log: Option<(LogId, LogView)>,
+    /// The entry no longer says what is true: since it was written, the clock has
+    /// stepped back, or the limit has changed to one that counts in other units.
+    pub(super) outdated: bool,
+}
+
 impl<R: RawMutex, M: Region + Default> Table<R, M> {
     pub(super) fn new(bounds: Bounds, clock: TimeSource) -> Self {
-        let shards = (bounds.max_keys / KEYS_PER_SHARD)
+        let shards = (bounds.max_keys() / KEYS_PER_SHARD)
             .next_power_of_two()
             .min(MAX_SHARDS);
         let locked = || Locked {
@@ -65,62 +83,126 @@ impl<R: RawMutex, M: Region + Default> Table<R, M> {
             limits: Limits::default(),
             seeds: Seeds::random(),
             clock,
-            voided: AtomicU32::new(0),
             hand: AtomicUsize::new(0),
         }
     }
 }
 
 impl<R: RawMutex, M: Region> Table<R, M> {
+    /// Decides at `at_us`, or now.
     #[inline]
-    pub(super) fn decide(&self, checks: &[Check<'_>], charge: Charge) -> Decision {
-        if let [check] = checks {
-            match check.level.limit.kind() {
-                Kind::TokenBucket(limit) => return self.decide_one(limit, check, charge),
-                Kind::FixedWindow(limit) => return self.decide_one(limit, check, charge),
-                Kind::SlidingWindow(limit) => return self.decide_one(limit, check, charge),
-                Kind::SlidingLog(_) | Kind::Block => {}
+    pub(super) fn decide(
+        &self,
+        checks: &[Check<'_>],
+        charge: Charge,
+        at_us: Option<u64>,
+    ) -> Decision {
+        let before_us = at_us.or_else(|| self.clock_before_locks());
+        match checks {
+            [check] => {
+                let print = self.fingerprint(check.level, check.key);
+                each_compact!(
+                    check.level.limit.kind(),
+                    limit => self.decide_one(limit, check, print, charge, before_us),
+                    _ => self.decide_many(checks, charge, before_us)
+                )
             }
+            [first, second] => self.decide_few([first, second], checks, charge, before_us),
+            [first, second, third] => {
+                self.decide_few([first, second, third], checks, charge, before_us)
+            }
+            [first, second, third, fourth] => {
+                self.decide_few([first, second, third, fourth], checks, charge, before_us)
+            }
+            _ => self.decide_many(checks, charge, before_us),
         }
-        self.decide_many(checks, charge)
     }
 
-    pub(super) fn void_receipts(&self) {
-        self.voided.fetch_add(1, Relaxed);
+    /// The number of a limit.
+    pub(super) fn limit_handle(&self, limit: &Limit) -> Result<Handle, TooManyLimits> {
+        self.limits.handle(limit, |seen| {
+            for Locked { shard, .. } in &self.shards {
+                let before_us = self.clock_before_locks();
+                let mut shard = shard.lock();
+                let now_us = self.clock_under_locks(before_us, [&mut *shard]);
+                shard.sweep_all(now_us, &self.bounds, &[]);
+                shard.limits().for_each(|limit| seen.add(limit));
+                release(shard);
+            }
+        })
     }
 
-    /// Forgets a key.
+    /// Forgets a key under every algorithm.
     pub(super) fn reset(&self, level: &Level, key: &[u8]) -> bool {
-        let print = self.seeds.fingerprint(level.scope, key);
+        let mut found = false;
+        for algorithm in Algorithm::ALL {
+            let print = self.seeds.fingerprint(level.name.of(*algorithm), key);
+            found |= self.reset_one(print);
+        }
+        found
+    }
+
+    fn reset_one(&self, print: Fingerprint) -> bool {
+        let before_us = self.clock_before_locks();
         let Locked { shard, refused } = self.locked(print);
         let mut shard = shard.lock();
+        let now_us = self.clock_under_locks(before_us, [&mut *shard]);
         refused.forget(print);
         let place = shard.find(print);
         if let Some(place) = place {
-            shard.void_receipts();
+            let (_, stored) = shard.read(place);
+            shard.void_receipts(print, stored, now_us);
             shard.remove(place, &self.bounds);
         }
+        release(shard);
         place.is_some()
     }
 
-    /// Gives back what a check of these levels charged, key by key.
-    pub(super) fn refund(&self, checks: &[Check<'_>], receipt: &Receipt) {
-        if receipt.voided != self.voided.load(Relaxed) {
-            return;
+    /// Gives back what a check of these levels charged, key by key. Says no when the
+    /// receipt is of other checks, or was refunded before, or the refund could not be
+    /// remembered.
+    pub(super) fn refund(&self, checks: &[Check<'_>], receipt: &Receipt) -> bool {
+        let prints: SmallVec<[Fingerprint; 2]> = checks
+            .iter()
+            .map(|check| self.fingerprint(check.level, check.key))
+            .collect();
+        let is_of = |(print, charged): (&Fingerprint, &Charged)| print.part() == charged.print;
+        if checks.len() != receipt.levels.len()
+            || !prints.iter().zip(&receipt.levels).all(is_of)
+            || !self.spend(checks, &prints, receipt)
+        {
+            return false;
         }
         for (index, (check, charged)) in checks.iter().zip(&receipt.levels).enumerate() {
             // A key that occurred twice was charged, as one, for both.
-            let twin = |other: &Check<'_>| {
-                other.key == check.key && other.level.scope == check.level.scope
-            };
-            if !checks[..index].iter().any(twin) {
-                self.refund_one(check.level, check.key, receipt.decided_at_us, charged);
+            if !prints[..index].contains(&prints[index]) {
+                self.refund_one(check.level, prints[index], receipt, charged);
             }
         }
+        true
     }
 
-    fn refund_one(&self, level: &Level, key: &[u8], decided_at_us: u64, charged: &Charged) {
-        let print = self.seeds.fingerprint(level.scope, key);
+    /// Notes that a receipt is refunded: once.
+    fn spend(&self, checks: &[Check<'_>], prints: &[Fingerprint], receipt: &Receipt) -> bool {
+        let Some(first) = prints.first() else {
+            return false;
+        };
+        let counts_for_us = checks.iter().zip(&receipt.levels);
+        let counts_for_us = counts_for_us
+            .map(|(check, charged)| check.level.limit.counts_for_us(charged.cost))
+            .max()
+            .unwrap_or(0);
+        let forget_at_us = receipt.decided_at_us.saturating_add(counts_for_us);
+        let before_us = self.clock_before_locks();
+        let mut shard = self.locked(*first).shard.lock();
+        let now_us = self.clock_under_locks(before_us, [&mut *shard]);
+        shard.region.notes_mut().is_some_and(|notes| {
+            let bound = (&self.bounds.refunds, self.bounds.max_refunds());
+            notes.spend(receipt.id.get(), forget_at_us, now_us, bound)
+        })
+    }
+
+    fn refund_one(&self, level: &Level, print: Fingerprint, receipt: &Receipt, charged: &Charged) {
         let before_us = self.clock_before_locks();
         let Locked { shard, refused } = self.locked(print);
         let mut shard = shard.lock();
@@ -128,80 +210,108 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         let now_us = self.clock_under_locks(before_us, [&mut *shard]);
         let Seen {
             place: Some(place),
-            stored: Some((limit, _)),
-            view,
+            stored: Some((id, _)),
+            state,
+            log,
             outdated: false,
-        } = self.see(&shard, print, level, now_us)
+        } = self.see(&shard, print, level, Cost::ONE, now_us)
         else {
             return;
         };
+        let notes = shard.region.notes();
+        let is_void = notes.is_some_and(|notes| notes.is_void(print.low, charged.era));
         // Better too little than too much.
-        if [charged.limit, limit] != [level.id; 2]
-            || charged.voided != shard.voided
-            || now_us < decided_at_us
+        if charged.limit != level.stamp
+            || id != level.id
+            || is_void
+            || now_us < receipt.decided_at_us
         {
             return;
         }
-        let (cost, mark_us) = (charged.cost, charged.mark_us);
-        // Where nothing is given back, nothing is written.
-        let view = match view {
-            View::TokenBucket(limit, state) => {
-                let after = limit.refund(state, cost, decided_at_us);
-                (after != state).then_some(View::TokenBucket(limit, after))
-            }
-            View::FixedWindow(limit, state) => {
-                let after = limit.refund(state, cost, mark_us);
-                (after != state).then_some(View::FixedWindow(limit, after))
-            }
-            View::SlidingWindow(limit, state) => {
-                let after = limit.refund(state, cost, mark_us);
-                (after != state).then_some(View::SlidingWindow(limit, after))
-            }
-            View::SlidingLog(limit, view, Some(log)) => {
-                let (header, records) = shard.log_mut(log);
-                let after = limit.refund(header, records, view, cost, mark_us);
-                (after != view).then_some(View::SlidingLog(limit, after, Some(log)))
-            }
-            View::SlidingLog(_, _, None) | View::Block => None,
+        let charge = PastCharge {
+            cost: charged.cost,
+            at_us: receipt.decided_at_us,
+            mark_us: charged.mark_us,
         };
-        if let Some(state) = view.and_then(|view| view.pack()) {
-            shard.write(place, print, level.id, state);
+        // Where nothing is given back, nothing is written.
+        let packed = match (log, level.limit.kind()) {
+            (Some((log, view)), Kind::SlidingLog(limit)) => {
+                let ring = shard.log_mut(log);
+                let bytes = ring.bytes();
+                if !ring.refund(&view, charge.cost, charge.mark_us) {
+                    return;
+                }
+                let view = limit.view(ring, now_us);
+                let state = State::SlidingLog(limit.read(ring, &view, Cost::ONE));
+                let freed = bytes - ring.bytes();
+                self.bounds.log_bytes.give_back(freed);
+                pack(&level.limit, &state, Some(log))
+            }
+            _ => {
+                let after = level.limit.refund(state, charge);
+                (after != state)
+                    .then(|| pack(&level.limit, &after, None))
+                    .flatten()
+            }
+        };
+        if let Some(packed) = packed {
+            shard.rewrite(place, print, level.id, packed);
         }
+        release(shard);
     }
 
     /// Finds a level's key and brings its state to this instant.
-    pub(super) fn see<'l>(
+    pub(super) fn see(
         &self,
         shard: &Shard<M>,
         print: Fingerprint,
-        level: &'l Level,
+        level: &Level,
+        cost: Cost,
         now_us: u64,
-    ) -> Seen<'l> {
+    ) -> Seen {
         let place = shard.find(print);
         let stored = place.map(|place| shard.read(place));
-        let log = stored.and_then(|(limit, state)| shard.owned_log(limit, state));
-        match stored {
-            Some((limit, state)) if state.fresh_at_us > now_us => {
-                let old = if limit == level.id {
-                    Some(level.limit)
-                } else {
-                    self.limits.get(limit)
-                };
-                let (view, outdated) = View::load(&level.limit, old.as_ref(), state, log, now_us);
-                Seen {
-                    place,
-                    stored,
-                    view,
-                    outdated,
-                }
-            }
-            _ => Seen {
-                place,
-                stored,
-                view: View::new(&level.limit, log, now_us),
-                outdated: false,
-            },
+        let mut seen = Seen {
+            place,
+            stored,
+            state: level.limit.new_state(now_us),
+            log: None,
+            outdated: false,
+        };
+        let Some((id, packed)) = stored else {
+            return seen;
+        };
+        let is_live = packed.fresh_at_us > now_us;
+        if let (Some(id), Kind::SlidingLog(limit)) = (owned_log(id, packed), level.limit.kind()) {
+            let log = shard.log(id);
+            let view = match is_live {
+                true => limit.view(log, now_us),
+                false => log.ended(now_us),
+            };
+            seen.log = Some((id, view));
+            seen.state = State::SlidingLog(limit.read(log, &view, cost));
         }
+        if !is_live {
+            return seen;
+        }
+        let old = match id == level.id {
+            true => Some(level.limit),
+            false => self.limits.get(id),
+        };
+        let Some(old) = old else {
+            return seen;
+        };
+        let last_us = match (seen.log, old.unpack(packed)) {
+            (Some((log, _)), _) => shard.log(log).last_us(),
+            (None, Some(state)) => {
+                let adopted = level.limit.adopt(&old, state, now_us);
+                seen.state = level.limit.at(adopted, now_us);
+                state.last_us()
+            }
+            (None, None) => return seen,
+        };
+        seen.outdated = now_us < last_us || !level.limit.counts_like(&old);
+        seen
     }
 
     /// Frees log bytes in this shard, then in others that nobody holds.
@@ -209,13 +319,11 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     pub(super) fn reclaim_logs(
         &self,
         shard: &mut Shard<M>,
-        needed: u32,
+        bytes: usize,
         now_us: u64,
         pinned: &[Fingerprint],
     ) {
-        // A ring that grows is there twice for a moment.
-        let bytes = ring_bytes(needed).saturating_mul(2);
-        if bytes > self.bounds.max_log_bytes {
+        if bytes > self.bounds.max_log_bytes() {
             return;
         }
         let mut freed = shard.reclaim_logs(bytes, now_us, &self.bounds, pinned);
@@ -225,11 +333,17 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             }
             let next = self.hand.fetch_add(1, Relaxed) % self.shards.len();
             // Only tries: this thread holds locks, and waiting for one of a lower
-            // number could be for ever.
+            // number could last for ever.
             if let Some(mut other) = self.shards[next].shard.try_lock() {
                 freed += other.reclaim_logs(bytes - freed, now_us, &self.bounds, &[]);
+                release(other);
             }
         }
+    }
+
+    #[inline]
+    pub(super) fn fingerprint(&self, level: &Level, key: &[u8]) -> Fingerprint {
+        self.seeds.fingerprint(level.scope, key)
     }
 
     #[inline]
@@ -274,6 +388,25 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         }
         now_us
     }
+}
+
+/// A state as the table keeps it; `None` for a level that keeps none.
+pub(super) fn pack(limit: &Limit, state: &State, log: Option<LogId>) -> Option<Packed> {
+    match (state, log) {
+        (State::SlidingLog(state), Some(log)) => Some(Packed {
+            fresh_at_us: state.last_us + state.reset_after_us,
+            data: 0,
+            extra: u64::from(log),
+        }),
+        _ => limit.pack(state),
+    }
+}
+
+/// Unlocks a shard, and only then frees what was dropped from it.
+pub(super) fn release<R: RawMutex, M: Region>(mut shard: MutexGuard<'_, R, Shard<M>>) {
+    let discarded = shard.region.take_discarded();
+    drop(shard);
+    drop(discarded);
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::builder::{Draft, LevelDraft, Override};
+use super::builder::{Draft, LevelDraft, OverrideDraft};
 use super::cases::{Case, Cases, Condition};
 use super::fields::LimitFields;
 use super::name::{self, shown};
@@ -24,27 +24,42 @@ pub struct PolicyError {
     policy: String,
     /// Whether the policy has a list of levels.
     has_levels: bool,
-    pub(crate) problems: Vec<Problem>,
+    problems: Vec<Problem>,
 }
 
 /// One thing that is wrong, and the field that says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
-    pub(crate) place: Place,
-    pub(crate) field: &'static str,
-    pub(crate) message: String,
+pub struct Problem {
+    /// Where the field stands.
+    pub place: Place,
+    /// Its name, as in the file format.
+    pub field: &'static str,
+    /// What is wrong, and what was expected.
+    pub message: String,
 }
 
 /// Where a field stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
+    /// In the policy, outside of its levels and overrides.
     Policy,
+    /// In the level of this index; the only level of a policy without a list has index 0.
     Level(usize),
+    /// In the override of this index.
     Override(usize),
 }
 
+impl PolicyError {
+    /// Everything that is wrong, one by one.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
 impl Draft {
-    pub(crate) fn build(self) -> Result<Policy, PolicyError> {
+    /// The policy, or everything that is wrong with it.
+    pub fn build(self) -> Result<Policy, PolicyError> {
         let mut problems = Problems(Vec::new());
         if !name::is_name(&self.name) {
             let message = format!("{}: expected {}", shown(&self.name), name::EXPECTED);
@@ -319,7 +334,7 @@ const BLOCK_DISABLED: &str =
     "true: with enabled = false, which allows everything: expected one of the two";
 
 /// Why no level has an override, of those it could be for.
-fn unused(change: &Override, first: Option<&Checked>, others: usize) -> String {
+fn unused(change: &OverrideDraft, first: Option<&Checked>, others: usize) -> String {
     let names = change.matches.iter().map(|(name, _)| &**name);
     let key = first.and_then(|level| level.key.as_ref());
     match key.filter(|_| others == 0) {
@@ -345,7 +360,7 @@ struct Checked {
 
 impl Checked {
     /// The conditions of an override, if this level's key has all its attributes.
-    fn conditions(&self, change: &Override) -> Option<Box<[Condition]>> {
+    fn conditions(&self, change: &OverrideDraft) -> Option<Box<[Condition]>> {
         let key = self.key.as_ref()?;
         let condition = |(attribute, value): &(String, String)| {
             let slot = u16::try_from(key.position(attribute)?).ok()?;

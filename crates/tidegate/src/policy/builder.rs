@@ -13,27 +13,52 @@ use crate::limit::Limit;
 /// Makes a [`Policy`], with the words of the file format.
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until `build`"]
-pub struct PolicyBuilder(pub(crate) Draft);
+pub struct PolicyBuilder(Draft);
 
-/// What was said about a policy so far.
-#[derive(Debug, Clone)]
-pub(crate) struct Draft {
-    pub(crate) name: String,
-    pub(crate) script: Option<CustomScript>,
-    /// What was said outside of `levels`: the only level, if there are none.
-    pub(crate) only: LevelDraft,
-    pub(crate) levels: Vec<LevelDraft>,
-    pub(crate) tag: Option<String>,
-    pub(crate) overrides: Vec<Override>,
-    pub(crate) headers: Dialect,
-    pub(crate) settings: Settings,
+/// A policy before it is checked.
+#[derive(Debug, Clone, Default)]
+pub struct Draft {
+    /// Its name.
+    pub name: String,
+    /// The script that decides in place of limits, if there is one.
+    pub script: Option<CustomScript>,
+    /// What stands outside of `levels`: the only level, if there are none. Its name is
+    /// the policy's.
+    pub only: LevelDraft,
+    /// Its levels, where it has a list of them.
+    pub levels: Vec<LevelDraft>,
+    /// Its tag, as a template.
+    pub tag: Option<String>,
+    /// Other numbers for some keys, first match first.
+    pub overrides: Vec<OverrideDraft>,
+    /// The headers that clients see.
+    pub headers: Dialect,
+    /// All that is not a limit.
+    pub settings: Settings,
 }
 
+/// A level before it is checked.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LevelDraft {
-    pub(crate) name: String,
-    pub(crate) key: Option<String>,
-    pub(crate) limit: LimitFields,
+pub struct LevelDraft {
+    /// Its name.
+    pub name: String,
+    /// Its key, as a template.
+    pub key: Option<String>,
+    /// Its limit.
+    pub limit: LimitFields,
+}
+
+/// An override before it is checked.
+#[derive(Debug, Clone)]
+pub struct OverrideDraft {
+    /// The attributes, with the values they must have.
+    pub matches: Vec<(String, String)>,
+    /// The only level it is for, by name.
+    pub level: Option<String>,
+    /// The fields of the limit that it changes.
+    pub limit: LimitFields,
+    /// `false`: these keys are not counted.
+    pub enabled: bool,
 }
 
 /// Other numbers for some keys of a policy.
@@ -52,40 +77,35 @@ pub(crate) struct LevelDraft {
 /// ```
 #[derive(Debug, Clone)]
 #[must_use = "an override does nothing until a policy has it"]
-pub struct Override {
-    pub(crate) matches: Vec<(String, String)>,
-    pub(crate) level: Option<String>,
-    pub(crate) limit: LimitFields,
-    pub(crate) enabled: bool,
-}
+pub struct Override(OverrideDraft);
 
 impl Override {
     /// For keys in which this attribute has this value.
     pub fn of(attribute: impl Into<String>, value: impl Into<String>) -> Self {
-        Self {
+        Self(OverrideDraft {
             matches: vec![(attribute.into(), value.into())],
             level: None,
             limit: LimitFields::default(),
             enabled: true,
-        }
+        })
     }
 
     /// And in which this attribute has this value.
     pub fn and(mut self, attribute: impl Into<String>, value: impl Into<String>) -> Self {
-        self.matches.push((attribute.into(), value.into()));
+        self.0.matches.push((attribute.into(), value.into()));
         self
     }
 
     /// For this level only. Otherwise it is for every level that has all the
     /// attributes in its key.
     pub fn level(mut self, name: impl Into<String>) -> Self {
-        self.level = Some(name.into());
+        self.0.level = Some(name.into());
         self
     }
 
     /// The limit of these keys.
     pub fn limit(mut self, limit: Limit) -> Self {
-        self.limit = limit.into();
+        self.0.limit = limit.into();
         self
     }
 
@@ -96,7 +116,7 @@ impl Override {
 
     /// These keys are not counted.
     pub fn exempt(mut self) -> Self {
-        self.enabled = false;
+        self.0.enabled = false;
         self
     }
 }
@@ -105,13 +125,7 @@ impl PolicyBuilder {
     pub(super) fn new(name: String) -> Self {
         Self(Draft {
             name,
-            script: None,
-            only: LevelDraft::default(),
-            levels: Vec::new(),
-            tag: None,
-            overrides: Vec::new(),
-            headers: Dialect::default(),
-            settings: Settings::default(),
+            ..Draft::default()
         })
     }
 
@@ -163,7 +177,7 @@ impl PolicyBuilder {
 
     /// Other numbers for some keys. The first that fits a key is taken.
     pub fn overrides(mut self, change: Override) -> Self {
-        self.0.overrides.push(change);
+        self.0.overrides.push(change.0);
         self
     }
 

@@ -5,15 +5,21 @@ use crate::error::LimitError;
 use crate::limit::{Algorithm, Align, Kind, Limit, LimitSpec};
 use crate::rate::Rate;
 
-/// What was said about a limit. What was not said is `None`.
+/// The fields of a limit. Those that were left out are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct LimitFields {
-    pub(crate) rate: Option<Rate>,
-    pub(crate) algorithm: Option<Algorithm>,
-    pub(crate) burst: Option<u64>,
-    pub(crate) strict: Option<bool>,
-    pub(crate) align: Option<Align>,
-    pub(crate) block: Option<bool>,
+pub struct LimitFields {
+    /// `limit`.
+    pub rate: Option<Rate>,
+    /// `algorithm`.
+    pub algorithm: Option<Algorithm>,
+    /// `burst`.
+    pub burst: Option<u64>,
+    /// `strict`.
+    pub strict: Option<bool>,
+    /// `align`.
+    pub align: Option<Align>,
+    /// `block`.
+    pub block: Option<bool>,
 }
 
 /// Why there is no limit, and the field to blame.

@@ -97,21 +97,13 @@ impl PolicyLimiter {
         Self::new(stores.collect(), policies)
     }
 
-    /// The same stores under other policies: keys go on with what they have used.
-    /// Receipts from before are void.
+    /// The same stores under other policies: keys keep what they have used. A receipt
+    /// stays valid where its limit is the same.
     pub fn changed(
         &self,
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, PoliciesError> {
-        let changed = Self::new(self.stores.clone(), policies)?;
-        self.void_receipts();
-        Ok(changed)
-    }
-
-    /// Makes receipts so far worth nothing: what a charge was made under is no longer
-    /// known.
-    pub fn void_receipts(&self) {
-        self.stores.values().for_each(MemoryStore::void_receipts);
+        Self::new(self.stores.clone(), policies)
     }
 
     fn new(
@@ -224,20 +216,18 @@ impl PolicyLimiter {
     }
 
     /// Gives back what a check with these attributes charged, as far as it still
-    /// counts. A receipt is for one refund, and worth nothing after a reset, a change
-    /// of the policies or a step back of the clock.
+    /// counts. [`MemoryStore::refund`] says when it is refused.
     pub fn refund<A>(
         &self,
         policy: &str,
         attributes: &A,
         receipt: &Receipt,
-    ) -> Result<(), CheckError>
+    ) -> Result<bool, CheckError>
     where
         A: Attributes + ?Sized,
     {
         let compiled = self.compiled(policy)?;
-        compiled.refund(&compiled.keys(attributes)?, receipt);
-        Ok(())
+        Ok(compiled.refund(&compiled.keys(attributes)?, receipt))
     }
 
     /// Forgets the keys of these attributes. Says how many there were.
@@ -436,12 +426,12 @@ impl Compiled {
         PolicyDecision::new(&self.policy, cases, self.store.decide(&checks, charge))
     }
 
-    fn refund(&self, keys: &Keys<'_>, receipt: &Receipt) {
+    fn refund(&self, keys: &Keys<'_>, receipt: &Receipt) -> bool {
         let checks: SmallVec<[Check<'_>; 2]> = keys
             .iter()
             .map(|key| self.level(key.level, key.case).check(key.identity))
             .collect();
-        self.store.refund(&checks, receipt);
+        self.store.refund(&checks, receipt)
     }
 
     #[inline]

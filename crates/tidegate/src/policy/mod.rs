@@ -31,17 +31,12 @@ pub use settings::{Mode, OnError};
 pub use template::Template;
 pub use which::{Explained, Which};
 
-#[cfg(feature = "toml")]
-pub(crate) use {
-    build::{Place, Problem},
-    builder::{Draft, LevelDraft},
-    fields::LimitFields,
-    settings::Settings,
-};
+pub use build::{Place, Problem};
+pub use builder::{Draft, LevelDraft, OverrideDraft};
+pub use fields::LimitFields;
+pub use settings::Settings;
 
 use cases::Cases;
-#[cfg(not(feature = "toml"))]
-use settings::Settings;
 
 use crate::headers::{Dialect, Item};
 use crate::limit::Limit;
@@ -64,7 +59,7 @@ use crate::limit::Limit;
 /// # Ok::<(), tidegate::PolicyError>(())
 /// ```
 ///
-/// The same from a file is read by [`Config`](crate::Config).
+/// The crate `tidegate-config` reads the same from a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     name: Box<str>,
@@ -221,13 +216,15 @@ impl Policy {
         self.levels.iter().position(|level| &*level.name == name)
     }
 
-    #[cfg(feature = "toml")]
-    pub(crate) fn settings(&self) -> &Settings {
+    /// All its settings that are not limits.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    #[cfg(feature = "toml")]
-    pub(crate) fn tag_text(&self) -> Option<&str> {
+    /// Its tag as a template, if the policy names one.
+    #[must_use]
+    pub fn tag_text(&self) -> Option<&str> {
         self.tag.text.as_deref()
     }
 }

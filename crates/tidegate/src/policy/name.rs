@@ -4,17 +4,17 @@
 const MAX: usize = 64;
 
 /// What a name looks like, for messages.
-pub(crate) const EXPECTED: &str = "1 to 64 of the characters A-Z a-z 0-9 _ -";
+pub const EXPECTED: &str = "1 to 64 of the characters A-Z a-z 0-9 _ -";
 
-/// Whether this can be a name: such a name needs no escaping in a key, a header, a
+/// Whether this can be the name of a policy, a level, an attribute or a store: such a name needs no escaping in a key, a header, a
 /// metric or a log line.
-pub(crate) fn is_name(text: &str) -> bool {
+pub fn is_name(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     (1..=MAX).contains(&text.len()) && text.bytes().all(is_part)
 }
 
 /// Names as they are listed in a message, which stays short.
-pub(crate) fn listed<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+pub fn listed<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     const LISTED: usize = 16;
     let mut names = names.into_iter();
     let mut list: Vec<String> = names.by_ref().take(LISTED).map(shown).collect();
@@ -25,7 +25,7 @@ pub(crate) fn listed<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
 }
 
 /// A wrong text as it is repeated in a message: in quotes, escaped and not too long.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let mut start: String = text.chars().take(MAX).collect();
     if start.len() < text.len() {
         start.push('…');

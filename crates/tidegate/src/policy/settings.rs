@@ -4,14 +4,16 @@ use std::time::Duration;
 
 /// How a node asks its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
 pub enum Mode {
     /// Every check is decided by the store.
     #[default]
     Exact,
-    /// Tokens are taken out of the store and spent locally. Not built yet.
+    /// A node takes tokens out of the store and spends them locally. Not available yet:
+    /// no policy can be built with it.
     Lease,
-    /// Decided locally, told to the store afterwards. Not built yet.
+    /// A node decides by its own count and what it last heard from the store, and tells
+    /// the store every `sync_interval`. In memory there is nobody to tell: it decides as
+    /// `Exact` does.
     Background,
 }
 
@@ -29,16 +31,25 @@ pub enum OnError {
 
 /// The settings of a policy that are not limits.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Settings {
-    pub(crate) mode: Mode,
-    pub(crate) sync_interval: Duration,
-    pub(crate) refusal_memory: Duration,
-    pub(crate) on_error: OnError,
-    pub(crate) local_share: f64,
-    pub(crate) count_denied: bool,
-    pub(crate) shadow: bool,
-    pub(crate) enabled: bool,
-    pub(crate) store: Box<str>,
+pub struct Settings {
+    /// How its store is asked.
+    pub mode: Mode,
+    /// How often a node in background mode tells the store.
+    pub sync_interval: Duration,
+    /// How long a refusal is remembered at most.
+    pub refusal_memory: Duration,
+    /// What to answer when the store cannot.
+    pub on_error: OnError,
+    /// This node's share of the limit under [`OnError::Local`].
+    pub local_share: f64,
+    /// Whether refused requests are counted.
+    pub count_denied: bool,
+    /// Whether it only watches.
+    pub shadow: bool,
+    /// Whether it is asked at all.
+    pub enabled: bool,
+    /// The name of the store that keeps its counts.
+    pub store: Box<str>,
 }
 
 impl Default for Settings {

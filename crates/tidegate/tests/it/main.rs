@@ -13,9 +13,7 @@ mod pitfalls_store;
 mod policies;
 mod properties;
 
-mod checker;
-mod config;
-mod docs;
+mod audit;
 mod headers;
 mod memory;
 mod regressions;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate::{Charge, Cost, Limit, ManualClock, MemoryStore, MemoryStoreBuilder, WhenFull};
+use tidegate::{
+    Charge, Cost, Limit, LimitSpec, ManualClock, MemoryStore, MemoryStoreBuilder, Rate, WhenFull,
+};
 
 use crate::support::{DAY, HOUR, KEY, MINUTE, SECOND, START, Timed, every_algorithm, micros};
 
@@ -137,14 +139,14 @@ fn a_log_that_grew_for_a_check_that_finds_the_store_full_still_answers() {
 
 #[test]
 fn a_full_store_leaves_no_log_behind() {
-    let (_, store) = store(|builder| builder.max_keys(1).when_full(WhenFull::Deny));
+    let (_, store) = store(|builder| builder.max_keys(2).when_full(WhenFull::Deny));
     let level = store.level("level", Limit::per_minute(5)).unwrap();
     assert!(
         store
             .decide(&[level.check(KEY)], Charge::Admitted)
             .allowed()
     );
-    // The same key, now to be counted by a log, beside one there is no place for.
+    // The same key, now counted by a log, beside one there is no place for.
     let level = store
         .level("level", Limit::per_minute(5).sliding_log())
         .unwrap();
@@ -271,7 +273,10 @@ fn a_refund_gives_nothing_after_a_reset_or_another_limit() {
 
         let mut timed = Timed::new(limit);
         let receipt = timed.check_cost(5).receipt().expect("it was charged");
-        timed.limiter.set_limit(Limit::per_second(1_000)).unwrap();
+        let rate = Rate::new(1_000, Duration::from_secs(1)).unwrap();
+        let spec = limit.spec().unwrap();
+        let other = LimitSpec { rate, ..spec }.build().unwrap();
+        timed.limiter.set_limit(other).unwrap();
         timed.at(SECOND);
         assert!(timed.check_cost(10).allowed(), "{limit}");
         timed.limiter.set_limit(limit).unwrap();
@@ -287,7 +292,7 @@ fn a_refund_gives_nothing_after_a_reset_or_another_limit() {
 
 #[test]
 fn a_check_that_only_notes_a_step_back_needs_no_room_in_the_log() {
-    let (clock, store) = store(|builder| builder.max_log_bytes(96).when_full(WhenFull::Deny));
+    let (clock, store) = store(|builder| builder.max_log_bytes(140).when_full(WhenFull::Deny));
     let log = store
         .level("log", Limit::per_minute(4).sliding_log())
         .unwrap();

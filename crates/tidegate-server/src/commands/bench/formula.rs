@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tidegate::checker::Background;
+use tidegate::audit::Background;
 use tidegate::{Align, Kind, Limit};
 
 use super::counted::{Offered, Told};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::checker::{Checker, Record, Verdict};
+use tidegate::audit::{Audit, Record, Verdict};
 use tidegate::{Cost, Limit, Mode, Policy, PolicyLevel};
 
 use super::figures::thousands;
@@ -124,13 +124,13 @@ impl Judge<'_> {
     fn level(&self, level: &PolicyLevel) -> Level {
         let counted = &self.gathered.counted;
         let has_key = level.key().attributes().len() > 0;
-        let mut checker = Checker::new(*level.limit())
+        let mut audit = Audit::new(*level.limit())
             .allow_losses(self.losses)
             // One counter for all: others may use it, and earlier runs have. Where a server's
             // windows begin, it does not say.
             .partial(self.is_partial || !has_key || self.plan.target.is_server());
         if let Some(formula) = self.formula {
-            checker = checker.background(formula.background());
+            audit = audit.background(formula.background());
         }
         let cost = Cost::new(self.plan.cost.into()).unwrap_or(Cost::ONE);
         let (mut number, mut key) = (None, String::new());
@@ -139,9 +139,9 @@ impl Judge<'_> {
                 number = Some(decision.key);
                 key = self.plan.key(decision.key);
             }
-            checker.push(&Record::admitted(&key, decision.at_us, cost));
+            audit.push(&Record::admitted(&key, decision.at_us, cost));
         }
-        let verdict = checker.verdict();
+        let verdict = audit.verdict();
         let used: u32 = counted.keys.iter().map(|bits| bits.count_ones()).sum();
         let keys = f64::from(if has_key { used } else { 1 });
         let (bound, rate) = allowed(level.limit(), counted.length, self.formula);

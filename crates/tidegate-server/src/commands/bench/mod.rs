@@ -39,7 +39,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use tidegate::StoreUrl;
+use tidegate_config::StoreUrl;
 
 use super::{FAILED, say};
 use crate::cli::Bench;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use tidegate::Policy;
-use tidegate::checker::Stretch;
+use tidegate::audit::Stretch;
 
 use super::counted::{Bin, Counted};
 use super::fleet::Gathered;

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tidegate::{Config, ConfigErrors, Limit, Mode, Policy, StoreUrl};
+use tidegate::{Limit, Mode, Policy};
+use tidegate_config::{Config, ConfigErrors, StoreUrl};
 
 use super::server;
 use crate::cli::Bench;
+use crate::settings;
 
 /// The limit when none is said.
 const LIMIT: &str = "100r/s";
@@ -113,13 +115,11 @@ impl Target {
         else {
             bail!("a server has its own config");
         };
-        let parsed = match url {
-            Some(url) => {
-                let url: StoreUrl = url.parse().map_err(|wrong| anyhow!("the URL: {wrong}"))?;
-                Config::parse_with_store(text, file, &url)
-            }
-            None => Config::parse(text, file),
-        };
+        let url = url.as_ref().map(|url| url.parse::<StoreUrl>());
+        let url = url
+            .transpose()
+            .map_err(|wrong| anyhow!("the URL: {wrong}"))?;
+        let parsed = settings::parse(text, file, url.as_ref()).map(|(_, config)| config);
         parsed.map_err(|errors| match file.is_empty() {
             true => in_flags(&errors),
             false => errors.into(),

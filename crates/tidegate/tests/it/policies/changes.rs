@@ -67,28 +67,21 @@ fn a_policy_that_was_gone_for_a_while_goes_on() {
 }
 
 #[test]
-fn receipts_from_before_a_change_are_void() {
+fn receipts_survive_a_change_that_leaves_their_limit_alone() {
     let limit = Limit::per_hour(5).fixed_window();
     let timed = Timed::of([policy(limit)]);
-    let receipt = timed.check("p", &KEY).receipt().expect("it was charged");
-    let changed = timed.changed([policy(limit)]);
-    changed
-        .limiter
-        .refund("p", &KEY, &receipt)
-        .expect("good input");
-    assert_eq!(changed.remaining("p", &KEY), [4]);
-    // For those who still hold the old limiter, too.
-    timed
-        .limiter
-        .refund("p", &KEY, &receipt)
-        .expect("good input");
-    assert_eq!(timed.remaining("p", &KEY), [4]);
-    let receipt = changed.check("p", &KEY).receipt().expect("it was charged");
-    changed
-        .limiter
-        .refund("p", &KEY, &receipt)
-        .expect("good input");
-    assert_eq!(changed.remaining("p", &KEY), [4]);
+    let receipts = [(); 2].map(|()| timed.check("p", &KEY).receipt().expect("it was charged"));
+    let same = timed.changed([policy(limit)]);
+    let refund = |timed: &Timed, receipt| {
+        let refund = timed.limiter.refund("p", &KEY, receipt);
+        refund.expect("good input")
+    };
+    assert!(refund(&same, &receipts[0]));
+    assert_eq!(same.remaining("p", &KEY), [4]);
+    // Under another limit, nobody knows what the charge is worth.
+    let other = same.changed([policy(Limit::per_hour(6).fixed_window())]);
+    refund(&other, &receipts[1]);
+    assert_eq!(other.remaining("p", &KEY), [5]);
 }
 
 #[test]
@@ -129,7 +122,7 @@ fn another_config_goes_on_with_the_counts_of_this_one() {
         .receipt()
         .expect("it was charged");
     let lower = config(&FILE.replace("5/1h", "3/1h"));
-    let limiter = timed.limiter.reconfigured(&lower).expect("few limits");
+    let limiter = lower.limiter_after(&timed.limiter).expect("few limits");
     let lowered = Timed {
         clock: timed.clock.clone(),
         limiter,
@@ -144,16 +137,18 @@ fn another_config_goes_on_with_the_counts_of_this_one() {
 }
 
 #[test]
-fn a_store_of_other_bounds_begins_anew() {
-    let limiter = PolicyLimiter::from_config(&config(FILE)).expect("few limits");
+fn a_store_grows_in_place() {
+    let limiter = config(FILE).limiter().expect("few limits");
     let allowed = |limiter: &PolicyLimiter| {
         let decision = limiter.check("p", &KEY, tidegate::Cost::of(5));
         decision.expect("good input").allowed()
     };
     assert!(allowed(&limiter) && !allowed(&limiter));
-    let same = limiter.reconfigured(&config(FILE)).expect("few limits");
+    let same = config(FILE).limiter_after(&limiter).expect("few limits");
     assert!(!allowed(&same));
-    let smaller = config(&FILE.replace("1000000", "1000"));
-    let other = same.reconfigured(&smaller).expect("few limits");
-    assert!(allowed(&other) && !allowed(&other));
+    let larger = config(&FILE.replace("1000000", "2000000"));
+    let other = larger.limiter_after(&same).expect("few limits");
+    assert!(!allowed(&other));
+    let bounds: Vec<_> = other.stores().map(|(_, store)| store.bounds()).collect();
+    assert_eq!(bounds[0].0, 2_000_000);
 }

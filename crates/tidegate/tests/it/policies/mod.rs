@@ -16,9 +16,10 @@ mod several;
 mod traces;
 
 use tidegate::{
-    Attributes, Config, Cost, ManualClock, MemoryStore, Policy, PolicyBuilder, PolicyDecision,
+    Attributes, Cost, ManualClock, MemoryStore, Policy, PolicyBuilder, PolicyDecision,
     PolicyLimiter,
 };
+use tidegate_config::Config;
 
 use crate::support::START;
 

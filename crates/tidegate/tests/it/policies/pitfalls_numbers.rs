@@ -1,7 +1,7 @@
 //! Pitfalls of limits as they are written in a file, each under its id: what counts is
 //! what is admitted at run time.
 
-use tidegate::Config;
+use tidegate_config::Config;
 
 use super::Timed;
 use crate::support::{DAY, HOUR, MINUTE, SECOND};

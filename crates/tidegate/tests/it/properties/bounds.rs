@@ -64,7 +64,7 @@ fn admitted_cost_stays_within_the_bound(case: &Case) -> Result<(), TestCaseError
                 prop_assert!(!within || cost <= limit, "{} from {} to {}", cost, from, to);
             }
         }
-        Kind::Block => prop_assert!(events.is_empty()),
+        Kind::Block(_) => prop_assert!(events.is_empty()),
     }
     Ok(())
 }

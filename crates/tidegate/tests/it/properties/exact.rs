@@ -82,7 +82,7 @@ impl Model {
                 let free = (u128::from(requests) * whole).saturating_sub(cur * whole + prev * left);
                 u32::try_from(free / whole).expect("at most the limit")
             }
-            Kind::TokenBucket(_) | Kind::Block => 0,
+            Kind::TokenBucket(_) | Kind::Block(_) => 0,
         }
     }
 

@@ -4,9 +4,9 @@
 pub(crate) mod limits;
 mod trace;
 
+mod audit;
 mod bounds;
 mod changes;
-mod checker;
 mod clocks;
 mod exact;
 mod levels;

@@ -1,0 +1,134 @@
+//! What every program reads from the file: the stores and the policies.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use tidegate::{Limit, PoliciesError, Policy, PolicyLimiter};
+
+use crate::error::ConfigErrors;
+use crate::policies;
+use crate::read::{Fields, read};
+use crate::stores::{self, Store};
+use crate::url::StoreUrl;
+
+/// The stores and the policies of a file.
+///
+/// `Display` prints what `parse` reads, apart from passwords. `{:#}` prints defaults, too.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The stores, by name; one of them is always named `default`.
+    pub stores: BTreeMap<String, Store>,
+    /// The policies, in the order of the file; never empty.
+    pub policies: Vec<Policy>,
+}
+
+impl Default for Config {
+    /// What holds without a file: ten requests per second for each `key`, in memory.
+    fn default() -> Self {
+        let policy = Policy::builder("default").limit(Limit::per_second(10));
+        Self {
+            stores: [("default".into(), Store::default())].into(),
+            policies: vec![policy.build().expect("a policy that is right")],
+        }
+    }
+}
+
+impl Config {
+    /// Reads the text of a file; its name is for the messages. The fields of `[server]`
+    /// are left to the server.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ConfigErrors> {
+        read(text, file, |root| {
+            root.table("server");
+            Self::from_root(root, None)
+        })
+    }
+
+    /// Reads the stores and policies of a file that [`read`] has opened. `url` is where
+    /// the store `default` is, instead of what the file says.
+    #[must_use]
+    pub fn from_root(root: &Fields<'_>, url: Option<&StoreUrl>) -> Self {
+        let mut stores = stores::read(root);
+        if let (Some(url), Some(store)) = (url, stores.get_mut("default")) {
+            store.url = url.clone();
+        }
+        let policies = policies::read(root, &stores);
+        Self {
+            stores,
+            policies: match root.has("policies") {
+                true => policies,
+                false => Self::default().policies,
+            },
+        }
+    }
+
+    /// A limiter over these policies and stores, all of which must be in memory.
+    pub fn limiter(&self) -> Result<PolicyLimiter, PoliciesError> {
+        self.check_in_memory()?;
+        let stores = self.stores.iter();
+        let stores = stores.filter_map(|(name, store)| Some((name.as_str(), store.in_memory()?)));
+        PolicyLimiter::with_stores(stores, self.policies.iter().cloned())
+    }
+
+    /// A limiter that keeps the counts of another one, in every store that stays in
+    /// memory under its name. New bounds of such a store take effect in place, once the
+    /// whole config is found to be right.
+    pub fn limiter_after(&self, before: &PolicyLimiter) -> Result<PolicyLimiter, PoliciesError> {
+        self.check_in_memory()?;
+        let same = |name: &str| before.stores().find(|(other, _)| *other == name);
+        let stores = self.stores.iter().filter_map(|(name, store)| {
+            let memory = match same(name).filter(|_| store.url == StoreUrl::Memory) {
+                Some((_, memory)) => memory.clone(),
+                None => store.in_memory()?,
+            };
+            Some((name.as_str(), memory))
+        });
+        let limiter = PolicyLimiter::with_stores(stores, self.policies.iter().cloned())?;
+        for (name, memory) in limiter.stores() {
+            if let Some(store) = self.stores.get(name) {
+                memory.set_bounds(store.max_keys, store.when_full);
+            }
+        }
+        Ok(limiter)
+    }
+
+    /// What is allowed and yet looks like a mistake: one line each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let levels = self.policies.iter().flat_map(|policy| {
+            let levels = policy.levels().iter();
+            levels.map(move |level| (policy.name(), level))
+        });
+        let constant = levels.filter(|(_, level)| {
+            level.key().attributes().len() == 0 && !level.key().as_str().is_empty()
+        });
+        constant
+            .map(|(policy, level)| {
+                format!(
+                    "policy {policy:?}, level {:?}: the key {:?} has no attribute in braces, so all requests share one counter",
+                    level.name(),
+                    level.key().as_str()
+                )
+            })
+            .collect()
+    }
+
+    /// Whether every policy's counts are kept in memory.
+    fn check_in_memory(&self) -> Result<(), PoliciesError> {
+        let elsewhere = |policy: &&Policy| {
+            let store = self.stores.get(policy.store());
+            store.is_some_and(|store| store.url != StoreUrl::Memory)
+        };
+        match self.policies.iter().find(elsewhere) {
+            Some(policy) => Err(PoliciesError::NotInMemory(policy.name().into())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Config {
+    type Err = ConfigErrors;
+
+    fn from_str(text: &str) -> Result<Self, ConfigErrors> {
+        Self::parse(text, "tidegate.toml")
+    }
+}

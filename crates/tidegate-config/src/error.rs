@@ -1,0 +1,186 @@
+//! What is wrong with a file, and where.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
+
+/// Everything that is wrong with a file, in the order of its lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors(Vec<ConfigError>);
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}:{column}: {field}: {message}")]
+pub struct ConfigError {
+    file: String,
+    line: usize,
+    column: usize,
+    field: String,
+    message: String,
+}
+
+impl ConfigError {
+    /// The line, counted from 1.
+    #[must_use]
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// The column, counted from 1 in characters.
+    #[must_use]
+    pub fn column(&self) -> usize {
+        self.column
+    }
+
+    /// The field, with the tables it lies in.
+    #[must_use]
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// The value, and what was expected.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl ConfigErrors {
+    /// The errors one by one; there is at least one.
+    #[must_use]
+    pub fn as_slice(&self) -> &[ConfigError] {
+        &self.0
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    /// A line an error.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// Errors as they are found.
+pub(crate) struct Errors<'t> {
+    text: &'t str,
+    found: RefCell<Vec<Found>>,
+    /// The fields that are wrong.
+    fields: RefCell<HashSet<String>>,
+}
+
+struct Found {
+    span: Range<usize>,
+    field: String,
+    message: String,
+}
+
+impl<'t> Errors<'t> {
+    /// So many errors are reported; a file that is not a config at all has more.
+    const MAX: usize = 100;
+
+    pub(crate) fn new(text: &'t str) -> Self {
+        Self {
+            text,
+            found: RefCell::default(),
+            fields: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn add(
+        &self,
+        span: Range<usize>,
+        field: impl Into<String>,
+        message: impl Into<String>,
+    ) {
+        if self.is_full() {
+            return;
+        }
+        let field = field.into();
+        self.fields.borrow_mut().insert(field.clone());
+        self.found.borrow_mut().push(Found {
+            span,
+            field,
+            message: message.into(),
+        });
+    }
+
+    /// Whether no more will be reported: there is no need to look for them.
+    pub(crate) fn is_full(&self) -> bool {
+        self.found.borrow().len() >= Self::MAX
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.found.borrow().is_empty()
+    }
+
+    /// Whether this field was found to be wrong.
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.fields.borrow().contains(field)
+    }
+
+    /// A value as it stands in the file, if that is short.
+    pub(crate) fn source(&self, span: Range<usize>) -> &'t str {
+        self.text.get(span).unwrap_or_default()
+    }
+
+    pub(crate) fn into_errors(self, file: &str) -> ConfigErrors {
+        let mut found = self.found.into_inner();
+        found.sort_by_key(|found| found.span.start);
+        let mut place = Place::default();
+        let locate = |found: Found| {
+            place = place.forward(self.text, found.span.start);
+            let (line, column) = (place.line, place.column);
+            ConfigError {
+                file: file.into(),
+                line,
+                column,
+                field: found.field,
+                message: found.message,
+            }
+        };
+        ConfigErrors(found.into_iter().map(locate).collect())
+    }
+}
+
+/// Line and column of an offset, counted from 1.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: usize,
+    line: usize,
+    column: usize,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self {
+            offset: 0,
+            line: 1,
+            column: 1,
+        }
+    }
+}
+
+impl Place {
+    /// A later place: only what lies between is looked at.
+    fn forward(self, text: &str, offset: usize) -> Self {
+        let offset = text.floor_char_boundary(offset);
+        let between = &text[self.offset..offset];
+        let newlines = between.bytes().filter(|byte| *byte == b'\n').count();
+        let line_start = between.rfind('\n').map(|newline| newline + 1);
+        let column = line_start.map_or(self.column, |_| 1);
+        Self {
+            offset,
+            line: self.line + newlines,
+            column: column + between[line_start.unwrap_or(0)..].chars().count(),
+        }
+    }
+}

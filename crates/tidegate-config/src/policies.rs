@@ -1,0 +1,286 @@
+//! The policies of a file: read into drafts, which are then built like those made in
+//! code. What is wrong is reported where it stands.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use tidegate::draft::{Draft, LevelDraft, OverrideDraft, Place, Problem, Settings};
+use tidegate::text::{listed, shown};
+use tidegate::{CustomScript, Dialect, Mode, OnError, Policy};
+
+use crate::limits;
+use crate::read::Fields;
+use crate::stores::Store;
+use crate::url::{StoreUrl, public};
+
+/// Reads all policies; what is wrong is in the errors.
+pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<Policy> {
+    let tables = root.tables("policies");
+    if root.has("policies") && tables.is_empty() && !root.is_wrong("policies") {
+        root.error(
+            "policies",
+            "an empty list: expected at least one of [[policies]]",
+        );
+    }
+    let mut names: HashSet<String> = HashSet::new();
+    let mut policies: Vec<Policy> = Vec::new();
+    for fields in &tables {
+        if root.is_hopeless() {
+            break;
+        }
+        let draft = draft(fields);
+        let name = &draft.draft.name;
+        if !names.insert(name.clone()) && !fields.is_wrong("name") {
+            let message = "two policies of this name: expected different names";
+            fields.error("name", format!("{}: {message}", shown(name)));
+        }
+        let store = &*draft.draft.settings.store;
+        let unreadable = root.is_wrong("stores") || root.is_wrong(&format!("stores.{store}"));
+        if !stores.contains_key(store) && !unreadable {
+            let message = format!(
+                "{}: no store of this name: expected one of {}",
+                shown(&public(store)),
+                listed(stores.keys().map(String::as_str))
+            );
+            fields.error("store", message);
+        }
+        let in_memory = stores.get(store).map(|store| store.url == StoreUrl::Memory);
+        let judged = !unreadable && !root.is_wrong(&format!("stores.{store}.url"));
+        if draft.draft.script.is_some() && in_memory == Some(true) && judged {
+            let message = "\"script\" needs a Redis store, which runs it: expected another algorithm, or store = the name of one";
+            fields.error("algorithm", message);
+        }
+        policies.extend(draft.build());
+    }
+    policies
+}
+
+/// A draft, and the tables it came from.
+struct Drafted<'a> {
+    draft: Draft,
+    policy: &'a Fields<'a>,
+    levels: Vec<Fields<'a>>,
+    overrides: Vec<Fields<'a>>,
+}
+
+fn draft<'a>(fields: &'a Fields<'a>) -> Drafted<'a> {
+    let levels = fields.tables("levels");
+    let overrides = fields.tables("overrides");
+    let (name, key) = (name(fields), key(fields));
+    let (limit, is_script) = limits::read_policy(fields);
+    let draft = Draft {
+        name,
+        script: script(fields, is_script),
+        only: LevelDraft {
+            name: String::new(),
+            key,
+            limit,
+        },
+        levels: levels.iter().map(level).collect(),
+        tag: fields.text("tag", TEMPLATE).map(str::to_owned),
+        overrides: overrides.iter().map(change).collect(),
+        headers: headers(fields),
+        settings: settings(fields),
+    };
+    Drafted {
+        draft,
+        policy: fields,
+        levels,
+        overrides,
+    }
+}
+
+impl Drafted<'_> {
+    fn build(self) -> Option<Policy> {
+        let built = self.draft.clone().build();
+        for problem in built
+            .as_ref()
+            .err()
+            .into_iter()
+            .flat_map(|error| error.problems())
+        {
+            if self.policy.is_hopeless() {
+                break;
+            }
+            if !self.follows(problem) {
+                self.report(problem);
+            }
+        }
+        self.policy.finish();
+        for table in self.levels.iter().chain(&self.overrides) {
+            table.finish_within(self.policy, "the policy");
+        }
+        built.ok()
+    }
+
+    fn report(&self, problem: &Problem) {
+        let table = self.table(problem.place);
+        let mut message = problem.message.clone();
+        let of_limit = limits::FIELDS.contains(&problem.field) && problem.field != "limit";
+        if of_limit && !table.has(problem.field) {
+            message.push_str(" (what an override does not say stays as it is)");
+        }
+        table.error(problem.field, message);
+    }
+
+    fn table(&self, place: Place) -> &Fields<'_> {
+        match place {
+            Place::Level(index) if !self.levels.is_empty() => &self.levels[index],
+            Place::Policy | Place::Level(_) => self.policy,
+            Place::Override(index) => &self.overrides[index],
+        }
+    }
+
+    /// Whether a problem may only be there because something else could not be read.
+    fn follows(&self, problem: &Problem) -> bool {
+        let table = self.table(problem.place);
+        let wrong =
+            |table: &Fields<'_>, fields: &[&str]| fields.iter().any(|field| table.is_wrong(field));
+        let any_level = |fields: &[&str]| {
+            wrong(self.policy, fields) || self.levels.iter().any(|level| wrong(level, fields))
+        };
+        let is_override = matches!(problem.place, Place::Override(_));
+        if wrong(table, &[problem.field])
+            || wrong(self.policy, &["levels"]) && problem.place != Place::Policy
+        {
+            return true;
+        }
+        match problem.field {
+            // What a limit is without depends on few of its fields.
+            "limit" if !is_override && !table.has("limit") => wrong(table, &["block", "algorithm"]),
+            field if limits::FIELDS.contains(&field) && problem.place != Place::Policy => {
+                wrong(table, &limits::FIELDS)
+                    || is_override && (wrong(table, &["enabled"]) || any_level(&limits::FIELDS))
+            }
+            "tag" | "match" => any_level(&["key", "levels"]),
+            "level" => any_level(&["name"]),
+            "sync_interval" | "refusal_memory" => wrong(table, &["mode"]),
+            "local_share" => wrong(table, &["on_error"]),
+            _ => false,
+        }
+    }
+}
+
+const TEMPLATE: &str = "a template such as \"{ip}\"";
+
+fn name(fields: &Fields<'_>) -> String {
+    let expected = "a name in quotes";
+    let name = fields.text("name", expected);
+    if !fields.has("name") {
+        fields.error("name", format!("missing: expected {expected}"));
+    }
+    name.unwrap_or_default().into()
+}
+
+fn script(fields: &Fields<'_>, is_script: bool) -> Option<CustomScript> {
+    let expected = "the path of a Lua script, relative to this file";
+    let (file, args) = (fields.text("script", expected), fields.scalars("args"));
+    if !is_script {
+        for field in ["script", "args"] {
+            if fields.has(field) && !fields.is_wrong("algorithm") && !fields.is_wrong(field) {
+                fields.error(field, "only algorithm = \"script\" has this");
+            }
+        }
+        return None;
+    }
+    if !fields.has("script") {
+        fields.error("script", format!("missing: expected {expected}"));
+    }
+    // What could not be read has been said: any path will do to judge the rest.
+    let script = CustomScript::file(file.unwrap_or("unknown"));
+    Some(script.args(args.unwrap_or_default()))
+}
+
+fn key(fields: &Fields<'_>) -> Option<String> {
+    fields.text("key", TEMPLATE).map(str::to_owned)
+}
+
+fn level(fields: &Fields<'_>) -> LevelDraft {
+    LevelDraft {
+        name: name(fields),
+        key: key(fields),
+        limit: limits::read(fields),
+    }
+}
+
+fn change(fields: &Fields<'_>) -> OverrideDraft {
+    let expected = "attributes and their values, such as { ip = \"10.1.2.3\" }";
+    let matches = fields.pairs("match", expected);
+    if !fields.has("match") {
+        fields.error("match", format!("missing: expected {expected}"));
+    }
+    let matches = matches.unwrap_or_default().into_iter();
+    OverrideDraft {
+        matches: matches
+            .map(|(attribute, value)| (attribute.into(), value.into()))
+            .collect(),
+        level: fields
+            .text("level", "the name of a level")
+            .map(str::to_owned),
+        limit: limits::read(fields),
+        enabled: fields.flag("enabled").unwrap_or(true),
+    }
+}
+
+fn headers(fields: &Fields<'_>) -> Dialect {
+    const EXPECTED: &str = "\"ietf\", \"x-ratelimit\", \"draft-06\", \"none\", or a list of three names for limit, reset and remaining";
+    let Some(texts) = fields.texts("headers", true, EXPECTED) else {
+        return Dialect::default();
+    };
+    if fields.is_wrong("headers") {
+        return Dialect::default();
+    }
+    let texts: Vec<&str> = texts.into_iter().map(|(text, _)| text).collect();
+    match texts[..] {
+        [limit, reset, remaining] => Dialect::Custom([limit, reset, remaining].map(Box::from)),
+        ["ietf"] => Dialect::Ietf,
+        ["x-ratelimit"] => Dialect::XRateLimit,
+        ["draft-06"] => Dialect::Draft06,
+        ["none"] => Dialect::None,
+        _ => {
+            let value = match texts[..] {
+                [text] => shown(text),
+                _ => format!("a list of {}", texts.len()),
+            };
+            fields.error("headers", format!("{value}: expected {EXPECTED}"));
+            Dialect::default()
+        }
+    }
+}
+
+fn settings(fields: &Fields<'_>) -> Settings {
+    let standard = Settings::default();
+    let modes = [
+        ("exact", Mode::Exact),
+        ("lease", Mode::Lease),
+        ("background", Mode::Background),
+    ];
+    let answers = [
+        ("allow", OnError::Allow),
+        ("deny", OnError::Deny),
+        ("local", OnError::Local),
+    ];
+    let (zero, millisecond) = (Duration::ZERO, Duration::from_millis(1));
+    let minute = Duration::from_secs(60);
+    Settings {
+        mode: fields.choice("mode", &modes).unwrap_or(standard.mode),
+        sync_interval: fields
+            .duration("sync_interval", millisecond, minute)
+            .unwrap_or(standard.sync_interval),
+        refusal_memory: fields
+            .duration("refusal_memory", zero, minute)
+            .unwrap_or(standard.refusal_memory),
+        on_error: fields
+            .choice("on_error", &answers)
+            .unwrap_or(standard.on_error),
+        local_share: fields
+            .fraction("local_share")
+            .unwrap_or(standard.local_share),
+        count_denied: fields.flag("count_denied").unwrap_or(standard.count_denied),
+        shadow: fields.flag("shadow").unwrap_or(standard.shadow),
+        enabled: fields.flag("enabled").unwrap_or(standard.enabled),
+        store: fields
+            .text("store", "the name of a store")
+            .map_or(standard.store, Box::from),
+    }
+}

@@ -1,0 +1,467 @@
+//! Reading the fields of a table one by one: each is there and right, or absent, or an
+//! error that says where it stands, what it is and what was expected. Whatever nobody
+//! has asked for is unknown. Programs read sections of their own with the same words.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::ops::Range;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use tidegate::text::{self, DurationText, is_name, shown};
+
+use crate::error::{ConfigErrors, Errors};
+use crate::syntax;
+
+/// Reads a TOML file with `sections`, which asks the root for what it knows. Returns
+/// what that returns, or everything that is wrong: fields that nobody asked for, too.
+pub fn read<T>(
+    text: &str,
+    file: &str,
+    sections: impl FnOnce(&Fields<'_>) -> T,
+) -> Result<T, ConfigErrors> {
+    // Some editors begin a file with a byte-order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let errors = Errors::new(text);
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    if !syntax.is_empty() {
+        // What could not be read cannot be judged.
+        syntax::report(text, &syntax, &errors);
+        return Err(errors.into_errors(file));
+    }
+    let root = Fields::root(document.get_ref(), &errors);
+    let read = sections(&root);
+    root.finish();
+    match errors.is_empty() {
+        true => Ok(read),
+        false => Err(errors.into_errors(file)),
+    }
+}
+
+/// A table of the file, which is asked for its fields one by one.
+///
+/// A field that is there and right is returned. One that is absent is `None`, and so is
+/// one that is wrong, after it was reported. Which fields were asked for is remembered:
+/// the others are unknown.
+pub struct Fields<'a> {
+    table: &'a DeTable<'a>,
+    /// Where it lies, such as `policies.login`.
+    path: String,
+    span: Range<usize>,
+    /// The fields that were asked for.
+    known: RefCell<Vec<&'static str>>,
+    errors: &'a Errors<'a>,
+}
+
+impl<'a> Fields<'a> {
+    fn root(table: &'a DeTable<'a>, errors: &'a Errors<'a>) -> Self {
+        Self::new(table, String::new(), 0..0, errors)
+    }
+
+    fn new(
+        table: &'a DeTable<'a>,
+        path: String,
+        span: Range<usize>,
+        errors: &'a Errors<'a>,
+    ) -> Self {
+        Self {
+            table,
+            path,
+            span,
+            known: RefCell::default(),
+            errors,
+        }
+    }
+
+    fn get(&self, name: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        let mut known = self.known.borrow_mut();
+        if !known.contains(&name) {
+            known.push(name);
+        }
+        self.peek(name)
+    }
+
+    fn peek(&self, name: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.table.get(name)
+    }
+
+    /// Whether the file has a field.
+    #[must_use]
+    pub fn has(&self, name: &'static str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// Where a field lies.
+    pub(crate) fn path_of(&self, name: &str) -> String {
+        match self.path.as_str() {
+            "" => name.into(),
+            path => format!("{path}.{name}"),
+        }
+    }
+
+    /// Reports that a field is wrong: its value, and what was expected. A field that is
+    /// absent is reported where its table begins.
+    pub fn error(&self, name: &str, message: impl Into<String>) {
+        let span = self.peek(name).map_or(self.span.clone(), Spanned::span);
+        self.errors.add(span, self.path_of(name), message);
+    }
+
+    /// Whether so much is wrong that nothing more will be reported.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.errors.is_full()
+    }
+
+    /// Whether a field was found to be wrong.
+    #[must_use]
+    pub fn is_wrong(&self, name: &str) -> bool {
+        self.errors.has(&self.path_of(name))
+    }
+
+    /// Reports that a part of a field is wrong, such as an item of a list.
+    pub fn error_at(&self, span: Range<usize>, name: &str, message: impl Into<String>) {
+        self.errors.add(span, self.path_of(name), message);
+    }
+
+    fn expected(&self, name: &str, value: &Spanned<DeValue<'_>>, expected: impl Display) {
+        self.error(name, format!("{}: expected {expected}", self.shown(value)));
+    }
+
+    /// A value as it is repeated in a message.
+    fn shown(&self, value: &Spanned<DeValue<'_>>) -> String {
+        const SHOWN: usize = 40;
+        match value.get_ref() {
+            DeValue::Table(_) => return "a table".into(),
+            DeValue::Array(_) => return "a list".into(),
+            DeValue::String(text) => return shown(text),
+            _ => {}
+        }
+        let source = self.errors.source(value.span());
+        let start = source.chars().take(SHOWN);
+        // The parser takes some control characters for a part of a number.
+        let mut shown: String = start.flat_map(char::escape_debug).collect();
+        if source.chars().nth(SHOWN).is_some() {
+            shown.push('…');
+        }
+        shown
+    }
+
+    /// A text.
+    pub fn text(&self, name: &'static str, expected: &str) -> Option<&'a str> {
+        let value = self.get(name)?;
+        let text = value.get_ref().as_str();
+        if text.is_none() {
+            self.expected(name, value, expected);
+        }
+        text
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&self, name: &'static str) -> Option<bool> {
+        let value = self.get(name)?;
+        let flag = value.get_ref().as_bool();
+        if flag.is_none() {
+            self.expected(name, value, "true or false");
+        }
+        flag
+    }
+
+    /// A whole number in this range.
+    pub fn number_in(&self, name: &'static str, range: Range<u64>) -> Option<u64> {
+        let value = self.get(name)?;
+        let number = whole(value.get_ref()).filter(|number| range.contains(number));
+        if number.is_none() {
+            let expected = format!("a whole number from {} to {}", range.start, range.end - 1);
+            self.expected(name, value, expected);
+        }
+        number
+    }
+
+    pub(crate) fn fraction(&self, name: &'static str) -> Option<f64> {
+        let value = self.get(name)?;
+        let fraction = match value.get_ref() {
+            DeValue::Float(float) => float.as_str().parse().ok(),
+            DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok(),
+            _ => None,
+        };
+        if fraction.is_none() {
+            self.expected(name, value, "a number such as 0.5");
+        }
+        fraction
+    }
+
+    /// A duration in quotes, such as `"50ms"`, in this range.
+    pub fn duration(&self, name: &'static str, from: Duration, to: Duration) -> Option<Duration> {
+        let value = self.get(name)?;
+        let text = value.get_ref().as_str();
+        let duration = text.and_then(text::duration);
+        let duration = duration.filter(|duration| (from..=to).contains(duration));
+        if duration.is_none() {
+            let expected = format!(
+                "a duration in quotes, such as \"50ms\" or \"1s\", from {} to {}",
+                DurationText(from),
+                DurationText(to)
+            );
+            self.expected(name, value, expected);
+        }
+        duration
+    }
+
+    /// One of a few words, and what it stands for.
+    pub fn choice<T: Copy>(&self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
+        let value = self.get(name)?;
+        let text = value.get_ref().as_str();
+        let choice = choices.iter().find(|(word, _)| text == Some(word));
+        if choice.is_none() {
+            let words: Vec<String> = choices
+                .iter()
+                .map(|(word, _)| format!("{word:?}"))
+                .collect();
+            self.expected(name, value, format!("one of {}", words.join(", ")));
+        }
+        choice.map(|(_, choice)| *choice)
+    }
+
+    /// A list of texts, numbers and flags, all as text.
+    pub(crate) fn scalars(&self, name: &'static str) -> Option<Vec<String>> {
+        let expected = "a list of texts and decimal numbers, such as [10, 60]";
+        let value = self.get(name)?;
+        let DeValue::Array(list) = value.get_ref() else {
+            self.expected(name, value, expected);
+            return None;
+        };
+        let mut scalars = Vec::new();
+        for item in list.iter() {
+            scalars.push(match item.get_ref() {
+                DeValue::String(text) => text.to_string(),
+                DeValue::Boolean(flag) => flag.to_string(),
+                DeValue::Integer(number) if number.radix() == 10 => number.to_string(),
+                DeValue::Float(number) => number.to_string(),
+                _ => {
+                    let message = format!("{}: expected {expected}", self.shown(item));
+                    self.error_at(item.span(), name, message);
+                    continue;
+                }
+            });
+        }
+        Some(scalars)
+    }
+
+    /// A text that no message repeats, not even when it is wrong.
+    pub fn secret(&self, name: &'static str, expected: &str) -> Option<&'a str> {
+        let value = self.get(name)?;
+        let text = value.get_ref().as_str();
+        if text.is_none() {
+            self.error(name, format!("not a text: expected {expected}"));
+        }
+        text
+    }
+
+    /// A list of texts, each with its place, without those that are wrong. Where `one` is
+    /// true, a text alone is a list of one.
+    pub fn texts(
+        &self,
+        name: &'static str,
+        one: bool,
+        expected: &str,
+    ) -> Option<Vec<(&'a str, Range<usize>)>> {
+        let value = self.get(name)?;
+        match value.get_ref() {
+            DeValue::Array(list) => {
+                let items = list.iter();
+                let texts = items.filter_map(|item| self.item(name, item, expected));
+                Some(texts.collect())
+            }
+            DeValue::String(text) if one => Some(vec![(&**text, value.span())]),
+            _ => {
+                self.expected(name, value, expected);
+                None
+            }
+        }
+    }
+
+    /// A text inside of a field.
+    fn item(
+        &self,
+        name: &str,
+        item: &'a Spanned<DeValue<'a>>,
+        expected: &str,
+    ) -> Option<(&'a str, Range<usize>)> {
+        let text = item.get_ref().as_str();
+        if text.is_none() {
+            let message = format!("{}: expected {expected}", self.shown(item));
+            self.error_at(item.span(), name, message);
+        }
+        Some((text?, item.span()))
+    }
+
+    /// The path of a file.
+    pub fn path(&self, name: &'static str) -> Option<String> {
+        let path = self.text(name, "the path of a file")?;
+        if path.is_empty() {
+            self.error(name, "\"\": expected the path of a file");
+        }
+        Some(path.into())
+    }
+
+    /// Reports one of two fields without the other: a certificate without its key, say.
+    pub fn pair(&self, one: &'static str, two: &'static str) {
+        for (field, other) in [(one, two), (two, one)] {
+            if self.has(field) && !self.has(other) && !self.is_wrong(field) {
+                self.error(other, format!("missing: expected it beside {field}"));
+            }
+        }
+    }
+
+    /// Every field of a table with its value as text.
+    pub(crate) fn pairs(
+        &self,
+        name: &'static str,
+        expected: &str,
+    ) -> Option<Vec<(&'a str, &'a str)>> {
+        let value = self.get(name)?;
+        let DeValue::Table(table) = value.get_ref() else {
+            self.expected(name, value, expected);
+            return None;
+        };
+        let pairs = table.iter().filter_map(|(attribute, value)| {
+            let (text, _) = self.item(name, value, "a value in quotes")?;
+            Some((attribute.get_ref().as_ref(), text))
+        });
+        Some(pairs.collect())
+    }
+
+    /// A table inside this one. Ask it for its fields and [`finish`](Self::finish) it, or
+    /// drop it to leave what is in it to others.
+    pub fn table(&self, name: &'static str) -> Option<Fields<'a>> {
+        let value = self.get(name)?;
+        let DeValue::Table(table) = value.get_ref() else {
+            // Not repeated: it may hold a secret that belongs into the table.
+            let message = format!("not a table: expected a table, [{}]", self.path_of(name));
+            self.error(name, message);
+            return None;
+        };
+        Some(Self::new(
+            table,
+            self.path_of(name),
+            value.span(),
+            self.errors,
+        ))
+    }
+
+    /// The tables in a table, by their names. What else is in it is reported, but not
+    /// repeated: it may be secret.
+    pub(crate) fn named_tables(&self) -> Vec<(&'a str, Fields<'a>)> {
+        let mut tables = Vec::new();
+        for (name, value) in self.table {
+            let (text, span) = (name.get_ref().as_ref(), name.span());
+            if !is_name(text) {
+                let message = format!("the name {}: expected {}", shown(text), text::NAME);
+                self.errors.add(span, self.path.clone(), message);
+                continue;
+            }
+            let path = self.path_of(text);
+            let DeValue::Table(table) = value.get_ref() else {
+                let message = format!(
+                    "not a table: expected a table for each of the {0}, such as [{0}.default]",
+                    self.path
+                );
+                self.errors.add(span, path, message);
+                continue;
+            };
+            let fields = Self::new(table, path, value.span(), self.errors);
+            tables.push((text, fields));
+        }
+        tables
+    }
+
+    /// The tables of a list, each called by its own `name` where it has a good one.
+    pub(crate) fn tables(&self, name: &'static str) -> Vec<Fields<'a>> {
+        let Some(value) = self.get(name) else {
+            return Vec::new();
+        };
+        let expected = match self.path.as_str() {
+            "" => format!("tables, each headed [[{name}]]"),
+            _ => format!("tables, each headed [[policies.{name}]]"),
+        };
+        let DeValue::Array(list) = value.get_ref() else {
+            self.expected(name, value, expected);
+            return Vec::new();
+        };
+        let mut tables: Vec<Fields<'a>> = Vec::new();
+        let mut taken: HashSet<&str> = HashSet::new();
+        for (index, item) in list.iter().enumerate() {
+            let DeValue::Table(table) = item.get_ref() else {
+                let message = format!("{}: expected {expected}", self.shown(item));
+                self.errors.add(item.span(), self.path_of(name), message);
+                continue;
+            };
+            let own = table.get("name").and_then(|own| own.get_ref().as_str());
+            let own = own.filter(|own| is_name(own) && taken.insert(own));
+            let path = match own {
+                Some(own) => format!("{}.{own}", self.path_of(name)),
+                None => format!("{}[{index}]", self.path_of(name)),
+            };
+            tables.push(Self::new(table, path, item.span(), self.errors));
+        }
+        tables
+    }
+
+    /// Reports the fields of this table that nobody has asked for. [`read`] does that
+    /// for the root.
+    pub fn finish(&self) {
+        self.report_unknown(|known, name| match nearest(name, known) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("expected one of {}", known.join(", ")),
+        });
+    }
+
+    /// The same for a table inside another one, to which a field may belong.
+    pub(crate) fn finish_within(&self, outer: &Self, name_of_outer: &str) {
+        let outer = outer.known.borrow();
+        self.report_unknown(|known, name| match nearest(name, known) {
+            _ if outer.contains(&name) => format!("expected it in {name_of_outer}, not here"),
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("expected one of {}", known.join(", ")),
+        });
+    }
+
+    fn report_unknown(&self, advice: impl Fn(&[&'static str], &str) -> String) {
+        let known = self.known.borrow();
+        for name in self.table.keys() {
+            let (text, span) = (name.get_ref().as_ref(), name.span());
+            if known.contains(&text) {
+                continue;
+            }
+            if self.is_hopeless() {
+                break;
+            }
+            let shown: String = text.escape_debug().take(64).collect();
+            let message = format!("unknown field: {}", advice(&known, text));
+            self.errors.add(span, self.path_of(&shown), message);
+        }
+    }
+}
+
+/// A whole number, in any notation TOML has.
+fn whole(value: &DeValue<'_>) -> Option<u64> {
+    let integer = value.as_integer()?;
+    u64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+/// The known name that was probably meant.
+fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    const ALIKE: f64 = 0.8;
+    // Longer than any name: not worth comparing.
+    if name.len() > 64 {
+        return None;
+    }
+    let name = name.to_lowercase().replace('-', "_");
+    let scored = known
+        .iter()
+        .map(|other| (strsim::jaro_winkler(&name, other), *other));
+    let best = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (best.0 >= ALIKE).then_some(best.1)
+}

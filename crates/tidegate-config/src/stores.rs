@@ -1,0 +1,187 @@
+//! The sections `[stores.NAME]`: where counts are kept.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tidegate::text::shown;
+use tidegate::{MemoryStore, WhenFull};
+
+use crate::read::Fields;
+use crate::url::{self, StoreUrl};
+
+/// Where counts are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Store {
+    /// Where it is.
+    pub url: StoreUrl,
+    /// For `rediss://`, the file of the authority that has signed the server's
+    /// certificate, where that is not a public one.
+    pub tls_ca: Option<String>,
+    /// For a server that asks for one, the file of our own certificate.
+    pub tls_cert: Option<String>,
+    /// And the file of its key.
+    pub tls_key: Option<String>,
+    /// How keys in a shared store begin.
+    pub prefix: String,
+    /// The deadline of a check, retries included.
+    pub timeout: Duration,
+    /// Connections to each server.
+    pub connections: u32,
+    /// How many replicas must have a charge.
+    pub replica_acks: u32,
+    /// The most keys held at once, in memory.
+    pub max_keys: usize,
+    /// What to do with a new key when all keys held are in use, in memory.
+    pub when_full: WhenFull,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            url: StoreUrl::Memory,
+            tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
+            prefix: "tg".into(),
+            timeout: Duration::from_millis(50),
+            connections: 2,
+            replica_acks: 0,
+            max_keys: 1_000_000,
+            when_full: WhenFull::Evict,
+        }
+    }
+}
+
+impl Store {
+    /// The store, if it is in memory.
+    #[must_use]
+    pub fn in_memory(&self) -> Option<MemoryStore> {
+        let builder = MemoryStore::builder()
+            .max_keys(self.max_keys)
+            .when_full(self.when_full);
+        (self.url == StoreUrl::Memory).then(|| builder.build())
+    }
+}
+
+/// Reads all stores; what is wrong is in the errors.
+pub(crate) fn read(root: &Fields<'_>) -> BTreeMap<String, Store> {
+    let mut stores = BTreeMap::from([("default".to_owned(), Store::default())]);
+    let Some(tables) = root.table("stores") else {
+        return stores;
+    };
+    for (text, fields) in tables.named_tables() {
+        stores.insert(text.into(), store(&fields));
+    }
+    stores
+}
+
+fn store(fields: &Fields<'_>) -> Store {
+    let standard = Store::default();
+    let url = fields.secret("url", url::EXPECTED).and_then(|text| {
+        let url = text.parse::<StoreUrl>();
+        url.map_err(|message| fields.error("url", message)).ok()
+    });
+    let prefix = fields.text("prefix", "a text such as \"tg\"");
+    if let Some(prefix) = prefix.filter(|prefix| !is_prefix(prefix)) {
+        let expected = "1 to 64 of the characters A-Z a-z 0-9 . _ : -";
+        fields.error("prefix", format!("{}: expected {expected}", shown(prefix)));
+    }
+    let (millisecond, minute) = (Duration::from_millis(1), Duration::from_secs(60));
+    let store = Store {
+        url: url.unwrap_or(StoreUrl::Memory),
+        tls_ca: fields.path("tls_ca"),
+        tls_cert: fields.path("tls_cert"),
+        tls_key: fields.path("tls_key"),
+        prefix: prefix.map_or(standard.prefix.clone(), str::to_owned),
+        timeout: fields
+            .duration("timeout", millisecond, minute)
+            .unwrap_or(standard.timeout),
+        connections: small(
+            fields.number_in("connections", 1..1025),
+            standard.connections,
+        ),
+        replica_acks: small(
+            fields.number_in("replica_acks", 0..17),
+            standard.replica_acks,
+        ),
+        max_keys: fields
+            .number_in("max_keys", 1..1_000_000_001)
+            .and_then(|number| usize::try_from(number).ok())
+            .unwrap_or(standard.max_keys),
+        when_full: fields
+            .choice(
+                "when_full",
+                &[("evict", WhenFull::Evict), ("deny", WhenFull::Deny)],
+            )
+            .unwrap_or(standard.when_full),
+    };
+    check_store(fields, &store, &standard);
+    fields.finish();
+    store
+}
+
+/// A setting that would have no effect is refused, unless it says what holds anyway.
+fn check_store(fields: &Fields<'_>, store: &Store, standard: &Store) {
+    let in_memory = store.url == StoreUrl::Memory;
+    let encrypted = store.url.may_be_encrypted();
+    let (memory, redis) = (
+        "without effect in memory: expected it with a Redis store only",
+        "without effect in Redis: expected it with a store in memory only",
+    );
+    let tls = "without effect here: expected it with a rediss:// store only";
+    let (acks, when_full) = (store.replica_acks, store.when_full);
+    let rules = [
+        ("prefix", store.prefix != standard.prefix, in_memory, memory),
+        (
+            "timeout",
+            store.timeout != standard.timeout,
+            in_memory,
+            memory,
+        ),
+        (
+            "connections",
+            store.connections != standard.connections,
+            in_memory,
+            memory,
+        ),
+        (
+            "replica_acks",
+            acks != standard.replica_acks,
+            in_memory,
+            memory,
+        ),
+        (
+            "max_keys",
+            store.max_keys != standard.max_keys,
+            !in_memory,
+            redis,
+        ),
+        (
+            "when_full",
+            when_full != standard.when_full,
+            !in_memory,
+            redis,
+        ),
+        ("tls_ca", store.tls_ca.is_some(), !encrypted, tls),
+        ("tls_cert", store.tls_cert.is_some(), !encrypted, tls),
+        ("tls_key", store.tls_key.is_some(), !encrypted, tls),
+    ];
+    for (field, said, idle, message) in rules {
+        if said && idle && !fields.is_wrong("url") && !fields.is_wrong(field) {
+            fields.error(field, message);
+        }
+    }
+    fields.pair("tls_cert", "tls_key");
+}
+
+fn small(number: Option<u64>, standard: u32) -> u32 {
+    number
+        .and_then(|number| u32::try_from(number).ok())
+        .unwrap_or(standard)
+}
+
+/// A hash tag begins with a brace: there must be none before it.
+fn is_prefix(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    (1..=64).contains(&text.len()) && text.bytes().all(is_part)
+}

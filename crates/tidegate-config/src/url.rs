@@ -1,0 +1,277 @@
+//! Where a store is: `memory:`, or the URL of a server, which may hold a password. This
+//! is the only place that takes such a URL apart.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tidegate::text::shown;
+
+/// Where a store is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// `memory:`, in this process.
+    Memory,
+    /// `env:NAME`: at the [`RedisUrl`] that this environment variable has.
+    Env(String),
+    /// In Redis.
+    Redis(RedisUrl),
+}
+
+/// The URL of one server (`redis://`), of the sentinels that know the master
+/// (`redis-sentinel://`) or of a cluster (`redis-cluster://`); each also with TLS
+/// (`rediss://`, `rediss-sentinel://`, `rediss-cluster://`).
+///
+/// `Display` and `Debug` hide the user and the password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl {
+    text: String,
+    tls: bool,
+    user: String,
+    servers: Servers,
+    hosts: Vec<String>,
+    database: String,
+}
+
+/// What is at the hosts of a [`RedisUrl`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Servers {
+    /// The server that has all keys.
+    One,
+    /// Sentinels, which know the master of this name.
+    Sentinel(String),
+    /// Some nodes of a cluster, which know the others.
+    Cluster,
+}
+
+/// A text that does not belong into a log.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// The value of an environment variable.
+    Env(String),
+    /// The text itself.
+    Text(String),
+}
+
+/// What the URL of a store looks like, for messages.
+pub(crate) const EXPECTED: &str = "\"memory:\", \"redis://host:port/database\", \"rediss://user:password@host:port/database\", \"redis-sentinel://host:port,host:port/master\", \"redis-cluster://host:port,host:port\", or \"env:NAME\"";
+
+/// What the URL of a server looks like, for messages.
+const EXPECTED_SERVER: &str = "\"redis://host:port/database\", \"rediss://user:password@host:port/database\", \"redis-sentinel://host:port,host:port/master\" or \"redis-cluster://host:port,host:port\"";
+
+/// How the URL of a server begins.
+const SCHEMES: [&str; 6] = [
+    "redis://",
+    "rediss://",
+    "redis-sentinel://",
+    "rediss-sentinel://",
+    "redis-cluster://",
+    "rediss-cluster://",
+];
+
+impl StoreUrl {
+    /// Whether the connection is encrypted, as far as one can tell.
+    pub(crate) fn may_be_encrypted(&self) -> bool {
+        match self {
+            Self::Memory => false,
+            Self::Env(_) => true,
+            Self::Redis(url) => url.tls,
+        }
+    }
+}
+
+impl FromStr for StoreUrl {
+    type Err = String;
+
+    /// The error is in the words of a config's, without a password.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "memory:" {
+            return Ok(Self::Memory);
+        }
+        match text.strip_prefix("env:") {
+            Some("") => return Err(format!("\"env:\": expected {EXPECTED}")),
+            Some(name) => return Ok(Self::Env(name.into())),
+            None => {}
+        }
+        RedisUrl::read(text).map(Self::Redis).map_err(|scheme| {
+            let shown = match scheme {
+                Some(scheme) => format!("\"{scheme}…\""),
+                None => shown(&public(text)),
+            };
+            format!("{shown}: expected {EXPECTED}")
+        })
+    }
+}
+
+impl FromStr for RedisUrl {
+    type Err = String;
+
+    /// The error repeats nothing but how the URL begins.
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::read(text).map_err(|scheme| match scheme {
+            Some(scheme) => format!("\"{scheme}…\": expected {EXPECTED_SERVER}"),
+            None => format!("not a Redis URL: expected {EXPECTED_SERVER}"),
+        })
+    }
+}
+
+impl RedisUrl {
+    /// The whole URL, password included.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether connections are encrypted.
+    #[must_use]
+    pub fn tls(&self) -> bool {
+        self.tls
+    }
+
+    /// `user:password`, escaped as in the URL; empty without one.
+    #[must_use]
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// What is at the hosts.
+    #[must_use]
+    pub fn servers(&self) -> &Servers {
+        &self.servers
+    }
+
+    /// Each `host` or `host:port`, with IPv6 addresses in brackets; at least one.
+    #[must_use]
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// The database, in digits; empty for the first one.
+    #[must_use]
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    /// Takes a URL apart. If it is wrong, returns how it begins, if that is right.
+    fn read(text: &str) -> Result<Self, Option<&'static str>> {
+        let mut schemes = SCHEMES.iter();
+        let scheme = schemes.find(|scheme| text.starts_with(**scheme));
+        let scheme = *scheme.ok_or(None)?;
+        Self::after(scheme, text).ok_or(Some(scheme))
+    }
+
+    /// Reads `[user[:password]@]host[:port],...[/path]` behind a scheme.
+    fn after(scheme: &str, text: &str) -> Option<Self> {
+        let rest = &text[scheme.len()..];
+        let (user, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+        let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
+        let (servers, database) = if scheme.ends_with("-sentinel://") {
+            let (master, database) = path.split_once('/').unwrap_or((path, ""));
+            is_master(master).then(|| (Servers::Sentinel(master.into()), database))?
+        } else if scheme.ends_with("-cluster://") {
+            // A cluster has one database.
+            matches!(path, "" | "0").then_some((Servers::Cluster, ""))?
+        } else {
+            (!hosts.contains(',')).then_some((Servers::One, path))?
+        };
+        let right = is_user(user) && hosts.split(',').all(is_host_and_port);
+        (right && is_database(database)).then(|| Self {
+            text: text.into(),
+            tls: scheme.starts_with("rediss"),
+            user: user.into(),
+            servers,
+            hosts: hosts.split(',').map(Into::into).collect(),
+            database: database.into(),
+        })
+    }
+}
+
+/// In a password these would end it: they are written as `%2F`, say.
+fn is_user(user: &str) -> bool {
+    !user.contains(['/', '?', '#']) && !user.contains(char::is_control)
+}
+
+fn is_master(name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_part)
+}
+
+fn is_host_and_port(place: &str) -> bool {
+    let (host, port) = match place.rsplit_once(':') {
+        Some((host, port)) if !place.ends_with(']') => (host, port),
+        _ => (place, "6379"),
+    };
+    is_host(host, b".-_") && digits::<u16>(port).is_some_and(|port| port > 0)
+}
+
+fn is_database(text: &str) -> bool {
+    text.is_empty() || digits::<u32>(text).is_some_and(|number| number < 1 << 31)
+}
+
+/// A number written in digits and nothing else.
+fn digits<N: FromStr>(text: &str) -> Option<N> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().ok()).flatten()
+}
+
+/// Whether this is a host: a name of letters, digits and `others`, or an IPv6 address in
+/// brackets.
+#[must_use]
+pub fn is_host(host: &str, others: &[u8]) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || others.contains(&byte);
+    let is_name = (1..=253).contains(&host.len()) && host.bytes().all(is_part);
+    let inside = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    is_name || inside.is_some_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
+/// A wrong URL without what may be secret.
+pub(crate) fn public(url: &str) -> String {
+    match url.split_once(':') {
+        Some((scheme, rest)) if !rest.is_empty() && !scheme.contains('@') => {
+            format!("{scheme}:…")
+        }
+        _ if url.contains('@') => "…".into(),
+        _ => url.into(),
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Env(name) => write!(f, "env:{name}"),
+            Self::Redis(url) => write!(f, "{url}"),
+        }
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.text.split_once("://"), self.text.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, place))) => write!(f, "{scheme}://***@{place}"),
+            _ => f.write_str(&self.text),
+        }
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env(name) => write!(f, "env:{name}"),
+            Self::Text(_) => f.write_str("(not shown)"),
+        }
+    }
+}

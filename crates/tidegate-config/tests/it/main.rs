@@ -1,0 +1,57 @@
+//! The config file: what is read, what is refused, what is printed. The section
+//! `[server]` has its tests in `tidegate-server`.
+
+#[path = "../../../tidegate/tests/it/properties/limits.rs"]
+mod limits;
+#[path = "../../../tidegate/tests/it/support.rs"]
+#[expect(dead_code, reason = "another crate's tests need the rest")]
+mod support;
+
+mod properties;
+mod random;
+mod read;
+mod secrets;
+mod sizes;
+mod wrong_levels;
+mod wrong_limits;
+mod wrong_overrides;
+mod wrong_policies;
+mod wrong_scripts;
+mod wrong_sections;
+mod wrong_settings;
+mod wrong_stores;
+mod wrong_syntax;
+
+use tidegate::Limit;
+use tidegate_config::Config;
+
+/// What a file is, its text, and everything that is said about it.
+type Wrong<'t> = (&'t str, &'t str, &'t str);
+
+fn check(table: &[Wrong<'_>]) {
+    for (what, text, expected) in table {
+        assert_eq!(errors(text), *expected, "{what}");
+    }
+}
+
+/// Everything that is said about a wrong file.
+fn errors(text: &str) -> String {
+    match text.parse::<Config>() {
+        Ok(config) => panic!("this is right:\n{text}\nand means:\n{config}"),
+        Err(errors) => errors.to_string(),
+    }
+}
+
+/// What a right file says.
+fn config(text: &str) -> Config {
+    match text.parse() {
+        Ok(config) => config,
+        Err(errors) => panic!("{errors}\nin:\n{text}"),
+    }
+}
+
+/// The limit of a policy with these fields.
+fn limit_of(fields: &str) -> Limit {
+    let config = config(&format!("[[policies]]\nname = \"login\"\n{fields}"));
+    *config.policies[0].levels()[0].limit()
+}

@@ -1,0 +1,308 @@
+//! Random configs, as odd as they can be and still be right.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use tidegate::{CustomScript, Dialect, Limit, OnError, Override, Policy, PolicyBuilder, WhenFull};
+use tidegate_config::{Config, Store, StoreUrl};
+
+use crate::limits;
+
+const STORES: [&str; 4] = ["default", "other", "url", "1-_"];
+
+pub(super) fn configs() -> impl Strategy<Value = Config> {
+    let names = subsequence(vec!["login", "levels", "X-_9"], 1..=3);
+    let policies = names.prop_flat_map(|names| names.into_iter().map(policy).collect::<Vec<_>>());
+    let shared = in_redis();
+    let parts = (stores(), shared, policies);
+    parts.prop_map(|(mut stores, shared, policies)| {
+        for name in ["default"]
+            .into_iter()
+            .chain(policies.iter().map(Policy::store))
+        {
+            stores.entry(name.into()).or_default();
+        }
+        // Scripts run in Redis only.
+        for policy in policies.iter().filter(|policy| policy.script().is_some()) {
+            let store = stores.entry(policy.store().into()).or_default();
+            if store.url == StoreUrl::Memory {
+                *store = shared.clone();
+            }
+        }
+        Config { stores, policies }
+    })
+}
+
+/// Texts that are hard to write down.
+fn texts() -> impl Strategy<Value = String> {
+    const ODD: &[&str] = &[
+        "",
+        " ",
+        "10.1.2.3",
+        "\"",
+        "'",
+        "\\",
+        "\n",
+        "\r\n",
+        "\t",
+        "\0",
+        "\u{1b}",
+        "\u{7f}",
+        "\u{85}",
+        "\u{feff}",
+        "\u{202e}",
+        "'''",
+        "\"\"\"",
+        "\"\"\"\n'''\\",
+        "#",
+        "= 1\n[x]",
+        "日本",
+        "é\u{301}",
+        "🦀",
+        "\u{10ffff}",
+        "\nfirst",
+        "last\\",
+    ];
+    prop_oneof![
+        select(ODD).prop_map(String::from),
+        any::<String>(),
+        (select(ODD), select(ODD)).prop_map(|(a, b)| format!("{a}{b}")),
+    ]
+}
+
+fn stores() -> impl Strategy<Value = BTreeMap<String, Store>> {
+    let name = select(&STORES[..]).prop_map(String::from);
+    let store = prop_oneof![in_memory(), in_redis()];
+    prop::collection::btree_map(name, store, 0..4)
+}
+
+fn in_memory() -> impl Strategy<Value = Store> {
+    let max_keys = prop_oneof![Just(1_000_000), 1..=1_000_000_000_usize];
+    (max_keys, any::<bool>()).prop_map(|(max_keys, deny)| Store {
+        max_keys,
+        when_full: if deny {
+            WhenFull::Deny
+        } else {
+            WhenFull::Evict
+        },
+        ..Store::default()
+    })
+}
+
+/// Stores without a password, which would not be printed.
+fn in_redis() -> impl Strategy<Value = Store> {
+    const PLACES: &[&str] = &["h", "127.0.0.1:6379", "[::1]:1/0", "a-b.c_d/15", "h/"];
+    let at = |scheme: &'static str| {
+        select(PLACES).prop_map(move |place| format!("{scheme}{place}").parse().expect(place))
+    };
+    let (plain, encrypted) = (at("redis://"), at("rediss://"));
+    let variable = full_texts().prop_map(StoreUrl::Env);
+    let files = || {
+        let own = prop::option::of((full_texts(), full_texts()));
+        (prop::option::of(full_texts()), own)
+    };
+    let place = prop_oneof![
+        plain.prop_map(|url| (url, (None, None))),
+        (encrypted, files()),
+        (variable, files()),
+    ];
+    let prefix = prop_oneof![Just("tg".to_owned()), "[A-Za-z0-9._:-]{1,64}"];
+    let timeout_us = prop_oneof![Just(50_000), 1_000..=60_000_000_u64];
+    let connections = prop_oneof![Just(2), 1..=1024_u32];
+    (place, prefix, timeout_us, connections).prop_map(
+        |((url, (tls_ca, own)), prefix, timeout_us, connections)| {
+            let (tls_cert, tls_key) = own.unzip();
+            Store {
+                url,
+                tls_ca,
+                tls_cert,
+                tls_key,
+                prefix,
+                timeout: Duration::from_micros(timeout_us),
+                connections,
+                ..Store::default()
+            }
+        },
+    )
+}
+
+/// Texts that are not empty.
+fn full_texts() -> impl Strategy<Value = String> {
+    texts().prop_filter("a text", |text| !text.is_empty())
+}
+
+fn policy(name: &'static str) -> impl Strategy<Value = Policy> {
+    prop_oneof![4 => limited(name), 1 => scripted(name)]
+}
+
+fn scripted(name: &'static str) -> impl Strategy<Value = Policy> {
+    let arguments = prop::collection::vec(texts(), 0..5);
+    let script = (full_texts(), arguments)
+        .prop_map(|(path, arguments)| CustomScript::file(path).args(arguments));
+    let levels = prop::collection::vec(keys(), 1..=3);
+    (script, levels, any::<bool>(), settings()).prop_map(
+        move |(script, keys, short, mut settings)| {
+            settings.count_denied = false;
+            if settings.on_error.0 == OnError::Local {
+                settings.on_error = (OnError::Deny, 1.0);
+            }
+            let builder = settings.apply(Policy::builder(name)).script(script);
+            let builder = match &keys[..] {
+                [key] if short => builder.key(key),
+                keys => ["resource", "c", name]
+                    .into_iter()
+                    .zip(keys)
+                    .fold(builder, |builder, (name, key)| {
+                        builder.script_key(name, key)
+                    }),
+            };
+            builder.build().expect("a policy that is right")
+        },
+    )
+}
+
+fn limited(name: &'static str) -> impl Strategy<Value = Policy> {
+    let levels = prop::collection::vec((keys(), any_limit()), 1..=4);
+    let overrides = prop::collection::vec(overrides(), 0..5);
+    let short = any::<bool>();
+    let tag = prop::option::of(texts());
+    (levels, overrides, short, tag, settings()).prop_filter_map(
+        "a policy that is right",
+        move |(levels, overrides, short, tag, settings)| {
+            let mut builder = settings.apply(Policy::builder(name));
+            builder = match &levels[..] {
+                [(key, limit)] if short => builder.key(key).limit(*limit),
+                _ => ["resource", "overrides", "c", name]
+                    .into_iter()
+                    .zip(&levels)
+                    .fold(builder, |builder, (name, (key, limit))| {
+                        builder.level(name, key, *limit)
+                    }),
+            };
+            if let Some(text) = tag {
+                // Every key has this attribute.
+                builder = builder.tag(format!("{}{{a}}", plain(&text)));
+            }
+            overrides
+                .into_iter()
+                .fold(builder, PolicyBuilder::overrides)
+                .build()
+                .ok()
+        },
+    )
+}
+
+/// A text without braces, which would mean something.
+fn plain(text: &str) -> String {
+    text.replace(['{', '}'], "")
+}
+
+/// Some attributes, in any order, with odd texts between them.
+fn keys() -> impl Strategy<Value = String> {
+    let names = subsequence(vec!["b", "key", "user-id", "C_3"], 0..=4);
+    let between = prop::collection::vec(texts(), 6);
+    (names.prop_shuffle(), between, 0..5_usize).prop_map(|(mut names, between, at)| {
+        names.insert(at.min(names.len()), "a");
+        let parts = names.iter().zip(&between);
+        let parts = parts.map(|(name, text)| format!("{}{{{name}}}", plain(text)));
+        parts.chain([plain(&between[5])]).collect()
+    })
+}
+
+fn any_limit() -> impl Strategy<Value = Limit> {
+    prop_oneof![9 => limits::any(), 1 => Just(Limit::block())]
+}
+
+fn overrides() -> impl Strategy<Value = Override> {
+    let others = prop::collection::btree_map(select(vec!["b", "key"]), texts(), 0..=2);
+    let level = prop::option::weighted(0.2, select(vec!["resource", "overrides", "login"]));
+    let limit = prop::option::weighted(0.8, any_limit());
+    (texts(), others, level, limit).prop_map(|(value, others, level, limit)| {
+        let change = others
+            .into_iter()
+            .fold(Override::of("a", value), |change, (name, value)| {
+                change.and(name, value)
+            });
+        let change = match level {
+            Some(level) => change.level(level),
+            None => change,
+        };
+        match limit {
+            Some(limit) => change.limit(limit),
+            None => change.exempt(),
+        }
+    })
+}
+
+/// Everything about a policy that is not a limit.
+#[derive(Debug, Clone)]
+struct Settings {
+    on_error: (OnError, f64),
+    refusal_memory_us: u64,
+    count_denied: bool,
+    shadow: bool,
+    enabled: bool,
+    headers: Dialect,
+    store: &'static str,
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let on_error = prop_oneof![
+        Just((OnError::Allow, 1.0)),
+        Just((OnError::Deny, 1.0)),
+        (f64::MIN_POSITIVE..=1.0).prop_map(|share| (OnError::Local, share)),
+        Just((OnError::Local, f64::from_bits(1))),
+    ];
+    let refusal_memory_us = prop_oneof![
+        Just(0),
+        Just(1_000_000),
+        Just(60_000_000),
+        0..=60_000_000_u64
+    ];
+    let headers = prop_oneof![
+        Just(Dialect::Ietf),
+        Just(Dialect::XRateLimit),
+        Just(Dialect::Draft06),
+        Just(Dialect::None),
+        Just(Dialect::Custom(
+            ["a", "!#$%&'*+-.^_`|~", "x-left"].map(Box::from)
+        )),
+    ];
+    let flags = any::<[bool; 3]>();
+    (
+        on_error,
+        refusal_memory_us,
+        flags,
+        headers,
+        select(&STORES[..]),
+    )
+        .prop_map(
+            |(on_error, refusal_memory_us, [count_denied, shadow, enabled], headers, store)| {
+                Settings {
+                    on_error,
+                    refusal_memory_us,
+                    count_denied,
+                    shadow,
+                    enabled,
+                    headers,
+                    store,
+                }
+            },
+        )
+}
+
+impl Settings {
+    fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
+        builder
+            .on_error(self.on_error.0)
+            .local_share(self.on_error.1)
+            .refusal_memory(Duration::from_micros(self.refusal_memory_us))
+            .count_denied(self.count_denied)
+            .shadow(self.shadow)
+            .enabled(self.enabled)
+            .headers(self.headers)
+            .store(self.store)
+    }
+}

@@ -1,0 +1,200 @@
+//! The section `[server]`: where the server listens, and what a client must show.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tidegate::text::{NAME, is_name, shown};
+use tidegate_config::write::{field, list, optional, quoted};
+use tidegate_config::{Fields, Secret, is_host};
+
+/// The section `[server]`.
+///
+/// `Display` prints it as it is read, apart from a token that stands in the file. `{:#}`
+/// prints defaults, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// The addresses of the HTTP server.
+    pub http: Vec<Address>,
+    /// The addresses for operators; none where they ask at those of `http`.
+    pub admin: Vec<Address>,
+    /// What a client must show to change anything.
+    pub admin_token: Option<Secret>,
+    /// Attributes that the gate may also read from headers.
+    pub gate_headers: Vec<String>,
+    /// The file of the certificate, where the TCP addresses speak TLS.
+    pub tls_cert: Option<String>,
+    /// And the file of its key.
+    pub tls_key: Option<String>,
+    /// Whether log lines show keys as they are.
+    pub log_keys: bool,
+}
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A host and a port, such as `127.0.0.1:8080` or `[::1]:8080`.
+    Tcp(String),
+    /// A socket at this path.
+    Unix(String),
+}
+
+const ADDRESSES: &str =
+    "an address such as \"127.0.0.1:8080\" or \"unix:/run/tidegate.sock\", or a list of them";
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            http: vec![Address::Tcp("127.0.0.1:8080".into())],
+            admin: Vec::new(),
+            admin_token: None,
+            gate_headers: Vec::new(),
+            tls_cert: None,
+            tls_key: None,
+            log_keys: false,
+        }
+    }
+}
+
+impl Server {
+    /// Reads the section; what is wrong is in the errors.
+    #[must_use]
+    pub fn read(fields: &Fields<'_>) -> Self {
+        let standard = Self::default();
+        let server = Self {
+            http: addresses(fields, "http").unwrap_or(standard.http),
+            admin: addresses(fields, "admin").unwrap_or_default(),
+            admin_token: token(fields, "admin_token"),
+            gate_headers: gate_headers(fields).unwrap_or_default(),
+            tls_cert: fields.path("tls_cert"),
+            tls_key: fields.path("tls_key"),
+            log_keys: fields.flag("log_keys").unwrap_or(standard.log_keys),
+        };
+        fields.pair("tls_cert", "tls_key");
+        fields.finish();
+        server
+    }
+}
+
+/// The addresses of a listener: one, or a list.
+fn addresses(fields: &Fields<'_>, name: &'static str) -> Option<Vec<Address>> {
+    let mut addresses = Vec::new();
+    for (text, span) in fields.texts(name, true, ADDRESSES)? {
+        let message = match text.parse::<Address>() {
+            Ok(address) if !addresses.contains(&address) => {
+                addresses.push(address);
+                continue;
+            }
+            Ok(_) => format!("{}: twice: expected it once", shown(text)),
+            Err(message) => message,
+        };
+        fields.error_at(span, name, message);
+    }
+    if addresses.is_empty() && !fields.is_wrong(name) {
+        fields.error(name, format!("an empty list: expected {ADDRESSES}"));
+    }
+    Some(addresses)
+}
+
+/// What clients must show.
+fn token(fields: &Fields<'_>, name: &'static str) -> Option<Secret> {
+    let expected = "a token, or \"env:NAME\" for that of an environment variable";
+    let text = fields.secret(name, expected)?;
+    let secret = match text.strip_prefix("env:") {
+        Some(variable) => Secret::Env(variable.into()),
+        None => Secret::Text(text.into()),
+    };
+    let (Secret::Env(part) | Secret::Text(part)) = &secret;
+    let fault = match &secret {
+        _ if part.is_empty() => format!("{}: expected {expected}", shown(text)),
+        // Another one could not stand in the header of a request.
+        Secret::Text(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            "a token with spaces or other signs: expected visible ASCII characters".into()
+        }
+        _ => return Some(secret),
+    };
+    fields.error(name, fault);
+    None
+}
+
+fn gate_headers(fields: &Fields<'_>) -> Option<Vec<String>> {
+    let expected = "a list of attributes, such as [\"ip\"]";
+    let mut kept: Vec<String> = Vec::new();
+    // `user_id` and `user-id` are one header.
+    let header = |name: &str| name.to_lowercase().replace('_', "-");
+    for (text, span) in fields.texts("gate_headers", false, expected)? {
+        let message = if !is_name(text) {
+            format!("{}: expected {NAME}", shown(text))
+        } else if kept.iter().any(|other| header(other) == header(text)) {
+            format!("{}: this header is taken: expected it once", shown(text))
+        } else {
+            kept.push(text.into());
+            continue;
+        };
+        fields.error_at(span, "gate_headers", message);
+    }
+    Some(kept)
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    /// The error is in the words of a config's.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = match text.strip_prefix("unix:") {
+            Some(path) => {
+                (!path.is_empty() && !path.contains('\0')).then(|| Self::Unix(path.into()))
+            }
+            None => text.rsplit_once(':').and_then(|(host, port)| {
+                let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+                let is_port = is_number && port.parse::<u16>().is_ok();
+                (is_host(host, b".-") && is_port).then(|| Self::Tcp(text.into()))
+            }),
+        };
+        read.ok_or_else(|| format!("{}: expected {ADDRESSES}", shown(text)))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => f.write_str(address),
+            Self::Unix(path) => write!(f, "unix:{path}"),
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let standard = Self::default();
+        if *self == standard && !f.alternate() {
+            return Ok(());
+        }
+        writeln!(f, "[server]")?;
+        for (name, addresses, standard) in [
+            ("http", &self.http, &standard.http),
+            ("admin", &self.admin, &standard.admin),
+        ] {
+            let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let shown = list(texts.iter().map(String::as_str));
+            if !addresses.is_empty() {
+                field(f, name, addresses, standard, shown)?;
+            }
+        }
+        match &self.admin_token {
+            Some(Secret::Env(name)) => {
+                writeln!(f, "admin_token = {}", quoted(&format!("env:{name}")))?;
+            }
+            // In a comment: pasted back, it would be a token that everybody knows.
+            Some(Secret::Text(_)) => writeln!(f, "# admin_token = \"***\"")?,
+            None => {}
+        }
+        let names = &self.gate_headers;
+        let shown = list(names.iter().map(String::as_str));
+        field(f, "gate_headers", names, &standard.gate_headers, shown)?;
+        optional(f, "tls_cert", self.tls_cert.as_deref())?;
+        optional(f, "tls_key", self.tls_key.as_deref())?;
+        let log_keys = self.log_keys;
+        field(f, "log_keys", &log_keys, &standard.log_keys, log_keys)?;
+        writeln!(f)
+    }
+}

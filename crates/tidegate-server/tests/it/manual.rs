@@ -1,0 +1,463 @@
+//! What the pages say, held against the library: files are read, wrong files are
+//! refused with the text shown, headers are those of the scenario named, and tables
+//! of fields are complete and right.
+
+use std::path::Path;
+
+use tidegate::{
+    Cost, Limit, ManualClock, MemoryStore, Policy, PolicyDecision, PolicyLimiter, Rate, Which,
+};
+use tidegate_config::Config;
+use tidegate_server::section::Server;
+use tidegate_server::settings;
+
+/// When the checks of the pages are asked.
+const START: u64 = 1_700_000_040_000_000;
+
+const POLICIES: &str = include_str!("../../../../docs/policies.md");
+const ALGORITHMS: &str = include_str!("../../../../docs/algorithms.md");
+const REDIS: &str = include_str!("../../../../docs/redis.md");
+const README: &str = include_str!("../../../../README.md");
+
+/// A fenced block, the paragraph and the file before it.
+#[derive(Debug, Clone, Copy)]
+struct Block<'p> {
+    /// What stands behind the fence.
+    kind: &'p str,
+    text: &'p str,
+    lead: &'p str,
+    file: &'p str,
+}
+
+fn blocks(page: &str) -> Vec<Block<'_>> {
+    let mut blocks = Vec::new();
+    let (mut lead, mut file) = ("", "");
+    let mut rest = page;
+    while let Some((line, after)) = rest.split_once('\n') {
+        rest = after;
+        if let Some(kind) = line.strip_prefix("```") {
+            let length = match after.starts_with("```\n") {
+                true => 0,
+                false => after.find("\n```\n").expect("every block ends") + 1,
+            };
+            let (text, end) = after.split_at(length);
+            if kind == "toml" {
+                file = text;
+            }
+            blocks.push(Block {
+                kind,
+                text,
+                lead,
+                file,
+            });
+            rest = end.split_once('\n').expect("the end of a block").1;
+        } else if !line.is_empty() {
+            lead = line;
+        }
+    }
+    blocks
+}
+
+fn blocks_of<'p>(page: &'p str, kind: &str) -> Vec<Block<'p>> {
+    let mut blocks = blocks(page);
+    blocks.retain(|block| block.kind == kind);
+    assert!(!blocks.is_empty(), "no block of the kind {kind}");
+    blocks
+}
+
+/// What stands under a heading, up to the next one that is not below it.
+fn section<'p>(page: &'p str, heading: &str) -> &'p str {
+    let start = page.find(&format!("\n{heading}\n")).expect(heading);
+    let text = &page[start + heading.len() + 2..];
+    let depth = heading.find(' ').expect("a heading begins with its depth");
+    let ends = (2..=depth).filter_map(|depth| text.find(&format!("\n{} ", "#".repeat(depth))));
+    &text[..ends.min().unwrap_or(text.len())]
+}
+
+/// The rows of a table, by the beginning of its first line.
+fn rows<'p>(text: &'p str, header: &str) -> Vec<Vec<&'p str>> {
+    let table = &text[text.find(header).expect(header)..];
+    let lines = table.lines().skip(2);
+    let rows = lines.map_while(|line| line.strip_prefix("| ")?.strip_suffix('|'));
+    rows.map(|row| row.split(" | ").map(str::trim).collect())
+        .collect()
+}
+
+/// The pieces of code in a text.
+fn code(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+fn read(text: &str) -> Config {
+    read_all(text).1
+}
+
+fn read_all(text: &str) -> (Server, Config) {
+    let read = settings::parse(text, "tidegate.toml", None);
+    read.unwrap_or_else(|errors| panic!("{errors}\n\nin:\n{text}"))
+}
+
+#[test]
+fn files_are_read_without_a_warning() {
+    let files = blocks_of(POLICIES, "toml").into_iter();
+    for file in files.chain(blocks_of(README, "toml")) {
+        assert_eq!(read(file.text).warnings(), [""; 0], "{}", file.text);
+    }
+}
+
+#[test]
+fn wrong_files_are_refused_with_the_text_below_them() {
+    let blocks = blocks(POLICIES);
+    let mut seen = 0;
+    for two in blocks.windows(2).filter(|two| two[0].kind == "toml,wrong") {
+        let (file, shown) = (two[0].text, two[1]);
+        let errors = settings::parse(file, "tidegate.toml", None).expect_err(file);
+        assert_eq!(shown.kind, "text", "after:\n{file}");
+        assert_eq!(errors.to_string(), shown.text.trim_end(), "of:\n{file}");
+        seen += 1;
+    }
+    assert!(seen > 5, "only {seen} wrong files");
+}
+
+#[test]
+fn an_empty_file_has_the_policy_that_the_page_names() {
+    let config = read("");
+    let [policy] = &config.policies[..] else {
+        panic!("one policy")
+    };
+    let level = &policy.levels()[0];
+    let said = (policy.name(), level.key().as_str(), *level.limit());
+    assert_eq!(said, ("default", "{key}", Limit::per_second(10)));
+}
+
+#[test]
+fn the_first_file_is_the_same_everywhere() {
+    let example = include_str!("../../../tidegate-config/examples/login.toml");
+    assert_eq!(blocks_of(POLICIES, "toml")[0].text, example);
+    assert_eq!(blocks_of(README, "toml")[0].text, example);
+}
+
+#[test]
+fn lines_of_the_page_on_algorithms_are_those_of_a_policy() {
+    let blocks = blocks(ALGORITHMS);
+    let lines: Vec<_> = blocks
+        .windows(2)
+        .filter(|two| two[0].kind == "toml")
+        .collect();
+    assert_eq!(lines.len(), 5);
+    for two in lines {
+        let config = read(&format!("[[policies]]\nname = \"p\"\n{}", two[0].text));
+        let (_, rust) = two[1].text.split_once("Limit::parse(\"").expect("as text");
+        let (limit, _) = rust.split_once('"').expect("a text ends");
+        let expected = Limit::parse(limit).expect(limit);
+        assert_eq!(*config.policies[0].levels()[0].limit(), expected);
+    }
+}
+
+/// The checks that a paragraph names, such as "The 6th check of `login`", of the file
+/// before it; the last one goes to `judge`.
+fn after_checks(block: Block<'_>, judge: impl Fn(&PolicyDecision<'_>)) {
+    let config = read(block.file);
+    let store = MemoryStore::builder().clock(ManualClock::at_us(START));
+    let limiter = PolicyLimiter::with_stores([("default", store.build())], config.policies);
+    let limiter = limiter.expect("the file is right");
+
+    let (count, named) = block.lead.split_once(" check of ").expect(block.lead);
+    let count = count.rsplit(' ').next().expect("a word");
+    let count: usize = count[..count.len() - 2].parse().expect(block.lead);
+    let cost = match named.split_once("at a cost of ") {
+        Some((_, cost)) => cost.split([',', ':']).next().expect("a word").parse(),
+        None => Ok(1),
+    };
+    let cost = Cost::of(cost.expect(block.lead));
+    let check = || limiter.check(code(named)[0], &[("ip", "203.0.113.7")], cost);
+    for _ in 1..count {
+        assert!(check().expect("a policy").allowed(), "{}", block.lead);
+    }
+    let decision = check().expect("a policy");
+    let refused = block.lead.contains("refused");
+    assert_eq!(decision.allowed(), !refused, "{}", block.lead);
+    judge(&decision);
+}
+
+#[test]
+fn headers_are_those_of_the_checks_named() {
+    for block in blocks_of(POLICIES, "http") {
+        after_checks(block, |decision| {
+            let headers = decision.headers();
+            let lines = headers
+                .iter()
+                .map(|(name, value)| format!("{name}: {value}\n"));
+            assert_eq!(lines.collect::<String>(), block.text, "{}", block.lead);
+        });
+    }
+}
+
+#[test]
+fn bodies_are_those_of_the_checks_named() {
+    for block in blocks_of(POLICIES, "json") {
+        after_checks(block, |decision| {
+            let body: String = block.text.lines().map(str::trim).collect();
+            assert_eq!(decision.problem(429), body, "{}", block.lead);
+        });
+    }
+}
+
+/// The tables of the file: the heading on the page, and a file with one more line in
+/// such a table.
+const TABLES: [(&str, &str); 5] = [
+    ("### `[server]`", "[server]\n"),
+    ("### `[stores.NAME]`", "[stores.default]\n"),
+    (
+        "### `[[policies]]`",
+        "[[policies]]\nname = \"p\"\nlimit = \"10r/s\"\n",
+    ),
+    (
+        "### `[[policies.levels]]`",
+        "[[policies]]\nname = \"p\"\n[[policies.levels]]\nname = \"l\"\nlimit = \"10r/s\"\n",
+    ),
+    (
+        "### `[[policies.overrides]]`",
+        "[[policies]]\nname = \"p\"\nlimit = \"10r/s\"\n[[policies.overrides]]\nmatch = { key = \"x\" }\nlimit = \"5r/s\"\n",
+    ),
+];
+
+/// What is said about a field of a file that has one more line: nothing if it is right.
+fn said(start: &str, line: &str) -> Vec<String> {
+    let (field, _) = line.split_once(' ').expect("a field and its value");
+    let errors = settings::parse(&format!("{start}{line}\n"), "tidegate.toml", None).err();
+    let errors = errors.iter().flat_map(|errors| errors.as_slice());
+    let about = errors.filter(|error| error.field().ends_with(&format!(".{field}")));
+    about.map(|error| error.message().to_owned()).collect()
+}
+
+#[test]
+fn tables_have_every_field_and_examples_of_it() {
+    for (heading, start) in TABLES {
+        let text = section(POLICIES, heading);
+        let rows = rows(text, "| field |");
+        let fields: Vec<&str> = rows.iter().flat_map(|row| code(row[0])).collect();
+
+        // The reader tells which fields it knows.
+        let said = said(start, "zzzzzz = 1");
+        let (_, known) = said[0].split_once("expected one of ").expect("a list");
+        let mut known: Vec<&str> = known.split(", ").collect();
+        let mut listed = fields.clone();
+        known.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, known, "{heading}");
+
+        let files = blocks_of(text, "toml");
+        for field in fields {
+            let uses = |line: &str| {
+                line.starts_with(&format!("{field} = ")) || line == format!("[[policies.{field}]]")
+            };
+            let shown = files.iter().any(|file| file.text.lines().any(uses));
+            assert!(shown, "{heading}: {field}");
+        }
+    }
+}
+
+#[test]
+fn defaults_in_the_tables_are_what_holds() {
+    for (heading, start) in TABLES {
+        for row in rows(section(POLICIES, heading), "| field |") {
+            let (field, default) = (code(row[0])[0], row[2]);
+            if let [value] = code(default)[..]
+                && default.starts_with('`')
+            {
+                let explicit = read_all(&format!("{start}{field} = {value}\n"));
+                assert_eq!(explicit, read_all(start), "{heading}: {field} = {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn values_in_the_tables_are_accepted_and_those_beyond_are_not() {
+    for (heading, start) in TABLES {
+        for row in rows(section(POLICIES, heading), "| field |") {
+            let (field, values) = (code(row[0])[0], row[3]);
+            if !values.starts_with('`') {
+                continue;
+            }
+            let refused = |value: &str| {
+                let said = said(start, &format!("{field} = {value}"));
+                said.iter()
+                    .any(|said| said.starts_with(&format!("{value}: expected")))
+            };
+            for value in code(values) {
+                assert!(!refused(value), "{heading}: {field} = {value}");
+            }
+            let beyond: Vec<String> = match code(values)[..] {
+                [from, to] if values.contains("` to `") => [moved(from, -1), moved(to, 1)]
+                    .into_iter()
+                    .flatten()
+                    .collect(),
+                _ => vec!["\"something else\"".into()],
+            };
+            for value in beyond {
+                assert!(refused(&value), "{heading}: {field} = {value}");
+            }
+        }
+    }
+}
+
+/// A value with another number in it, unless that is below zero.
+fn moved(value: &str, by: i64) -> Option<String> {
+    let digits = value.trim_matches(|c: char| !c.is_ascii_digit());
+    let number: i64 = digits.parse().expect(value);
+    (number + by >= 0).then(|| value.replace(digits, &(number + by).to_string()))
+}
+
+#[test]
+fn what_is_still_to_come_is_refused_as_the_table_says() {
+    let rows = rows(section(POLICIES, "### Still to come"), "| in |");
+    assert!(rows.len() >= 2);
+    for row in rows {
+        let [place, line, message] = [0, 1, 2].map(|cell| code(row[cell])[0]);
+        let start = TABLES.iter().find(|(_, start)| start.starts_with(place));
+        let start = start.expect(place).1;
+        assert_eq!(said(start, line), [message], "{line}");
+    }
+}
+
+#[test]
+fn a_blocked_level_stays_blocked() {
+    let config = read(
+        "[[policies]]\nname = \"p\"\nblock = true\n\
+         [[policies.overrides]]\nmatch = { key = \"x\" }\nenabled = false\n",
+    );
+    let limiter = config.limiter().expect("the file is right");
+    let decision = limiter.check("p", &[("key", "x")], Cost::ONE);
+    assert!(!decision.expect("a policy").allowed());
+}
+
+#[test]
+fn a_reset_voids_the_receipts_of_its_key() {
+    let policy = Policy::builder("p").limit(Limit::per_hour(5).fixed_window());
+    let policy = policy.build().expect("a policy");
+    let limiter = PolicyLimiter::in_memory([policy]).expect("one policy");
+    let key = [("key", "a")];
+    let check = || limiter.check("p", &key, Cost::ONE).expect("a policy");
+    let receipt = check().receipt().expect("it was charged");
+    assert_eq!(limiter.reset("p", &key, Which::Only), Ok(1));
+    assert_eq!(check().remaining(), 4);
+    limiter.refund("p", &key, &receipt).expect("a policy");
+    let look = limiter.peek("p", &key, Cost::ONE).expect("a policy");
+    assert_eq!(look.remaining(), 4);
+}
+
+#[test]
+fn rates_are_read() {
+    let rows = rows(section(POLICIES, "#### `limit`"), "| written |");
+    assert_eq!(rows.len(), 5);
+    for row in rows {
+        let rate = code(row[0])[0].parse::<Rate>();
+        assert_eq!(rate.expect(row[0]).to_string(), code(row[0])[0]);
+    }
+}
+
+#[test]
+fn urls_are_read() {
+    let rows = rows(section(POLICIES, "#### `url`"), "| written |");
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        let url = code(row[0])[0];
+        let config = read(&format!("[stores.default]\nurl = \"{url}\"\n"));
+        let in_memory = config.stores["default"].in_memory().is_some();
+        assert_eq!(in_memory, row[1].contains("this process"), "{url}");
+    }
+}
+
+#[test]
+fn values_are_encoded_as_the_table_says() {
+    let policy = Policy::builder("p").limit(Limit::per_second(1)).build();
+    let policy = policy.expect("a policy");
+    let encoded = |value: &str| {
+        let attributes = [("key", value)];
+        let keys = policy.keys(&attributes).expect("it has the key");
+        let stored = keys.iter().next().expect("a level").stored("");
+        let inside = stored.strip_prefix(":{").expect("a tag");
+        inside.split('}').next().expect("a tag ends").to_owned()
+    };
+    for row in rows(section(POLICIES, "## Keys"), "| value |") {
+        let expected = code(row[1])[0];
+        match row[0] {
+            "(empty)" => assert_eq!(encoded(""), expected),
+            "(more than 1,024 bytes)" => {
+                let long = "x".repeat(1_025);
+                assert!(encoded(&long).starts_with(expected));
+                assert_eq!(encoded(&long).len(), expected.len() + 64);
+                assert_eq!(encoded(&long[1..]), long[1..]);
+            }
+            value => assert_eq!(encoded(code(value)[0]), expected),
+        }
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let pages = [
+        ("README.md", README),
+        ("docs/algorithms.md", ALGORITHMS),
+        ("docs/policies.md", POLICIES),
+        ("docs/redis.md", REDIS),
+        ("docs/bench.md", include_str!("../../../../docs/bench.md")),
+        ("docs/http.md", include_str!("../../../../docs/http.md")),
+        ("docs/modes.md", include_str!("../../../../docs/modes.md")),
+        ("docs/nginx.md", include_str!("../../../../docs/nginx.md")),
+        (
+            "docs/operations.md",
+            include_str!("../../../../docs/operations.md"),
+        ),
+        ("docs/scale.md", include_str!("../../../../docs/scale.md")),
+        ("docs/tower.md", include_str!("../../../../docs/tower.md")),
+    ];
+    for (name, page) in pages {
+        let folder = root.join(name);
+        let folder = folder.parent().expect("a page lies in a folder");
+        let links = page.split("](").skip(1);
+        for link in links.filter_map(|link| link.split(')').next()) {
+            let found = match link.split_once('#') {
+                _ if link.starts_with("https://") => true,
+                Some(("", anchor)) => anchors(page).iter().any(|other| other == anchor),
+                Some((other, anchor)) => {
+                    let page = std::fs::read_to_string(folder.join(other)).unwrap_or_default();
+                    anchors(&page).iter().any(|other| other == anchor)
+                }
+                None => folder.join(link).exists(),
+            };
+            assert!(found, "{name}: {link}");
+        }
+    }
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(page: &str) -> Vec<String> {
+    let blocks = blocks(page);
+    let inside = |line: &str| {
+        let at = line.as_ptr();
+        blocks
+            .iter()
+            .any(|block| block.text.as_bytes().as_ptr_range().contains(&at))
+    };
+    let headings = page
+        .lines()
+        .filter(|line| line.starts_with('#') && !inside(line));
+    let mut anchors: Vec<String> = Vec::new();
+    for heading in headings {
+        let text = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = text
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        let anchor: String = kept.collect::<String>().replace(' ', "-");
+        let same = anchors.iter().filter(|other| **other == anchor).count();
+        anchors.push(match same {
+            0 => anchor,
+            _ => format!("{anchor}-{same}"),
+        });
+    }
+    anchors
+}

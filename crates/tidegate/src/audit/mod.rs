@@ -1,0 +1,315 @@
+//! Whether a limit held: decisions as they were recorded go in, a verdict comes out.
+//!
+//! The algorithms promise bounds on what is admitted in any stretch of time. An audit
+//! knows nothing of how they work: it looks at *every* stretch of a record and says
+//! which one had too much in it, or that none had.
+//!
+//! ```
+//! use tidegate::audit::{Audit, Record};
+//! use tidegate::{Cost, Limit, Limiter};
+//!
+//! let limit = Limit::per_second(5).burst(10);
+//! let limiter = Limiter::in_memory(limit);
+//! let mut audit = Audit::new(limit);
+//! for _ in 0..100 {
+//!     let decision = limiter.check("user:42");
+//!     audit.push(&Record::of("user:42", Cost::ONE, &decision));
+//! }
+//! let verdict = audit.verdict();
+//! assert!(verdict.held());
+//!
+//! // One more than the limiter let pass.
+//! let nearest = verdict.tightest.expect("some were admitted");
+//! audit.push(&Record::admitted("user:42", nearest.to_us, Cost::ONE));
+//! let broken = audit.verdict().broken.expect("eleven, where at most ten may be");
+//! assert_eq!((broken.admitted, broken.bound), (11, 10));
+//! ```
+//!
+//! # Bounds
+//!
+//! With `N` requests per window `W` and a burst `B`, for each key:
+//!
+//! | algorithm | promise | looked at |
+//! | --- | --- | --- |
+//! | token bucket | `B + N*t/W` in any closed stretch of length `t` | all pairs of instants, by the largest debt that could have been left |
+//! | strict token bucket | `B + (N - B)*t/W`, which is `N` in any `W` | the same |
+//! | fixed window | `N` a window | windows on the grid of the epoch; or windows that open with the first request after the last one |
+//! | sliding window | `N` a window on the grid, below `2N` in any `[t, t+W)` | both |
+//! | sliding log | `N` in any `[t, t+W)` | windows that end with each request |
+//! | block | nothing | |
+//!
+//! All of it in whole numbers: nothing is rounded, so one request too many is seen.
+//! Times are [`decided_at_us`](crate::Decision::decided_at_us), those of the store's
+//! clock. What was decided without the store ([`Source::Local`],
+//! [`Source::ErrorPolicy`]) is outside the bound and only counted.
+//!
+//! - A store that has lost its state may admit one `B` (or `N`) more each time:
+//!   [`Audit::allow_losses`].
+//! - Nodes that decide on their own and tell each other later admit more, by a formula:
+//!   [`Audit::background`].
+//! - A record that lacks requests is held to the same bounds, but windows that open with
+//!   the first request cannot be told from it: [`Audit::partial`].
+//!
+//! # Cost
+//!
+//! Records may come in any order; they are sorted by key and time, and gone through
+//! once. One that was admitted takes 16 bytes, and as much again for the key that has
+//! the most of them; a key takes its bytes and about 40 more, once.
+
+mod background;
+mod keys;
+mod rule;
+mod verdict;
+
+mod debt;
+mod opened;
+mod windows;
+
+use crate::cost::Cost;
+use crate::decision::{Decision, Source};
+use crate::limit::Limit;
+pub use background::Background;
+use keys::KeyTable;
+use rule::{Rule, rules};
+use verdict::{Found, Span};
+pub use verdict::{Stretch, Verdict};
+
+/// A decision as it was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Whose limit it was.
+    pub key: &'a [u8],
+    /// When it was decided, in microseconds on the store's clock.
+    pub at_us: u64,
+    /// What it cost.
+    pub cost: Cost,
+    /// Who decided.
+    pub source: Source,
+    /// Whether it was admitted.
+    pub allowed: bool,
+}
+
+impl<'a> Record<'a> {
+    /// What there is to record of a decision.
+    #[must_use]
+    pub fn of<K: AsRef<[u8]> + ?Sized>(key: &'a K, cost: Cost, decision: &Decision) -> Self {
+        Self {
+            key: key.as_ref(),
+            at_us: decision.decided_at_us(),
+            cost,
+            source: decision.source(),
+            allowed: decision.allowed(),
+        }
+    }
+
+    /// A request that the store admitted.
+    #[must_use]
+    pub fn admitted<K: AsRef<[u8]> + ?Sized>(key: &'a K, at_us: u64, cost: Cost) -> Self {
+        Self {
+            key: key.as_ref(),
+            at_us,
+            cost,
+            source: Source::Store,
+            allowed: true,
+        }
+    }
+
+    /// Whether the bound speaks of it.
+    fn is_bound(&self) -> bool {
+        !matches!(self.source, Source::Local | Source::ErrorPolicy)
+    }
+}
+
+/// Collects the decisions of one limit, and judges them.
+#[derive(Debug, Clone)]
+pub struct Audit {
+    limit: Limit,
+    losses: u32,
+    background: Option<Background>,
+    partial: bool,
+    keys: KeyTable,
+    /// What was admitted, and what was given back of it.
+    admitted: Vec<Packed>,
+    refunds: Vec<Packed>,
+    refused: u64,
+    outside: u64,
+}
+
+/// All costs of a key at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Event {
+    at_us: u64,
+    cost: u64,
+}
+
+/// A record in sixteen bytes that sort by key, then by time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Packed(u128);
+
+impl Packed {
+    fn new(key: u32, at_us: u64, cost: Cost) -> Self {
+        Self(u128::from(key) << 96 | u128::from(at_us) << 32 | u128::from(cost.get()))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "takes the parts out")]
+    fn parts(self) -> (u32, u64, u32) {
+        ((self.0 >> 96) as u32, (self.0 >> 32) as u64, self.0 as u32)
+    }
+}
+
+impl Audit {
+    /// For decisions under this limit.
+    #[must_use]
+    pub fn new(limit: Limit) -> Self {
+        Self {
+            limit,
+            losses: 0,
+            background: None,
+            partial: false,
+            keys: KeyTable::default(),
+            admitted: Vec::new(),
+            refunds: Vec::new(),
+            refused: 0,
+            outside: 0,
+        }
+    }
+
+    /// The store may have lost its state so many times, each of which allows every key
+    /// one burst (or window) more.
+    #[must_use]
+    pub fn allow_losses(mut self, losses: u32) -> Self {
+        self.losses = losses;
+        self
+    }
+
+    /// The limit was kept by nodes in the mode `background`.
+    #[must_use]
+    pub fn background(mut self, background: Background) -> Self {
+        self.background = Some(background);
+        self
+    }
+
+    /// The record may lack some of what was admitted: it began in the middle, or other
+    /// nodes were recorded elsewhere.
+    ///
+    /// Every bound holds for a part of the requests, too. Only windows that open with a
+    /// request may have been opened by one that is missing: it is then asked whether
+    /// there are *any* windows that hold no more than they may. The same is done where
+    /// state was lost or requests were given back.
+    #[must_use]
+    pub fn partial(mut self, partial: bool) -> Self {
+        self.partial = partial;
+        self
+    }
+
+    /// Adds a decision.
+    ///
+    /// # Panics
+    /// When there are more than four billion keys.
+    pub fn push(&mut self, record: &Record<'_>) {
+        if !record.allowed {
+            self.refused += 1;
+        } else if !record.is_bound() {
+            self.outside += 1;
+        } else {
+            let key = self.keys.number(record.key);
+            let packed = Packed::new(key, record.at_us, record.cost);
+            self.admitted.push(packed);
+        }
+    }
+
+    /// What was admitted at an instant has been given back, and counts no longer.
+    ///
+    /// # Panics
+    /// When there are more than four billion keys.
+    pub fn refund(&mut self, key: impl AsRef<[u8]>, charged_at_us: u64, cost: Cost) {
+        let key = self.keys.number(key.as_ref());
+        self.refunds.push(Packed::new(key, charged_at_us, cost));
+    }
+
+    /// Adds decisions and judges them.
+    #[must_use]
+    pub fn judge<'a>(mut self, records: impl IntoIterator<Item = Record<'a>>) -> Verdict {
+        for record in records {
+            self.push(&record);
+        }
+        self.verdict()
+    }
+
+    /// Whether the bound held for all that was pushed so far.
+    #[must_use]
+    pub fn verdict(&mut self) -> Verdict {
+        self.admitted.sort_unstable();
+        self.refunds.sort_unstable();
+        let is_partial = self.partial || self.losses > 0 || !self.refunds.is_empty();
+        let rules = rules(
+            &self.limit,
+            self.losses,
+            self.background.as_ref(),
+            is_partial,
+        );
+        let mut verdict = Verdict {
+            admitted: self.admitted.len() as u64,
+            refused: self.refused,
+            outside: self.outside,
+            ..Verdict::default()
+        };
+        let mut refunds = &self.refunds[..];
+        let mut events = Vec::new();
+        for records in self
+            .admitted
+            .chunk_by(|one, next| one.0 >> 96 == next.0 >> 96)
+        {
+            let (key, ..) = records[0].parts();
+            collect(records, &mut refunds, &mut events);
+            verdict.add(self.keys.text(key), judge(&events, &rules));
+        }
+        verdict
+    }
+}
+
+/// The events of one key, in order, without what was given back.
+fn collect(records: &[Packed], refunds: &mut &[Packed], events: &mut Vec<Event>) {
+    events.clear();
+    for instant in records.chunk_by(|one, next| one.0 >> 32 == next.0 >> 32) {
+        let sum = |records: &[Packed]| -> u64 {
+            let costs = records.iter().map(|record| u64::from(record.parts().2));
+            costs.fold(0, u64::saturating_add)
+        };
+        let at = instant[0].0 >> 32;
+        let passed = refunds.partition_point(|refund| refund.0 >> 32 < at);
+        let found = refunds[passed..].partition_point(|refund| refund.0 >> 32 == at);
+        let returned = sum(&refunds[passed..passed + found]);
+        *refunds = &refunds[passed + found..];
+        let cost = sum(instant).saturating_sub(returned);
+        if cost > 0 {
+            let (_, at_us, _) = instant[0].parts();
+            events.push(Event { at_us, cost });
+        }
+    }
+}
+
+/// The first stretch of a key's events that breaks a rule, or else the one that comes
+/// nearest to it.
+fn judge(events: &[Event], rules: &[Rule]) -> Found {
+    let mut tightest: Option<Span> = None;
+    let mut broken: Option<Span> = None;
+    for rule in rules {
+        let found = match *rule {
+            Rule::Rate(rate) => debt::scan(events, rate),
+            Rule::Aligned(window) => windows::aligned(events, window),
+            Rule::Any(window) => windows::any(events, window),
+            Rule::FromFirst(window) => opened::known(events, window),
+            Rule::Partition(window) => opened::unknown(events, window),
+        };
+        match found {
+            Ok(Some(span)) => tightest = Some(span.tighter(tightest)),
+            Ok(None) => {}
+            Err(span) => broken = Some(span.earlier(broken)),
+        }
+    }
+    match broken {
+        Some(span) => Err(span),
+        None => Ok(tightest),
+    }
+}

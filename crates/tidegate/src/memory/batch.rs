@@ -1,0 +1,63 @@
+//! Many checks, one after the other, whose entries are fetched together.
+//!
+//! A check of a key among millions mostly waits for memory: for its shard, then for
+//! its bucket. Here the first of these waits is begun for all checks, then the second
+//! for all, and only then is each decided. So the waits overlap.
+
+use lock_api::RawMutex;
+use smallvec::SmallVec;
+
+use super::fingerprint::Fingerprint;
+use super::region::Region;
+use super::table::Table;
+use super::{Charge, Check};
+use crate::algorithm::each_compact;
+use crate::decision::Decision;
+
+/// Checks that are fetched together: more than a processor can wait for at once.
+const TOGETHER: usize = 32;
+
+impl<R: RawMutex, M: Region> Table<R, M> {
+    pub(super) fn decide_each<'c>(
+        &self,
+        mut checks: impl Iterator<Item = Check<'c>>,
+        charge: Charge,
+        mut each: impl FnMut(Decision),
+    ) {
+        let at_us = self.clock_before_locks();
+        let mut batch: SmallVec<[(Check<'c>, Fingerprint); TOGETHER]> = SmallVec::new();
+        loop {
+            batch.clear();
+            for check in checks.by_ref().take(TOGETHER) {
+                let print = self.fingerprint(check.level, check.key);
+                prefetch(self.locked(print));
+                batch.push((check, print));
+            }
+            if batch.is_empty() {
+                return;
+            }
+            for (_, print) in &batch {
+                let shard = self.locked(*print).shard.lock();
+                for bucket in shard.candidates(*print) {
+                    bucket.lines().into_iter().for_each(prefetch);
+                }
+            }
+            for (check, print) in &batch {
+                each(each_compact!(
+                    check.level.limit.kind(),
+                    limit => self.decide_one(limit, check, *print, charge, at_us),
+                    _ => self.decide_many(std::slice::from_ref(check), charge, at_us)
+                ));
+            }
+        }
+    }
+}
+
+/// Has the processor fetch the first cache line of a value, without waiting.
+#[inline]
+fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    safe_arch::prefetch_t0(value);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}

@@ -1,0 +1,272 @@
+//! Audits against the limiter, and against looking at every stretch one by one.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::audit::{Audit, Background, Record};
+use tidegate::{Align, Cost, Kind, Limit};
+
+use super::bounds::{aligned, from_the_first, intervals};
+use super::{Case, Run, for_each_algorithm};
+use crate::support::KEY;
+
+for_each_algorithm!(
+    what_a_limiter_admits_holds,
+    what_remains_holds_and_one_more_does_not,
+    a_refused_request_that_passes_is_seen,
+);
+
+fn what_a_limiter_admits_holds(case: &Case) -> Result<(), TestCaseError> {
+    let mut run = Run::new(case);
+    let mut audit = Audit::new(case.limit);
+    let (mut admitted, mut refused) = (0, 0);
+    for step in &case.steps {
+        let (cost, decision) = run.step(step);
+        *(if decision.allowed() {
+            &mut admitted
+        } else {
+            &mut refused
+        }) += 1;
+        audit.push(&Record::of(KEY, cost, &decision));
+    }
+    let verdict = audit.verdict();
+    prop_assert!(verdict.held(), "{verdict:?}");
+    prop_assert_eq!((verdict.admitted, verdict.refused), (admitted, refused));
+    // Less is known, and nothing is found that was not there before.
+    for partial in [audit.clone().partial(true), audit.allow_losses(1)] {
+        let verdict = partial.clone().verdict();
+        prop_assert!(verdict.held(), "{verdict:?}");
+    }
+    Ok(())
+}
+
+/// An audit draws the line where the limiter does, for every algorithm that
+/// promises no less than it does.
+fn what_remains_holds_and_one_more_does_not(case: &Case) -> Result<(), TestCaseError> {
+    let mut run = Run::new(case);
+    let mut audit = Audit::new(case.limit);
+    for step in &case.steps {
+        let (cost, decision) = run.step(step);
+        audit.push(&Record::of(KEY, cost, &decision));
+    }
+    let remaining = run.peek(1).remaining();
+    if remaining > 0 {
+        let mut more = audit.clone();
+        more.push(&Record::admitted(KEY, run.now_us, Cost::of(remaining)));
+        prop_assert!(more.verdict().held(), "{remaining} remained");
+    }
+    if let (Some(over), false) = (remaining.checked_add(1), promises_less(&case.limit)) {
+        audit.push(&Record::admitted(KEY, run.now_us, Cost::of(over)));
+        let broken = audit.verdict().broken;
+        let broken = broken.ok_or_else(|| TestCaseError::fail("one too many, and not seen"))?;
+        prop_assert_eq!(broken.to_us, run.now_us);
+        prop_assert_eq!(broken.admitted, broken.bound + 1);
+    }
+    Ok(())
+}
+
+fn a_refused_request_that_passes_is_seen(case: &Case) -> Result<(), TestCaseError> {
+    let mut run = Run::new(case);
+    let mut audit = Audit::new(case.limit);
+    let mut last_refused = None;
+    for step in &case.steps {
+        let (cost, decision) = run.step(step);
+        audit.push(&Record::of(KEY, cost, &decision));
+        if !decision.allowed() {
+            last_refused = Some(Record::admitted(KEY, run.now_us, cost));
+        }
+    }
+    if let (Some(passed), false) = (last_refused, promises_less(&case.limit)) {
+        audit.push(&passed);
+        prop_assert!(!audit.verdict().held(), "{passed:?}");
+    }
+    Ok(())
+}
+
+/// The sliding window admits less than its bound: its estimate is on the safe side.
+fn promises_less(limit: &Limit) -> bool {
+    matches!(limit.kind(), Kind::SlidingWindow(_))
+}
+
+/// Times and windows are whole multiples of this in random records, so that looking at
+/// every stretch is a matter of a few dozen.
+const GRID_US: u64 = 500;
+
+/// A record that no limiter has made, about as full as its limit, and what is said
+/// about it.
+#[derive(Debug, Clone)]
+struct Claim {
+    limit: Limit,
+    /// In order.
+    events: Vec<(u64, u64)>,
+    losses: u32,
+    partial: bool,
+    /// Offered to each node in `D`, which is two intervals of the grid.
+    offered: Option<Vec<u64>>,
+}
+
+fn claims() -> impl Strategy<Value = Claim> {
+    let event = (0_u64..24, 1_u64..4);
+    let events = prop::collection::vec(event, 0..14);
+    let numbers = (1_u32..9, 2_u64..9, 0..6, 1_u32..9);
+    let offered = prop::option::weighted(0.3, prop::collection::vec(0_u64..5, 0..4));
+    (numbers, events, 0_u32..3, any::<bool>(), offered).prop_map(
+        |((requests, window, kind, burst), mut events, losses, partial, offered)| {
+            let limit = Limit::per(requests, Duration::from_micros(window * GRID_US));
+            let limit = match kind {
+                0 => limit.burst(burst),
+                1 if burst < requests => limit.burst(burst).strict(),
+                2 => limit.fixed_window(),
+                3 => limit.fixed_window().align(Align::Epoch),
+                4 => limit.sliding_window(),
+                _ => limit.sliding_log(),
+            };
+            for (at, _) in &mut events {
+                *at *= GRID_US;
+            }
+            events.sort_unstable();
+            Claim {
+                limit,
+                events,
+                losses: losses.saturating_sub(1),
+                partial,
+                offered,
+            }
+        },
+    )
+}
+
+impl Claim {
+    fn audit(&self) -> Audit {
+        let audit = Audit::new(self.limit)
+            .allow_losses(self.losses)
+            .partial(self.partial);
+        match &self.offered {
+            Some(offered) => {
+                let half = Duration::from_micros(GRID_US / 2);
+                audit.background(Background::new(half, half, offered.iter().copied()))
+            }
+            None => audit,
+        }
+    }
+
+    /// What the others may not have told yet, each at most `most` requests, in parts of
+    /// which a request has so many.
+    fn unheard(&self, most: u64, parts: u64) -> u64 {
+        let mut offered = self.offered.clone().unwrap_or_default();
+        offered.sort_unstable();
+        let others = offered.iter().skip(1);
+        others.map(|offered| (offered * parts).min(most)).sum()
+    }
+
+    /// Whether it is right, by looking at every stretch.
+    fn is_right(&self) -> bool {
+        let Some(spec) = self.limit.spec() else {
+            return self.events.is_empty();
+        };
+        let (window_us, requests) = (spec.rate.window_us(), u64::from(spec.rate.requests()));
+        let times = u64::from(self.losses) + 1;
+        // The others' windows lie where the node's do, unless each opens its own.
+        let of_others = match self.limit.kind() {
+            Kind::FixedWindow(fixed) if fixed.align() == Align::First => 2 * requests,
+            _ => requests,
+        };
+        let most = (requests + self.unheard(of_others, 1)) * times;
+        let any = |most: u64| {
+            intervals(&self.events).all(|(from, to, cost)| to - from >= window_us || cost <= most)
+        };
+        match self.limit.kind() {
+            Kind::TokenBucket(bucket) => {
+                let burst = u64::from(bucket.burst()) * window_us;
+                let refill = match bucket.is_strict() {
+                    true => requests - u64::from(bucket.burst()),
+                    false => requests,
+                };
+                let more = self.unheard(burst + refill * 2 * GRID_US, window_us);
+                intervals(&self.events).all(|(from, to, cost)| {
+                    cost * window_us <= (burst + more) * times + refill * (to - from)
+                })
+            }
+            Kind::FixedWindow(fixed) if fixed.align() == Align::Epoch => {
+                aligned(&self.events, window_us)
+                    .iter()
+                    .all(|cost| *cost <= most)
+            }
+            Kind::FixedWindow(_) => {
+                if self.partial || self.losses > 0 || self.offered.is_some() {
+                    let mut dead = HashSet::new();
+                    return fits(&self.events, 0, window_us, most, &mut dead);
+                }
+                let windows = from_the_first(&self.events, window_us);
+                windows.iter().all(|cost| *cost <= most)
+            }
+            Kind::SlidingWindow(_) => {
+                let both = match self.offered {
+                    None => most + requests - 1,
+                    Some(_) => 2 * most,
+                };
+                let grid = aligned(&self.events, window_us);
+                grid.iter().all(|cost| *cost <= most) && any(both)
+            }
+            Kind::SlidingLog(_) => any(most),
+            Kind::Block(_) => self.events.is_empty(),
+        }
+    }
+}
+
+/// Whether windows that begin at `from` or later can hold these events: tries every
+/// beginning of the first. (Time is a window late, so that none begins before zero.)
+fn fits(
+    events: &[(u64, u64)],
+    from: u64,
+    window_us: u64,
+    most: u64,
+    dead: &mut HashSet<(usize, u64)>,
+) -> bool {
+    let Some((at, _)) = events.first() else {
+        return true;
+    };
+    let at = at + window_us;
+    let mut start = from.max(at + GRID_US - window_us);
+    while start <= at {
+        let inside = events
+            .iter()
+            .take_while(|(at, _)| at + window_us < start + window_us)
+            .count();
+        let cost: u64 = events[..inside].iter().map(|(_, cost)| cost).sum();
+        let rest = &events[inside..];
+        if cost <= most && dead.insert((rest.len(), start)) {
+            let end = start + window_us;
+            if fits(rest, end, window_us, most, dead) {
+                return true;
+            }
+        }
+        start += GRID_US;
+    }
+    false
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(5 * super::CASES))]
+
+    #[test]
+    fn an_audit_says_what_looking_at_every_stretch_says(claim in claims()) {
+        let records = claim.events.iter().rev();
+        let records = records.map(|&(at_us, cost)| {
+            Record::admitted(KEY, at_us, Cost::new(cost).expect("a few"))
+        });
+        let verdict = claim.audit().judge(records);
+        prop_assert_eq!(verdict.held(), claim.is_right(), "{:?}", verdict);
+        for found in verdict.tightest.iter().chain(&verdict.broken) {
+            let inside = claim.events.iter();
+            let inside = inside.filter(|(at, _)| (found.from_us..=found.to_us).contains(at));
+            let cost: u64 = inside.map(|(_, cost)| cost).sum();
+            // The rest of an instant may belong to no window that was broken before it.
+            prop_assert_eq!(found.admitted, cost, "{}", found);
+        }
+        if let Some(broken) = verdict.broken {
+            prop_assert!(broken.admitted > broken.bound, "{}", broken);
+        }
+    }
+}
