@@ -14,33 +14,44 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-use crate::section::Address;
-
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(crate) struct Client {
+/// A client of one server.
+#[derive(Debug)]
+pub struct Client {
     url: String,
     address: Address,
 }
 
+/// Where the server listens.
+#[derive(Debug)]
+enum Address {
+    /// Host and port.
+    Tcp(String),
+    /// The path of a socket.
+    Unix(String),
+}
+
 impl Client {
     /// A client of the server at this URL.
-    pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
-        let place = match url.strip_prefix("http://") {
-            Some(place) => {
+    pub fn new(url: &str) -> anyhow::Result<Self> {
+        let wrong = || format!("{url:?}: expected http://host:port or unix:PATH");
+        let address = match (url.strip_prefix("http://"), url.strip_prefix("unix:")) {
+            (Some(place), _) => {
                 let place = place.trim_end_matches('/');
-                let has_port = place.rsplit_once(':').is_some_and(|(_, port)| {
-                    !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
-                });
-                match has_port {
-                    true => place.to_owned(),
-                    false => format!("{place}:80"),
+                let (host, port) = match place.rsplit_once(':') {
+                    Some((host, port)) if !port.ends_with(']') => (host, port),
+                    _ => (place, "80"),
+                };
+                let is_host = !host.is_empty() && !host.contains(['/', '@', ' ', '?', '#']);
+                if !is_host || port.parse::<u16>().is_err() {
+                    bail!(wrong());
                 }
+                Address::Tcp(format!("{host}:{port}"))
             }
-            None if url.starts_with("unix:") => url.to_owned(),
-            None => bail!("{url:?}: expected http://host:port or unix:PATH"),
+            (None, Some(path)) if !path.is_empty() => Address::Unix(path.to_owned()),
+            _ => bail!(wrong()),
         };
-        let address = place.parse().map_err(anyhow::Error::msg)?;
         Ok(Self {
             url: url.to_owned(),
             address,
@@ -48,7 +59,7 @@ impl Client {
     }
 
     /// The JSON of an answer. A problem is an error.
-    pub(crate) async fn ask(
+    pub async fn ask(
         &self,
         method: Method,
         path: &str,
@@ -62,7 +73,7 @@ impl Client {
     }
 
     /// A connection for requests, one after the other.
-    pub(crate) async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+    pub async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
         match &self.address {
             Address::Tcp(place) => {
                 let stream = TcpStream::connect(place).await;
@@ -78,7 +89,7 @@ impl Client {
     }
 
     /// What requests call the server.
-    pub(crate) fn host(&self) -> &str {
+    pub fn host(&self) -> &str {
         match &self.address {
             Address::Tcp(place) => place,
             Address::Unix(_) => "localhost",
@@ -128,7 +139,7 @@ where
 }
 
 /// A request of this body.
-pub(crate) fn request(
+pub fn request(
     method: Method,
     path: &str,
     token: Option<&str>,

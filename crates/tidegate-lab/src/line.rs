@@ -7,49 +7,60 @@ use serde::{Deserialize, Serialize};
 /// A decision about a level's key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Line<'a> {
+pub struct Line<'a> {
+    /// The policy.
     #[serde(borrow)]
-    pub(crate) policy: Cow<'a, str>,
+    pub policy: Cow<'a, str>,
+    /// Its level.
     #[serde(borrow)]
-    pub(crate) level: Cow<'a, str>,
+    pub level: Cow<'a, str>,
+    /// The key, or a hash of it.
     #[serde(borrow)]
-    pub(crate) key: Cow<'a, str>,
+    pub key: Cow<'a, str>,
     /// The limit that was in force, as text.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
-    pub(crate) limit: Option<Cow<'a, str>>,
+    pub limit: Option<Cow<'a, str>>,
     /// When it was decided, on the store's clock.
-    pub(crate) at_us: u64,
-    pub(crate) cost: u32,
-    pub(crate) allowed: bool,
+    pub at_us: u64,
+    /// What it cost.
+    pub cost: u32,
+    /// Whether it was admitted.
+    pub allowed: bool,
+    /// Who decided.
     #[serde(borrow)]
-    pub(crate) source: Cow<'a, str>,
+    pub source: Cow<'a, str>,
     /// What was admitted then was given back later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) refunded: bool,
+    pub refunded: bool,
 }
 
 /// So many lines that there was no room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Dropped {
-    pub(crate) dropped: u64,
+pub struct Dropped {
+    /// How many.
+    pub dropped: u64,
 }
 
 /// What can stand on a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Entry<'a> {
+pub enum Entry<'a> {
+    /// A decision.
     Line(Line<'a>),
+    /// So many lines that there was no room for.
     Dropped(u64),
 }
 
 impl Line<'_> {
-    pub(super) fn write(&self, text: &mut Vec<u8>) {
+    /// Appends it to a text, with the end of the line.
+    pub fn write(&self, text: &mut Vec<u8>) {
         write(self, text);
     }
 }
 
 impl Dropped {
-    pub(super) fn write(self, text: &mut Vec<u8>) {
+    /// Appends it to a text, with the end of the line.
+    pub fn write(self, text: &mut Vec<u8>) {
         write(&self, text);
     }
 }
@@ -60,7 +71,7 @@ fn write(value: &impl Serialize, text: &mut Vec<u8>) {
 }
 
 /// Reads a line.
-pub(crate) fn parse(text: &[u8]) -> Result<Entry<'_>, serde_json::Error> {
+pub fn parse(text: &[u8]) -> Result<Entry<'_>, serde_json::Error> {
     if text.starts_with(b"{\"dropped\"") {
         let Dropped { dropped } = serde_json::from_slice(text)?;
         return Ok(Entry::Dropped(dropped));

@@ -5,9 +5,9 @@ use std::collections::{HashMap, VecDeque};
 
 /// What one node was asked for, as its record goes by.
 #[derive(Debug, Default)]
-pub(super) struct Offered {
+pub(crate) struct Offered {
     keys: HashMap<Box<[u8]>, Moment>,
-    pub(super) most: u64,
+    pub(crate) most: u64,
 }
 
 /// The last questions about a key: when, and the cost.
@@ -19,7 +19,7 @@ struct Moment {
 
 impl Offered {
     /// Another question, with the length of a moment.
-    pub(super) fn add(&mut self, key: &[u8], at_us: u64, cost: u32, length_us: u64) {
+    pub(crate) fn add(&mut self, key: &[u8], at_us: u64, cost: u32, length_us: u64) {
         if !self.keys.contains_key(key) {
             self.keys.insert(key.into(), Moment::default());
         }

@@ -2,20 +2,47 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use clap::Args;
 use tidegate::audit::{Audit, Background, Record};
 use tidegate::{Algorithm, Align, Cost, Limit, Source};
 use tidegate_config::Config;
 
-use super::offered::Offered;
-use super::say;
-use crate::cli::Verify;
-use crate::record::{Entry, Line, parse};
-use crate::settings;
+use crate::bench::duration;
+use crate::line::{Entry, Line, parse};
+use crate::offered::Offered;
+use crate::say;
+
+/// `tidegate verify`.
+#[derive(Debug, Args)]
+pub struct Verify {
+    /// The records, which are taken together.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The config file whose limits are to be in force.
+    #[arg(long, value_name = "FILE", conflicts_with = "limit")]
+    pub config: Option<PathBuf>,
+    /// The limit to hold all of it to, in place of those in the record, such as
+    /// "100r/s burst=20".
+    #[arg(long, value_name = "LIMIT", value_parser = limit)]
+    pub limit: Option<Limit>,
+    /// How often a store may have lost its counts: by a failover, a restart, a reset.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub losses: u32,
+    /// Some requests may be missing: other servers had a share, or counts were in use
+    /// before.
+    #[arg(long)]
+    pub partial: bool,
+    /// The mode was background, each file is the record of one node, and what a node knew
+    /// of the others was at most so old: twice the sync interval and the round trip
+    /// together, and an outage of the store.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub stale: Option<Duration>,
+}
 
 /// The longest line, in bytes: one that never ends must not fill the memory.
 const MAX_LINE: u64 = 1 << 20;
@@ -46,12 +73,13 @@ struct Group {
     offered: Vec<Offered>,
 }
 
-pub(super) fn run(arguments: &Verify) -> anyhow::Result<ExitCode> {
+/// Says whether limits held.
+pub fn run(arguments: &Verify) -> anyhow::Result<ExitCode> {
     let config = match &arguments.config {
         Some(file) => {
             let name = file.display().to_string();
             let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
-            Some(settings::parse(&text, &name, None)?.1)
+            Some(Config::parse(&text, &name)?)
         }
         None => None,
     };
@@ -265,4 +293,8 @@ impl Records<'_> {
 fn described(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.replace(" at line 1 column ", ", at byte ")
+}
+
+fn limit(text: &str) -> Result<Limit, String> {
+    Limit::parse(text).map_err(|error| error.to_string())
 }

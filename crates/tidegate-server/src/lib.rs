@@ -30,5 +30,4 @@ pub mod engine;
 mod metrics;
 pub mod reload;
 
-mod client;
 mod log;

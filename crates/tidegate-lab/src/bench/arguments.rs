@@ -6,8 +6,6 @@ use std::time::Duration;
 use clap::Args;
 use tidegate::Cost;
 
-use super::cost;
-
 /// The units that a time can be given in, with their microseconds.
 const UNITS: [(&str, u64); 4] = [
     ("ms", 1_000),
@@ -113,7 +111,8 @@ pub struct Bench {
     pub plot: Option<PathBuf>,
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+/// A time from 10 milliseconds to a day, such as `10s`.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|sign: char| sign.is_ascii_alphabetic());
     let (_, unit) = text.split_at(digits.len());
     let unit = UNITS.iter().find(|(name, _)| *name == unit);
@@ -137,4 +136,10 @@ fn exponent(text: &str) -> Result<f64, String> {
     let exponent = text.parse().ok();
     let exponent = exponent.filter(|exponent| (0.0..=10.0).contains(exponent));
     exponent.ok_or_else(|| "expected an exponent from 0 to 10, such as 1.1".into())
+}
+
+fn cost(text: &str) -> Result<Cost, String> {
+    let number = text.parse().ok();
+    let cost = number.and_then(|number| Cost::new(number).ok());
+    cost.ok_or_else(|| format!("expected a whole number from 1 to {}", u32::MAX))
 }

@@ -8,6 +8,7 @@
 //! check comes back to the process that was started first, which holds all of them
 //! together to the limit's bound.
 
+mod arguments;
 mod plan;
 mod server;
 mod target;
@@ -41,15 +42,16 @@ use std::process::ExitCode;
 use anyhow::Context;
 use tidegate_config::StoreUrl;
 
-use super::{FAILED, say};
-use crate::cli::Bench;
+use crate::{FAILED, say};
+pub use arguments::{Bench, duration};
 use plan::Plan;
 use summary::Summary;
 use target::Target;
 
-pub(super) use worker::run as worker;
+pub use worker::run as worker;
 
-pub(super) async fn run(arguments: &Bench) -> anyhow::Result<ExitCode> {
+/// Puts load on a store or a server, and says how it fared and whether the limit held.
+pub async fn run(arguments: &Bench) -> anyhow::Result<ExitCode> {
     let subject = target::find(arguments).await?;
     let policy = subject.policy.clone();
     let name = shown(&subject.target, policy.store());

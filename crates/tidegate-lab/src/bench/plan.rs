@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate::Mode;
 
+use super::Bench;
 use super::counted::Counted;
 use super::target::{Subject, Target};
-use crate::cli::Bench;
-use crate::commands::attributes;
+use crate::attributes;
 
 /// The most admitted decisions that are kept to be judged, of all processes together:
 /// sixteen bytes each while they are judged.

@@ -7,8 +7,8 @@ use http::Method;
 use serde_json::Value;
 use tidegate::{Limit, Policy};
 
+use super::Bench;
 use super::target::{self, Subject, Target};
-use crate::cli::Bench;
 use crate::client::Client;
 
 /// The deadline of a request when none is said.

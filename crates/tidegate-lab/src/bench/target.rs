@@ -8,11 +8,10 @@ use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tidegate::{Limit, Mode, Policy};
-use tidegate_config::{Config, ConfigErrors, StoreUrl};
+use tidegate_config::{Config, ConfigErrors, StoreUrl, read};
 
+use super::Bench;
 use super::server;
-use crate::cli::Bench;
-use crate::settings;
 
 /// The limit when none is said.
 const LIMIT: &str = "100r/s";
@@ -119,7 +118,11 @@ impl Target {
         let url = url
             .transpose()
             .map_err(|wrong| anyhow!("the URL: {wrong}"))?;
-        let parsed = settings::parse(text, file, url.as_ref()).map(|(_, config)| config);
+        let parsed = read(text, file, |root| {
+            // The server's own section is left to the server.
+            root.table("server");
+            Config::from_root(root, url.as_ref())
+        });
         parsed.map_err(|errors| match file.is_empty() {
             true => in_flags(&errors),
             false => errors.into(),

@@ -25,7 +25,8 @@ const PROGRESS: Duration = Duration::from_millis(200);
 /// The longest that a beginning may lie ahead.
 const MAX_AHEAD: Duration = Duration::from_secs(10);
 
-pub(in super::super) async fn run() -> anyhow::Result<ExitCode> {
+/// What a process that `bench` has started does.
+pub async fn run() -> anyhow::Result<ExitCode> {
     // Whoever started it hears the interrupt, too, and says when to stop.
     tokio::spawn(async { while ctrl_c().await.is_ok() {} });
     let mut lines = BufReader::new(stdin()).lines();

@@ -17,12 +17,14 @@ use futures_util::task::AtomicWaker;
 const TURNS: u32 = 2;
 
 /// Polls one future, always the same.
+#[derive(Debug)]
 pub(super) struct Again {
     wakes: Arc<Wakes>,
     waker: Waker,
 }
 
 /// What the future wakes.
+#[derive(Debug)]
 struct Wakes {
     state: AtomicU8,
     task: AtomicWaker,
@@ -68,6 +70,23 @@ impl Again {
         state.store(WAITS, Release);
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+impl Again {
+    /// Whether the future has been woken since it is being polled.
+    #[inline]
+    pub(super) fn is_woken(&self) -> bool {
+        self.wakes.state.load(Acquire) != POLLED
+    }
+
+    /// Forgets that the future has been woken since it is being polled, by somebody who
+    /// knows that this was for nothing. Nothing else can be lost: sockets wake it from the
+    /// thread that polls it, and no other request of the connection is waiting.
+    #[inline]
+    pub(super) fn forget(&self) {
+        let state = &self.wakes.state;
+        let _ = state.compare_exchange(WOKEN, POLLED, AcqRel, Acquire);
     }
 }
 

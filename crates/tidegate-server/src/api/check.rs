@@ -15,21 +15,22 @@ use smallvec::SmallVec;
 use tidegate::Cost;
 
 use super::body::Unread;
+use super::door::Asked;
 use super::outgoing::{Outgoing, SHORT};
 use super::query::{MAX_ATTRIBUTES, Pairs, short};
-use super::{Answer, Api, JSON, Problem, body, decision, has_numbers, put_headers, text};
+use super::{Answer, Api, JSON, Problem, body, decision, has_numbers, put_headers, quick, text};
 use crate::engine::{Current, Decided};
 
 /// The most questions in one request.
 const MAX_BATCH: usize = 1_000;
 
 /// A question.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Question<'a> {
-    policy: Cow<'a, str>,
-    attributes: Pairs<'a>,
-    cost: Cost,
-    peek: bool,
+    pub(super) policy: Cow<'a, str>,
+    pub(super) attributes: Pairs<'a>,
+    pub(super) cost: Cost,
+    pub(super) peek: bool,
 }
 
 /// A question as it stands in JSON.
@@ -91,7 +92,7 @@ fn not_text(body: &[u8]) -> String {
 }
 
 /// Reads one question.
-fn question(text: &str) -> Result<Question<'_>, String> {
+pub(super) fn question(text: &str) -> Result<Question<'_>, String> {
     let body: Body<'_> = serde_json::from_str(text).map_err(unreadable)?;
     let mut attributes: Pairs<'_> = SmallVec::new();
     for (name, value) in body.attributes.into_iter().flat_map(|texts| texts.0) {
@@ -141,17 +142,23 @@ pub(super) fn unreadable(error: serde_json::Error) -> String {
 /// Answers one check that needs nothing to be waited for; `None` for all others.
 #[inline]
 pub(super) fn answer_now(
-    api: &Api,
+    asked: &Asked<Api>,
     current: &Current,
     body: &mut Unread,
     cx: &mut Context<'_>,
 ) -> Option<Result<Answer, Problem>> {
+    let api = &*asked.handler;
+    let woken = asked.again.is_woken();
     let body = body.short(cx)?;
-    if body.first() != Some(&b'{') || body.len() > SHORT / 2 {
+    // hyper wakes the connection when a piece of a body is taken, also when it was the
+    // last one.
+    if !woken {
+        asked.again.forget();
+    }
+    if body.len() > SHORT / 2 {
         return None;
     }
-    let text = std::str::from_utf8(body).ok()?;
-    let question = question(text).ok().filter(|question| !question.peek)?;
+    let question = quick::question(body)?;
     let (policy, attributes) = (&question.policy, &*question.attributes);
     let decided = api
         .engine

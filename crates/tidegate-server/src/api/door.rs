@@ -42,6 +42,7 @@ pub struct Asked<H> {
     pub handler: Arc<H>,
     /// The connection.
     pub connection: Arc<Connection>,
+    pub(super) again: Again,
 }
 
 /// HTTP as a protocol of a listener, for whatever answers requests.
@@ -87,7 +88,9 @@ impl<H: Handler> Protocol for Http<H> {
             let asked = Arc::new(Asked {
                 handler,
                 connection: Arc::clone(&connection),
+                again: Again::new(),
             });
+            let polled = Arc::clone(&asked);
             let service = service_fn(move |request| {
                 let busy = asked.connection.busy();
                 if asked.connection.is_spare() {
@@ -104,9 +107,9 @@ impl<H: Handler> Protocol for Http<H> {
             let ended = match is_http2 {
                 true => {
                     connection.multiplexed();
-                    drive(http2.serve_connection(io, service), &connection).await
+                    drive(http2.serve_connection(io, service), &polled).await
                 }
-                false => drive(http1.serve_connection(io, service), &connection).await,
+                false => drive(http1.serve_connection(io, service), &polled).await,
             };
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection broke off");
@@ -151,15 +154,15 @@ where
 }
 
 /// Polls a connection to its end, which comes sooner when the reaper says so.
-async fn drive(served: impl Served, connection: &Connection) -> hyper::Result<()> {
+async fn drive<H>(served: impl Served, asked: &Asked<H>) -> hyper::Result<()> {
     let mut served = pin!(served);
-    let (again, mut told) = (Again::new(), false);
+    let mut told = false;
     poll_fn(|cx| {
-        if connection.is_ending() && !told {
+        if asked.connection.is_ending() && !told {
             served.as_mut().finish();
             told = true;
         }
-        again.poll(cx, served.as_mut())
+        asked.again.poll(cx, served.as_mut())
     })
     .await
 }

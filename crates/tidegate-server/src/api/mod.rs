@@ -12,6 +12,7 @@ pub mod outgoing;
 mod policies;
 mod problem;
 pub mod query;
+mod quick;
 mod refund;
 
 use std::borrow::Cow;
@@ -149,7 +150,7 @@ fn answer_now(
     let answer = match path.strip_prefix("/v1/gate/") {
         Some(policy) => gate::answer_now(api, &current, &name(policy), head)?,
         None if path == "/v1/check" && head.method == Method::POST => {
-            check::answer_now(api, &current, body, cx)?
+            check::answer_now(asked, &current, body, cx)?
         }
         None => return None,
     };

@@ -8,13 +8,13 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tidegate::Which;
 use tidegate_config::StoreUrl;
+use tidegate_lab::client::Client;
+use tidegate_lab::say;
 use tidegate_redis::TryCheckError;
 
-use super::say;
 use crate::api::decision;
 use crate::api::query::RESERVED;
 use crate::cli::{Check, Question, Reset};
-use crate::client::Client;
 use crate::engine::Engine;
 use crate::settings::{Listen, Settings};
 

@@ -7,7 +7,7 @@ use crate::cli::{Config, Print, Source};
 use crate::engine::Engine;
 use crate::settings::{Listen, Settings};
 
-use super::{FAILED, say};
+use tidegate_lab::{FAILED, say};
 
 pub(super) fn run(command: &Config) -> ExitCode {
     match command {

@@ -116,7 +116,10 @@ fn recorder(arguments: &Serve) -> anyhow::Result<Option<Recorder>> {
 fn example(config: &Config, url: &str) -> String {
     let policy = config.policies.first();
     let name = policy.map_or("default", |policy| policy.name());
-    let attributes: Vec<&str> = policy.into_iter().flat_map(super::attributes).collect();
+    let attributes: Vec<&str> = policy
+        .into_iter()
+        .flat_map(tidegate_lab::attributes)
+        .collect();
     let attributes = match attributes[..] {
         ["key"] => "\"key\":\"you\"".into(),
         _ => {
