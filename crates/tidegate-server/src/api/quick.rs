@@ -200,7 +200,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
         fn what_is_read_here_is_what_serde_reads(text in texts()) {

@@ -46,23 +46,32 @@ impl Addresses {
     }
 
     /// The address of the connection.
+    #[inline]
     pub(crate) fn peer(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
         let peer = match &self.peer {
             Some(peer) => peer(head),
             None => known(head),
         };
-        if peer.is_none() && !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "a request has no address: expected a SocketAddr among its extensions, \
-                 or what `peer` of the layer finds"
-            );
+        if peer.is_none() {
+            self.warn();
         }
         // A socket that serves both families tells IPv4 addresses as IPv6 ones.
         peer.map(|peer| peer.to_canonical())
     }
 
+    #[cold]
+    fn warn(&self) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a request has no address: expected a SocketAddr among its extensions, \
+                 or what `peer` of the layer finds"
+            );
+        }
+    }
+
     /// The address of the client: of the connection, unless that is a proxy to be
     /// believed.
+    #[inline]
     pub(crate) fn client(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
         let peer = self.peer(head)?;
         Some(match &self.trusted {
@@ -72,6 +81,7 @@ impl Addresses {
     }
 
     /// What stands in a key for an address.
+    #[inline]
     pub(crate) fn text(&self, address: IpAddr) -> Text {
         text(address, self.ipv6_prefix)
     }
@@ -87,6 +97,7 @@ impl fmt::Debug for Addresses {
 }
 
 /// The address among the extensions, where servers are known to leave it.
+#[inline]
 fn known(head: &RequestHead<'_>) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = head
@@ -130,6 +141,7 @@ fn text(address: IpAddr, ipv6_prefix: u8) -> Text {
 /// By hand: it is on the path of every request, and formatting takes several times as
 /// long. Each octet is copied with its dot as four bytes, of which as many count as it
 /// has.
+#[inline]
 fn ipv4(octets: [u8; 4]) -> Text {
     let (mut text, mut length) = ([0; 20], 0);
     for octet in octets {
