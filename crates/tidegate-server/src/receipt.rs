@@ -10,7 +10,7 @@ use tidegate::{Attributes, Policy, Receipt};
 const VERSION: u8 = 1;
 
 /// Room for nearly every receipt before it is text.
-const LENGTH: usize = 192;
+const LENGTH: usize = 256;
 
 /// A receipt that has come back.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,10 +31,13 @@ pub(crate) fn encode(
     attributes: &(impl Attributes + ?Sized),
     receipt: &Receipt,
 ) {
-    let mut bytes = Vec::with_capacity(LENGTH);
+    // As bytes it stands where it will stand as text, and moves out of the way to become
+    // that: for nearly all of them there is room on the stack.
+    let start = text.len();
+    let bytes = &mut *text;
     bytes.push(VERSION);
     bytes.extend_from_slice(&instance.to_le_bytes());
-    push(&mut bytes, policy.name().as_bytes());
+    push(bytes, policy.name().as_bytes());
     let mut names: SmallVec<[&str; 4]> = SmallVec::new();
     for name in policy
         .levels()
@@ -43,13 +46,15 @@ pub(crate) fn encode(
     {
         if let (false, Some(value)) = (names.contains(&name), attributes.value(name)) {
             names.push(name);
-            push(&mut bytes, name.as_bytes());
-            push(&mut bytes, value);
+            push(bytes, name.as_bytes());
+            push(bytes, value);
         }
     }
     // An empty name ends them.
-    push(&mut bytes, b"");
-    receipt.write(&mut bytes);
+    push(bytes, b"");
+    receipt.write(bytes);
+    let bytes: SmallVec<[u8; LENGTH]> = SmallVec::from_slice(&text[start..]);
+    text.truncate(start);
     put_base64(text, &bytes);
 }
 

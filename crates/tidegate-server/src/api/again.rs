@@ -7,8 +7,8 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
@@ -19,6 +19,7 @@ const TURNS: u32 = 2;
 /// Polls one future, always the same.
 #[derive(Debug)]
 pub(super) struct Again {
+    is_registered: AtomicBool,
     wakes: Arc<Wakes>,
     waker: Waker,
 }
@@ -44,6 +45,7 @@ impl Again {
             task: AtomicWaker::new(),
         });
         Self {
+            is_registered: AtomicBool::new(false),
             waker: Arc::clone(&wakes).into(),
             wakes,
         }
@@ -55,7 +57,11 @@ impl Again {
         mut future: Pin<&mut F>,
     ) -> Poll<F::Output> {
         let state = &self.wakes.state;
-        self.wakes.task.register(cx.waker());
+        // A connection is polled by one task, which keeps its waker for life.
+        if !self.is_registered.load(Relaxed) {
+            self.is_registered.store(true, Relaxed);
+            self.wakes.task.register(cx.waker());
+        }
         for _ in 0..TURNS {
             state.store(POLLED, Release);
             let own = &mut Context::from_waker(&self.waker);

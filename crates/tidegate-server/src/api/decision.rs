@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate::{Attributes, LevelDecision};
+use tidegate::{Attributes, LevelDecision, Source};
 
 use crate::engine::Decided;
 use crate::receipt;
@@ -27,9 +27,14 @@ pub(crate) fn write(
     let start = json.len();
     put_numbers(json, reported.map(|level| *level.numbers()), retry_after);
     let written = start..json.len();
-    put(json, ",\"source\":", decision.source().as_str());
-    let shadow = pieces.shadow(decision.would_deny());
-    put(json, shadow, decision.decided_at_us());
+    let before = match decision.source() {
+        Source::Store => pieces.stored(decision.would_deny()),
+        source => {
+            put(json, ",\"source\":", source.as_str());
+            pieces.shadow(decision.would_deny())
+        }
+    };
+    put(json, before, decision.decided_at_us());
     match decision.receipt() {
         None => json.extend(b",\"receipt\":null"),
         Some(receipt) => {

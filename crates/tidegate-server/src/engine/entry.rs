@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderValue;
-use tidegate::{Dialect, Policy};
+use tidegate::{Dialect, Policy, Source};
 use tidegate_redis::SharedHandle;
 
 use super::Decided;
@@ -40,7 +40,10 @@ struct Usual {
 pub struct Pieces {
     /// How it begins, admitted and refused: up to `denied_by`.
     begin: [Box<str>; 2],
-    /// From `shadow` on, where the policy would not and would refuse.
+    /// From `source` to the time, of the store's decisions: where the policy would not
+    /// and would refuse.
+    stored: [Box<str>; 2],
+    /// The same from `shadow` on, whoever has decided.
     shadow: [Box<str>; 2],
     /// How each level begins.
     levels: Box<[Box<str>]>,
@@ -143,11 +146,15 @@ impl Pieces {
         let shadow = |would_deny: bool| {
             format!(",\"shadow\":{shadow},\"would_deny\":{would_deny},\"decided_at_us\":").into()
         };
+        let shadow: [Box<str>; 2] = [shadow(false), shadow(true)];
+        let store = Source::Store.as_str();
+        let stored = |shadow: &str| format!(",\"source\":\"{store}\"{shadow}").into();
         let levels = policy.levels().iter();
         let levels = levels.map(|level| format!("{{\"name\":\"{}\"", level.name()).into());
         Self {
             begin: [begin(false), begin(true)],
-            shadow: [shadow(false), shadow(true)],
+            stored: shadow.each_ref().map(|shadow| stored(shadow)),
+            shadow,
             levels: levels.collect(),
         }
     }
@@ -157,6 +164,13 @@ impl Pieces {
     #[must_use]
     pub fn begin(&self, allowed: bool) -> &str {
         &self.begin[usize::from(allowed)]
+    }
+
+    /// What stands between the numbers and the time of a decision that the store made.
+    #[inline]
+    #[must_use]
+    pub fn stored(&self, would_deny: bool) -> &str {
+        &self.stored[usize::from(would_deny)]
     }
 
     /// What stands between the source and the time.
