@@ -116,6 +116,20 @@ pub struct LevelDecision {
     pub(crate) charge: Charged,
 }
 
+impl LevelDecision {
+    /// Before anything is known.
+    pub(crate) const BLANK: Self = Self {
+        outcome: Outcome::BLOCKED,
+        charge: Charged {
+            cost: Cost::ONE,
+            limit: 0,
+            print: 0,
+            era: 0,
+            mark_us: 0,
+        },
+    };
+}
+
 /// What a store remembers a charge by is its own business.
 impl PartialEq for LevelDecision {
     fn eq(&self, other: &Self) -> bool {
@@ -133,6 +147,15 @@ pub(crate) enum Levels {
 }
 
 impl Levels {
+    #[inline]
+    pub(crate) fn from_slice(levels: &[LevelDecision]) -> Self {
+        match levels {
+            [level] => Self::One([*level]),
+            [first, second] => Self::Two([*first, *second]),
+            levels => Self::Any(levels.into()),
+        }
+    }
+
     pub(crate) fn as_slice(&self) -> &[LevelDecision] {
         match self {
             Self::One(levels) => levels,

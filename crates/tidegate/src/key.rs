@@ -1,157 +1,172 @@
-//! How values become a key: the one place where that is done, for every store.
-//!
-//! A key is a *tuple* of values, each encoded on its own and joined by `:`, which no
-//! encoded value contains. So (`1:2`, `3`) is `1%3A2:3` and (`1`, `2:3`) is `1:2%3A3`,
-//! and two different tuples of one length never meet.
-//!
-//! | value | encoded |
-//! | --- | --- |
-//! | `A-Z a-z 0-9 . _ ~ -` | as they are |
-//! | any other byte | `%` and two upper-case hexadecimal digits |
-//! | the empty value | `%` |
-//! | more than 1,024 bytes | `%h` and the SHA-256 of the value in hexadecimal |
-//!
-//! In memory, where nobody reads a key, a tuple of one value is that value as it is:
-//! all keys of a level have one length, so it is as good, and quicker.
-//!
-//! An encoded value is never empty and contains no brace, so it can be a cluster's
-//! hash tag; it is printable, so it can stand in a log line.
+//! What can be a key: text, bytes, numbers, addresses, and tuples of these.
 
-use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
-/// The longest value that is kept as it is.
-const MAX_VALUE: usize = 1024;
+/// What a limit is applied to each of: one value or a tuple of values.
+///
+/// ```
+/// use std::net::IpAddr;
+/// use tidegate::{Limit, Limiter};
+///
+/// let limiter = Limiter::in_memory(Limit::per_minute(5));
+/// let address: IpAddr = "203.0.113.7".parse()?;
+/// assert!(limiter.check("user:42").allowed());
+/// assert!(limiter.check(42_u64).allowed());
+/// assert!(limiter.check(address).allowed());
+/// assert!(limiter.check((address, "/login")).allowed());
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+///
+/// Values are compared as text, so `7_u64` and `"7"` are the same key, as they are in
+/// a store that many programs share. Tuples are compared value by value: `("a:b", "c")`
+/// and `("a", "b:c")` are different keys. Nothing allocates, unless the values of a
+/// tuple take more than 128 bytes.
+pub trait Key {
+    /// Calls `ask` with the values.
+    fn with_values<T>(&self, ask: impl FnOnce(&[&[u8]]) -> T) -> T;
+}
 
-/// The most bytes that one byte of a value becomes.
-const WIDEST: usize = 3;
+/// One value of a [`Key`]. Implement it for types of your own, to use them as keys and
+/// in tuples.
+///
+/// ```
+/// use tidegate::{KeyValue, Limit, Limiter};
+///
+/// struct UserId(u64);
+///
+/// impl KeyValue for UserId {
+///     fn with_bytes<T>(&self, ask: impl FnOnce(&[u8]) -> T) -> T {
+///         self.0.with_bytes(ask)
+///     }
+/// }
+///
+/// let limiter = Limiter::in_memory(Limit::per_minute(5));
+/// assert!(limiter.check((UserId(42), "upload")).allowed());
+/// ```
+pub trait KeyValue {
+    /// Calls `ask` with the value as bytes.
+    fn with_bytes<T>(&self, ask: impl FnOnce(&[u8]) -> T) -> T;
+}
 
-/// Bytes that stand for themselves.
-const PLAIN: [bool; 256] = {
-    let mut plain = [false; 256];
-    let mut byte = 0_u8;
-    loop {
-        plain[byte as usize] =
-            byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-');
-        if byte == u8::MAX {
-            break plain;
-        }
-        byte += 1;
+impl<V: KeyValue + ?Sized> Key for V {
+    #[inline(always)]
+    fn with_values<T>(&self, ask: impl FnOnce(&[&[u8]]) -> T) -> T {
+        self.with_bytes(|value| ask(&[value]))
     }
-};
-
-#[inline]
-fn is_plain(byte: u8) -> bool {
-    PLAIN[usize::from(byte)]
 }
 
-/// A value that is its own encoding, as text.
-#[inline]
-pub(crate) fn plain(value: &[u8]) -> Option<&str> {
-    let plain = (1..=MAX_VALUE).contains(&value.len()) && value.iter().all(|byte| is_plain(*byte));
-    plain.then(|| std::str::from_utf8(value).ok()).flatten()
-}
-
-fn escaped(byte: u8) -> [u8; WIDEST] {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    let digit = |digit: u8| DIGITS[usize::from(digit)];
-    [b'%', digit(byte >> 4), digit(byte & 15)]
-}
-
-/// Encoded values, one behind the other: a hundred bytes or so without allocating.
-#[derive(Debug, Clone)]
-pub(crate) struct KeyText {
-    short: [u8; Self::SHORT],
-    /// What is used instead of `short` when that is full.
-    long: Vec<u8>,
-    length: usize,
-}
-
-impl KeyText {
-    const SHORT: usize = 128;
-
-    #[inline]
-    pub(crate) fn new() -> Self {
-        Self {
-            short: [0; Self::SHORT],
-            long: Vec::new(),
-            length: 0,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        let bytes = if self.long.is_empty() {
-            &self.short[..]
-        } else {
-            &self.long[..]
-        };
-        &bytes[..self.length]
-    }
-
-    /// Appends values, each encoded, with a colon between them.
-    #[inline]
-    pub(crate) fn push_tuple<'v>(&mut self, values: impl IntoIterator<Item = &'v [u8]>) {
-        for (index, value) in values.into_iter().enumerate() {
-            if index > 0 {
-                self.room(1)[0] = b':';
-                self.length += 1;
+macro_rules! tuples {
+    ($(($first:ident $($name:ident)+))+) => {$(
+        #[expect(non_snake_case, reason = "values are named like their types")]
+        impl<$first: KeyValue, $($name: KeyValue),+> Key for ($first, $($name),+) {
+            #[inline]
+            fn with_values<T>(&self, ask: impl FnOnce(&[&[u8]]) -> T) -> T {
+                let ($first, $($name),+) = self;
+                tuples!(@nest ask [] $first $($name)+)
             }
-            self.push(value);
         }
-    }
+    )+};
+    (@nest $ask:ident [$($bytes:ident)*] $value:ident $($rest:ident)*) => {
+        $value.with_bytes(|$value| tuples!(@nest $ask [$($bytes)* $value] $($rest)*))
+    };
+    (@nest $ask:ident [$($bytes:ident)*]) => { $ask(&[$($bytes),*]) };
+}
 
-    fn push(&mut self, value: &[u8]) {
-        if value.is_empty() {
-            self.room(1)[0] = b'%';
-            self.length += 1;
-        } else if value.len() > MAX_VALUE {
-            self.push_digest(value);
-        } else {
-            let room = self.room(value.len() * WIDEST);
-            let (mut rest, mut at) = (value, 0);
-            while let Some(byte) = rest.first() {
-                // What needs no encoding is copied as a whole.
-                let plain = rest.iter().take_while(|byte| is_plain(**byte)).count();
-                if plain > 0 {
-                    room[at..at + plain].copy_from_slice(&rest[..plain]);
-                    (rest, at) = (&rest[plain..], at + plain);
-                } else {
-                    room[at..at + WIDEST].copy_from_slice(&escaped(*byte));
-                    (rest, at) = (&rest[1..], at + WIDEST);
-                }
+tuples! {
+    (A B)
+    (A B C)
+    (A B C D)
+    (A B C D E)
+    (A B C D E F)
+}
+
+macro_rules! bytes {
+    ($($type:ty: $bytes:ident),+ $(,)?) => {$(
+        impl KeyValue for $type {
+            #[inline(always)]
+            fn with_bytes<T>(&self, ask: impl FnOnce(&[u8]) -> T) -> T {
+                ask(self.$bytes())
             }
-            self.length += at;
         }
-    }
+    )+};
+}
 
-    fn push_digest(&mut self, value: &[u8]) {
-        let digest = Sha256::digest(value);
-        let digits = digest
-            .iter()
-            .flat_map(|byte| [byte >> 4, byte & 15])
-            .filter_map(|digit| char::from_digit(digit.into(), 16));
-        let text: String = "%h".chars().chain(digits).collect();
-        self.room(text.len()).copy_from_slice(text.as_bytes());
-        self.length += text.len();
-    }
+bytes! {
+    str: as_bytes,
+    String: as_bytes,
+    Box<str>: as_bytes,
+    Arc<str>: as_bytes,
+    Cow<'_, str>: as_bytes,
+    [u8]: as_ref,
+    Vec<u8>: as_slice,
+    Box<[u8]>: as_ref,
+    Arc<[u8]>: as_ref,
+}
 
-    /// So many bytes to write to, at the end.
+impl<const LENGTH: usize> KeyValue for [u8; LENGTH] {
     #[inline]
-    fn room(&mut self, bytes: usize) -> &mut [u8] {
-        let end = self.length + bytes;
-        if self.long.is_empty() && end <= Self::SHORT {
-            return &mut self.short[self.length..end];
-        }
-        self.long_room(end)
+    fn with_bytes<T>(&self, ask: impl FnOnce(&[u8]) -> T) -> T {
+        ask(self)
     }
+}
 
-    #[cold]
-    fn long_room(&mut self, end: usize) -> &mut [u8] {
-        if self.long.is_empty() {
-            self.long.extend_from_slice(&self.short[..self.length]);
+impl<V: KeyValue + ?Sized> KeyValue for &V {
+    #[inline(always)]
+    fn with_bytes<T>(&self, ask: impl FnOnce(&[u8]) -> T) -> T {
+        (**self).with_bytes(ask)
+    }
+}
+
+macro_rules! integers {
+    ($($type:ty),+) => {$(
+        impl KeyValue for $type {
+            #[inline]
+            fn with_bytes<T>(&self, ask: impl FnOnce(&[u8]) -> T) -> T {
+                ask(itoa::Buffer::new().format(*self).as_bytes())
+            }
         }
-        self.long.resize(end, 0);
-        &mut self.long[self.length..]
+    )+};
+}
+
+integers!(
+    u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize
+);
+
+impl KeyValue for Ipv4Addr {
+    #[inline]
+    fn with_bytes<T>(&self, ask: impl FnOnce(&[u8]) -> T) -> T {
+        let (mut text, mut length) = ([b'.'; 16], 0);
+        for octet in self.octets() {
+            let mut digits = itoa::Buffer::new();
+            let digits = digits.format(octet).as_bytes();
+            text[length..length + digits.len()].copy_from_slice(digits);
+            length += digits.len() + 1;
+        }
+        ask(&text[..length - 1])
+    }
+}
+
+impl KeyValue for Ipv6Addr {
+    fn with_bytes<T>(&self, ask: impl FnOnce(&[u8]) -> T) -> T {
+        // The longest is an IPv4 address in full IPv6 notation.
+        let mut text = [0; 45];
+        let mut rest = &mut text[..];
+        write!(rest, "{self}").expect("an IPv6 address has at most 45 characters");
+        let length = 45 - rest.len();
+        ask(&text[..length])
+    }
+}
+
+impl KeyValue for IpAddr {
+    #[inline]
+    fn with_bytes<T>(&self, ask: impl FnOnce(&[u8]) -> T) -> T {
+        match self {
+            Self::V4(address) => address.with_bytes(ask),
+            Self::V6(address) => address.with_bytes(ask),
+        }
     }
 }
 
@@ -159,42 +174,37 @@ impl KeyText {
 mod tests {
     use super::*;
 
-    #[test]
-    fn values_are_encoded_as_the_table_says() {
-        let long = [b'x'; MAX_VALUE + 1];
-        let table: [(&[u8], &str); 9] = [
-            (b"203.0.113.7", "203.0.113.7"),
-            (b"a-b_c~D9", "a-b_c~D9"),
-            (b"", "%"),
-            (b"%", "%25"),
-            (b"1:2", "1%3A2"),
-            (b"}x{", "%7Dx%7B"),
-            (b"\0\n\xff", "%00%0A%FF"),
-            ("\u{e9}".as_bytes(), "%C3%A9"),
-            (
-                &long,
-                "%hc6d8e9905300876046729949cc95c2385221270d389176f7234fe7ac00c4e430",
-            ),
-        ];
-        for (value, expected) in table {
-            let mut text = KeyText::new();
-            text.push_tuple([value]);
-            assert_eq!(String::from_utf8_lossy(text.as_bytes()), expected);
-        }
+    fn values(key: impl Key) -> Vec<String> {
+        key.with_values(|values| {
+            let values = values.iter().map(|value| String::from_utf8_lossy(value));
+            values.map(Cow::into_owned).collect()
+        })
     }
 
     #[test]
-    fn short_and_long_texts_are_joined_the_same_way() {
-        for length in 0..200 {
-            let value = vec![b'/'; length];
-            let mut text = KeyText::new();
-            text.push_tuple([&value[..], b"", b"x"]);
-            text.push_tuple([&b"y"[..]]);
-            let expected = match length {
-                0 => "%:%:xy".into(),
-                _ => format!("{}:%:xy", "%2F".repeat(length)),
-            };
-            assert_eq!(String::from_utf8_lossy(text.as_bytes()), expected);
+    fn keys_are_their_text() {
+        assert_eq!(values("a"), ["a"]);
+        assert_eq!(values(String::from("a")), ["a"]);
+        assert_eq!(values(&b"a\xff"[..]), ["a\u{fffd}"]);
+        assert_eq!(values(b"ab"), ["ab"]);
+        assert_eq!(values((0_u8, i64::MIN)), ["0", "-9223372036854775808"]);
+        assert_eq!(values(u128::MAX), [u128::MAX.to_string()]);
+        assert_eq!(values(("a", 7_u32, "c")), ["a", "7", "c"]);
+    }
+
+    #[test]
+    fn addresses_are_written_as_the_standard_library_does() {
+        for text in [
+            "0.0.0.0",
+            "203.0.113.7",
+            "255.255.255.255",
+            "::",
+            "2001:db8::7",
+            "::ffff:203.0.113.7",
+            "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+        ] {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(values(address), [text]);
         }
     }
 }

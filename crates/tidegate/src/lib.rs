@@ -16,6 +16,7 @@
 //! | you want | look at |
 //! | --- | --- |
 //! | one limit for each of many keys | [`Limiter`] |
+//! | one limit for everything | [`Limiter::single`] |
 //! | a limit, written in the source or read from text | [`Limit`] |
 //! | the answer and its numbers | [`Decision`] |
 //! | named policies over attributes, with levels and overrides | [`PolicyLimiter`], [`Policy`] |
@@ -43,6 +44,7 @@
 //! async runtime. A check is an ordinary call.
 
 mod limiter;
+mod wait;
 
 mod policy;
 
@@ -50,6 +52,7 @@ pub mod draft;
 pub mod text;
 
 mod attributes;
+mod encoding;
 mod key;
 
 mod cost;
@@ -74,8 +77,9 @@ pub use cost::Cost;
 pub use decision::{Decision, LevelDecision, LevelOutcome, Receipt, Source};
 pub use error::{LimitError, ParseError};
 pub use headers::{Dialect, Headers, HeadersIntoIter};
+pub use key::{Key, KeyValue};
 pub use limit::{Algorithm, Align, Kind, Limit, LimitSpec};
-pub use limiter::{Limiter, LimiterBuilder, WaitError};
+pub use limiter::{Limiter, LimiterBuilder, SingleLimiter};
 pub use memory::{
     Charge, Check, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits, WhenFull,
 };
@@ -85,3 +89,4 @@ pub use policy::{
     PolicyHandle, PolicyLevel, PolicyLimiter, ScriptAnswer, ScriptSource, Template, Which,
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
+pub use wait::{Wait, WaitError, Waiting};

@@ -1,15 +1,22 @@
 //! One limit, many keys: the limiter most programs need.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
+
+use arc_swap::ArcSwap;
 
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::decision::{Decision, Receipt};
+use crate::key::Key;
 use crate::limit::Limit;
 use crate::memory::{
-    Charge, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits, WhenFull,
+    Charge, Check, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits, WhenFull,
 };
+use crate::wait::{Wait, WaitError, Waiting};
 
 /// A limit applied to each of many keys, in memory.
 ///
@@ -23,13 +30,25 @@ use crate::memory::{
 /// }
 /// ```
 ///
-/// Keys are any bytes. Clones are handles to the same keys, so one can go to every
-/// thread or connection.
+/// Keys are text, bytes, numbers, addresses or tuples of these ([`Key`]). Clones are
+/// handles to the same keys and the same limit, so every thread or connection can have
+/// one. For a limit that has no keys, see [`Limiter::single`].
 #[derive(Clone, Debug)]
 pub struct Limiter {
     store: MemoryStore,
-    level: Level,
     charge: Charge,
+    /// The limit that was in force when this handle was made, and in which turn.
+    level: Level,
+    turn: usize,
+    current: Arc<Current>,
+}
+
+/// The limit in force, for all clones of a limiter.
+#[derive(Debug)]
+struct Current {
+    /// How often the limit has changed.
+    turn: AtomicUsize,
+    level: ArcSwap<Level>,
 }
 
 /// Makes a [`Limiter`] that is not the default one.
@@ -41,23 +60,25 @@ pub struct LimiterBuilder {
     store: MemoryStoreBuilder,
 }
 
-/// Why [`Limiter::until_ready`] did not wait. The refusal is inside.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WaitError {
-    /// The cost is above what the limit ever admits.
-    #[error("waiting will never help")]
-    Never(Box<Decision>),
-    /// The request could be admitted only after the deadline.
-    #[error("it would take {:?}, longer than the deadline", .0.retry_after().unwrap_or_default())]
-    Deadline(Box<Decision>),
-}
-
 impl Limiter {
     /// A limiter of at most one million keys, in memory.
     #[must_use]
     pub fn in_memory(limit: Limit) -> Self {
         Self::builder(limit).build()
+    }
+
+    /// One limit for everything, without keys.
+    ///
+    /// ```
+    /// use tidegate::{Limit, Limiter};
+    ///
+    /// let outgoing = Limiter::single(Limit::per_second(10).burst(1));
+    /// assert!(outgoing.check().allowed());
+    /// assert!(!outgoing.check().allowed());
+    /// ```
+    #[must_use]
+    pub fn single(limit: Limit) -> SingleLimiter {
+        Self::builder(limit).build_single()
     }
 
     /// A limiter with other bounds, or another clock.
@@ -80,12 +101,13 @@ impl Limiter {
         }
     }
 
-    /// May one request of this key go on? Charges it if so.
-    pub fn check(&self, key: impl AsRef<[u8]>) -> Decision {
+    /// Whether one request of this key may go on. Charges it if so.
+    #[inline]
+    pub fn check(&self, key: impl Key) -> Decision {
         self.check_cost(key, Cost::ONE)
     }
 
-    /// May a request of this cost go on? Charges all of it, or nothing.
+    /// Whether a request of this cost may go on. Charges all of it, or nothing.
     ///
     /// ```
     /// use tidegate::{Cost, Limit, Limiter};
@@ -96,15 +118,48 @@ impl Limiter {
     /// // More than the limit ever admits: waiting will not help.
     /// assert_eq!(limiter.check_cost("a", Cost::of(11)).retry_after(), None);
     /// ```
-    pub fn check_cost(&self, key: impl AsRef<[u8]>, cost: Cost) -> Decision {
-        self.decide(key.as_ref(), cost, self.charge)
+    #[inline]
+    pub fn check_cost(&self, key: impl Key, cost: Cost) -> Decision {
+        self.decide(&key, cost, self.charge, None)
+    }
+
+    /// [`check_cost`](Self::check_cost) for a caller that already knows the time, as an
+    /// event loop does: in microseconds since the Unix epoch, on the clock that
+    /// [`now_us`](Self::now_us) reads. A time that is earlier than one the same key was
+    /// decided at is read as that one.
+    #[inline]
+    pub fn check_at(&self, key: impl Key, cost: Cost, now_us: u64) -> Decision {
+        self.decide(&key, cost, self.charge, Some(now_us))
+    }
+
+    /// Checks each of these keys by itself, at one instant and a cost of 1. The entries
+    /// of all keys are fetched before any is decided, so with many keys this takes a
+    /// fraction of the time of one by one.
+    ///
+    /// ```
+    /// use tidegate::{Limit, Limiter};
+    ///
+    /// let limiter = Limiter::in_memory(Limit::per_second(1));
+    /// let decisions = limiter.check_many(&["a", "b", "a"]);
+    /// let allowed: Vec<bool> = decisions.iter().map(|it| it.allowed()).collect();
+    /// assert_eq!(allowed, [true, true, false]);
+    /// ```
+    #[must_use = "the decisions say which requests may go on"]
+    pub fn check_many(&self, keys: &[impl AsRef<[u8]>]) -> Vec<Decision> {
+        let mut decisions = Vec::with_capacity(keys.len());
+        self.with_level(|level| {
+            let checks = keys.iter().map(|key| level.check(key.as_ref()));
+            self.store
+                .decide_each(checks, self.charge, |decision| decisions.push(decision));
+        });
+        decisions
     }
 
     /// The numbers [`check_cost`](Self::check_cost) would decide by, charging
     /// nothing.
-    #[must_use]
-    pub fn peek(&self, key: impl AsRef<[u8]>, cost: Cost) -> Decision {
-        self.decide(key.as_ref(), cost, Charge::Nothing)
+    #[inline]
+    pub fn peek(&self, key: impl Key, cost: Cost) -> Decision {
+        self.decide(&key, cost, Charge::Nothing, None)
     }
 
     /// Gives back what a check of this key charged, as far as it still counts:
@@ -118,34 +173,47 @@ impl Limiter {
     /// let decision = limiter.check("a");
     /// // The request turned out not to count.
     /// if let Some(receipt) = decision.receipt() {
-    ///     limiter.refund("a", &receipt);
+    ///     assert!(limiter.refund("a", &receipt));
+    ///     assert!(!limiter.refund("a", &receipt), "once");
     /// }
     /// assert!(limiter.check("a").allowed());
     /// ```
-    pub fn refund(&self, key: impl AsRef<[u8]>, receipt: &Receipt) -> bool {
-        self.store
-            .refund(&[self.level.check(key.as_ref())], receipt)
+    pub fn refund(&self, key: impl Key, receipt: &Receipt) -> bool {
+        self.with_check(&key, |check| self.store.refund(&[check], receipt))
     }
 
     /// Forgets a key. Says whether there was one.
-    pub fn reset(&self, key: impl AsRef<[u8]>) -> bool {
-        self.store.reset(&self.level, key)
+    pub fn reset(&self, key: impl Key) -> bool {
+        self.with_check(&key, |check| self.store.reset_check(&check))
     }
 
-    /// Changes the limit of this handle and of clones made later. Keys in use keep
-    /// what they have used: lowering 5 to 3 with 5 used refuses until 3 are free.
+    /// Changes the limit of this handle and all its clones. Keys in use keep what they
+    /// have used: lowering 5 to 3 with 5 used refuses until 3 are free. Another
+    /// algorithm starts with new counts.
     ///
-    /// Fails after 32,767 different limits; a limit that was in force before is not
-    /// a different one.
-    pub fn set_limit(&mut self, limit: Limit) -> Result<(), TooManyLimits> {
-        self.level = self.store.level(NAME, limit)?;
+    /// Fails when 32,767 different limits are in use, which a single limiter never
+    /// reaches: those that no key was last charged under are forgotten.
+    ///
+    /// ```
+    /// use tidegate::{Limit, Limiter};
+    ///
+    /// let limiter = Limiter::in_memory(Limit::per_hour(1));
+    /// let clone = limiter.clone();
+    /// limiter.set_limit(Limit::per_hour(2))?;
+    /// assert_eq!(clone.check("a").remaining(), 1);
+    /// # Ok::<(), tidegate::TooManyLimits>(())
+    /// ```
+    pub fn set_limit(&self, limit: Limit) -> Result<(), TooManyLimits> {
+        let level = self.store.level(NAME, limit)?;
+        self.current.level.store(Arc::new(level));
+        self.current.turn.fetch_add(1, Release);
         Ok(())
     }
 
-    /// The limit.
+    /// The limit in force.
     #[must_use]
-    pub fn limit(&self) -> &Limit {
-        self.level.limit()
+    pub fn limit(&self) -> Limit {
+        self.with_level(|level| *level.limit())
     }
 
     /// What is held, and what the bounds have cost so far.
@@ -154,33 +222,35 @@ impl Limiter {
         self.store.stats()
     }
 
+    /// The time on the limiter's clock, in microseconds since the Unix epoch.
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        self.store.now_us()
+    }
+
     /// Waits until the key may go on, and charges it then: once. Fails at once,
-    /// charging nothing, when that would take longer than `deadline`, or for ever.
+    /// charging nothing, when that would take longer than the deadline, or for ever.
     ///
     /// Blocks the thread; [`until_ready_with`](Self::until_ready_with) does not.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tidegate::{Limit, Limiter, WaitError};
+    /// use tidegate::{Cost, Limit, Limiter, Wait, WaitError};
     ///
-    /// let limiter = Limiter::in_memory(Limit::per_second(100).burst(1));
+    /// let limiter = Limiter::in_memory(Limit::per_second(100).burst(2));
     /// let deadline = Duration::from_secs(1);
     /// limiter.until_ready("a", deadline)?; // at once
-    /// limiter.until_ready("a", deadline)?; // 10 ms later
+    /// limiter.until_ready("a", Wait::within(deadline).cost(Cost::of(2)))?; // 10 ms later
     /// let error = limiter.until_ready("a", Duration::from_millis(1)).unwrap_err();
     /// assert!(matches!(error, WaitError::Deadline(_)));
     /// # Ok::<(), WaitError>(())
     /// ```
-    pub fn until_ready(
-        &self,
-        key: impl AsRef<[u8]>,
-        deadline: Duration,
-    ) -> Result<Decision, WaitError> {
-        let waiting = Waiting::new(self, deadline);
+    pub fn until_ready(&self, key: impl Key, wait: impl Into<Wait>) -> Result<Decision, WaitError> {
+        let waiting = Waiting::new(wait.into(), self.now_us());
         loop {
-            match waiting.ask(key.as_ref())? {
-                Ask::Ready(decision) => return Ok(decision),
-                Ask::Wait(duration) => self.store.clock().sleep(duration),
+            match waiting.next(self.ask(&key, waiting.cost()))? {
+                Ok(decision) => return Ok(decision),
+                Err(pause) => self.store.clock().sleep(pause),
             }
         }
     }
@@ -200,22 +270,49 @@ impl Limiter {
     /// ```
     pub async fn until_ready_with<F: Future>(
         &self,
-        key: impl AsRef<[u8]>,
-        deadline: Duration,
+        key: impl Key,
+        wait: impl Into<Wait>,
         sleep: impl Fn(Duration) -> F,
     ) -> Result<Decision, WaitError> {
-        let waiting = Waiting::new(self, deadline);
+        let waiting = Waiting::new(wait.into(), self.now_us());
         loop {
-            match waiting.ask(key.as_ref())? {
-                Ask::Ready(decision) => return Ok(decision),
-                Ask::Wait(duration) => sleep(duration).await,
+            match waiting.next(self.ask(&key, waiting.cost()))? {
+                Ok(decision) => return Ok(decision),
+                Err(pause) => sleep(pause).await,
             };
         }
     }
 
-    fn decide(&self, key: &[u8], cost: Cost, charge: Charge) -> Decision {
-        self.store
-            .decide(&[self.level.check(key).cost(cost)], charge)
+    /// A check of a caller that waits: refusals are not counted, whatever the limiter
+    /// does otherwise.
+    fn ask(&self, key: &impl Key, cost: Cost) -> Decision {
+        self.decide(key, cost, Charge::Admitted, None)
+    }
+
+    #[inline(always)]
+    fn decide(&self, key: &impl Key, cost: Cost, charge: Charge, at_us: Option<u64>) -> Decision {
+        self.with_check(key, |check| {
+            self.store.decide_one(check.cost(cost), charge, at_us)
+        })
+    }
+
+    #[inline(always)]
+    fn with_check<T>(&self, key: &impl Key, ask: impl FnOnce(Check<'_>) -> T) -> T {
+        key.with_values(|values| self.with_level(|level| ask(level.check_values(values))))
+    }
+
+    /// Most limits never change: then a handle's own copy is the one in force, and
+    /// threads share nothing but a number that nobody writes.
+    #[inline(always)]
+    fn with_level<T>(&self, ask: impl FnOnce(&Level) -> T) -> T {
+        let changed;
+        let level = if self.current.turn.load(Acquire) == self.turn {
+            &self.level
+        } else {
+            changed = self.current.level.load();
+            &changed
+        };
+        ask(level)
     }
 }
 
@@ -223,7 +320,7 @@ impl Limiter {
 const NAME: &str = "";
 
 impl LimiterBuilder {
-    /// Counts refused requests, too: who keeps on asking stays out.
+    /// Counts refused requests, too: a client that keeps asking stays out.
     pub fn count_denied(mut self, count_denied: bool) -> Self {
         self.charge = if count_denied {
             Charge::Always
@@ -233,17 +330,16 @@ impl LimiterBuilder {
         self
     }
 
-    /// The most keys held at once; one million unless said otherwise.
+    /// The most keys held at once; one million by default.
     ///
     /// # Panics
-    /// When `max_keys` is 0.
+    /// When `max_keys` is 0 or above 1,000,000,000.
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.store = self.store.max_keys(max_keys);
         self
     }
 
-    /// The most bytes held at once for the events of sliding logs; 64 MiB unless
-    /// said otherwise.
+    /// The most bytes held at once for the events of sliding logs; 64 MiB by default.
     pub fn max_log_bytes(mut self, max_log_bytes: usize) -> Self {
         self.store = self.store.max_log_bytes(max_log_bytes);
         self
@@ -270,11 +366,25 @@ impl LimiterBuilder {
             .expect("the first limit of a store");
         Limiter {
             store,
-            level,
             charge: self.charge,
+            turn: 0,
+            current: Arc::new(Current {
+                turn: AtomicUsize::new(0),
+                level: ArcSwap::from_pointee(level.clone()),
+            }),
+            level,
         }
     }
+
+    /// The limiter without keys.
+    #[must_use]
+    pub fn build_single(self) -> SingleLimiter {
+        SingleLimiter(self.max_keys(MAX_SINGLE_KEYS).build())
+    }
 }
+
+/// A key under each algorithm that a limit may change to, with room to spare.
+const MAX_SINGLE_KEYS: usize = 8;
 
 impl fmt::Debug for LimiterBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -284,41 +394,70 @@ impl fmt::Debug for LimiterBuilder {
     }
 }
 
-/// A wait: asks, and says how long to sleep before asking again.
-struct Waiting<'l> {
-    limiter: &'l Limiter,
-    deadline_us: u64,
-}
+/// One limit without keys, from [`Limiter::single`]: for everything a program sends, or
+/// all that an endpoint takes. It has the methods of [`Limiter`], without the key.
+#[derive(Clone, Debug)]
+pub struct SingleLimiter(Limiter);
 
-#[expect(clippy::large_enum_variant, reason = "it lives for a moment")]
-enum Ask {
-    Ready(Decision),
-    Wait(Duration),
-}
-
-impl<'l> Waiting<'l> {
-    fn new(limiter: &'l Limiter, deadline: Duration) -> Self {
-        let deadline_us = u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX);
-        let now_us = limiter.store.clock().now_us();
-        Self {
-            limiter,
-            deadline_us: now_us.saturating_add(deadline_us),
-        }
+impl SingleLimiter {
+    /// [`Limiter::check`].
+    pub fn check(&self) -> Decision {
+        self.0.check(NAME)
     }
 
-    fn ask(&self, key: &[u8]) -> Result<Ask, WaitError> {
-        // Refusals are not counted while waiting, whatever the limiter does.
-        let decision = self.limiter.decide(key, Cost::ONE, Charge::Admitted);
-        if decision.allowed() {
-            return Ok(Ask::Ready(decision));
-        }
-        let Some(wait) = decision.retry_after() else {
-            return Err(WaitError::Never(Box::new(decision)));
-        };
-        let wait_us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        if decision.decided_at_us().saturating_add(wait_us) > self.deadline_us {
-            return Err(WaitError::Deadline(Box::new(decision)));
-        }
-        Ok(Ask::Wait(wait))
+    /// [`Limiter::check_cost`].
+    pub fn check_cost(&self, cost: Cost) -> Decision {
+        self.0.check_cost(NAME, cost)
+    }
+
+    /// [`Limiter::check_at`].
+    pub fn check_at(&self, cost: Cost, now_us: u64) -> Decision {
+        self.0.check_at(NAME, cost, now_us)
+    }
+
+    /// [`Limiter::peek`].
+    pub fn peek(&self, cost: Cost) -> Decision {
+        self.0.peek(NAME, cost)
+    }
+
+    /// [`Limiter::refund`].
+    pub fn refund(&self, receipt: &Receipt) -> bool {
+        self.0.refund(NAME, receipt)
+    }
+
+    /// [`Limiter::reset`].
+    pub fn reset(&self) -> bool {
+        self.0.reset(NAME)
+    }
+
+    /// [`Limiter::set_limit`].
+    pub fn set_limit(&self, limit: Limit) -> Result<(), TooManyLimits> {
+        self.0.set_limit(limit)
+    }
+
+    /// [`Limiter::limit`].
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        self.0.limit()
+    }
+
+    /// [`Limiter::now_us`].
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        self.0.now_us()
+    }
+
+    /// [`Limiter::until_ready`].
+    pub fn until_ready(&self, wait: impl Into<Wait>) -> Result<Decision, WaitError> {
+        self.0.until_ready(NAME, wait)
+    }
+
+    /// [`Limiter::until_ready_with`].
+    pub async fn until_ready_with<F: Future>(
+        &self,
+        wait: impl Into<Wait>,
+        sleep: impl Fn(Duration) -> F,
+    ) -> Result<Decision, WaitError> {
+        self.0.until_ready_with(NAME, wait, sleep).await
     }
 }

@@ -64,6 +64,13 @@ pub trait Counter: Copy + Eq + Hash + Debug {
     #[must_use]
     fn charge(&self, state: Self::State, cost: Cost) -> Self::State;
 
+    /// [`charge`](Self::charge), if it [`admits`](Self::admits) the cost.
+    #[must_use]
+    #[inline]
+    fn try_charge(&self, state: Self::State, cost: Cost) -> Option<Self::State> {
+        self.admits(&state, cost).then(|| self.charge(state, cost))
+    }
+
     /// The state after counting a *refused* cost (`count_denied`): at most full.
     #[must_use]
     fn saturate(&self, state: Self::State, cost: Cost) -> Self::State;

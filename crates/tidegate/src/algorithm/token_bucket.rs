@@ -271,6 +271,12 @@ impl Counter for TokenBucket {
         }
     }
 
+    #[inline]
+    fn try_charge(&self, state: TokenBucketState, cost: Cost) -> Option<TokenBucketState> {
+        let debt = self.add(state.debt, self.price(cost)?);
+        (debt <= self.capacity).then_some(TokenBucketState { debt, ..state })
+    }
+
     fn saturate(&self, state: TokenBucketState, cost: Cost) -> TokenBucketState {
         let most = self.capacity.max(state.debt);
         TokenBucketState {

@@ -7,11 +7,9 @@
 use lock_api::RawMutex;
 use smallvec::SmallVec;
 
-use super::fingerprint::Fingerprint;
 use super::region::Region;
 use super::table::Table;
-use super::{Charge, Check};
-use crate::algorithm::each_compact;
+use super::{Ask, Charge, Check};
 use crate::decision::Decision;
 
 /// Checks that are fetched together: more than a processor can wait for at once.
@@ -25,29 +23,25 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         mut each: impl FnMut(Decision),
     ) {
         let at_us = self.clock_before_locks();
-        let mut batch: SmallVec<[(Check<'c>, Fingerprint); TOGETHER]> = SmallVec::new();
+        let mut batch: SmallVec<[Ask<'c>; TOGETHER]> = SmallVec::new();
         loop {
             batch.clear();
             for check in checks.by_ref().take(TOGETHER) {
-                let print = self.fingerprint(check.level, check.key);
-                prefetch(self.locked(print));
-                batch.push((check, print));
+                let ask = self.ask(&check);
+                prefetch(self.locked(ask.print));
+                batch.push(ask);
             }
             if batch.is_empty() {
                 return;
             }
-            for (_, print) in &batch {
-                let shard = self.locked(*print).shard.lock();
-                for bucket in shard.candidates(*print) {
+            for ask in &batch {
+                let shard = self.locked(ask.print).shard.lock();
+                for bucket in shard.candidates(ask.print) {
                     bucket.lines().into_iter().for_each(prefetch);
                 }
             }
-            for (check, print) in &batch {
-                each(each_compact!(
-                    check.level.limit.kind(),
-                    limit => self.decide_one(limit, check, *print, charge, at_us),
-                    _ => self.decide_many(std::slice::from_ref(check), charge, at_us)
-                ));
+            for ask in &batch {
+                each(self.decide_single(*ask, charge, at_us));
             }
         }
     }

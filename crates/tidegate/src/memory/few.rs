@@ -13,42 +13,36 @@ use super::one::{at, level_decision};
 use super::region::Region;
 use super::shard::{Place, Shard};
 use super::table::Table;
-use super::{Charge, Check};
-use crate::algorithm::{Compact, Packed, each_compact};
+use super::{Ask, Charge};
+use crate::algorithm::{Compact, Counter, Packed, each_compact};
 use crate::decision::{Decision, LevelDecision, Levels, Source, fresh_id};
 
-/// What a level comes to.
-enum Look {
-    /// It admits: what to write, and its numbers after that.
-    Admits(Packed, LevelDecision),
-    Refuses(LevelDecision),
-}
-
 impl<R: RawMutex, M: Region> Table<R, M> {
-    /// `all` are the same checks, for `many.rs`.
     pub(super) fn decide_few<const LEVELS: usize>(
         &self,
-        checks: [&Check<'_>; LEVELS],
-        all: &[Check<'_>],
+        asks: [Ask<'_>; LEVELS],
         charge: Charge,
-        before_us: Option<u64>,
+        at_us: Option<u64>,
     ) -> Decision {
-        self.decide_known(checks, charge, before_us)
-            .unwrap_or_else(|| self.decide_many(all, charge, before_us))
+        let before_us = self.time_before_locks(at_us);
+        match self.decide_known(&asks, charge, before_us) {
+            Some(decision) => decision,
+            None => self.decide_many(&asks, charge, before_us),
+        }
     }
 
     /// `None` where it takes more than a straight line.
-    #[inline]
+    #[inline(always)]
     fn decide_known<const LEVELS: usize>(
         &self,
-        checks: [&Check<'_>; LEVELS],
+        asks: &[Ask<'_>; LEVELS],
         charge: Charge,
         before_us: Option<u64>,
     ) -> Option<Decision> {
         if charge == Charge::Always {
             return None;
         }
-        let prints = checks.map(|check| self.fingerprint(check.level, check.key));
+        let prints = asks.map(|ask| ask.print);
         let numbers = prints.map(|print| self.shard_number(print));
         let mut order = numbers;
         sort(&mut order);
@@ -69,7 +63,10 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             None => self.clock.now_us(),
         };
 
-        let mut looks: [Option<(Place, Look)>; LEVELS] = [const { None }; LEVELS];
+        let mut places: [Place; LEVELS] = [(0, 0); LEVELS];
+        let mut writes = [NOTHING; LEVELS];
+        let mut levels = [LevelDecision::BLANK; LEVELS];
+        let mut denied = None;
         for level in 0..LEVELS {
             let print = prints[level];
             // A key that occurs twice is charged for both.
@@ -77,118 +74,102 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 return None;
             }
             let shard = shards[owner[level]].as_deref()?;
-            let place = shard.find(print)?;
-            looks[level] = Some((
-                place,
-                self.look(checks[level], print, shard, place, now_us)?,
-            ));
-        }
-        let refuses =
-            |look: &Option<(Place, Look)>| matches!(look, Some((_, Look::Refuses(_))) | None);
-        let denied = looks.iter().position(refuses);
-        if denied.is_some() || charge == Charge::Nothing {
-            // Levels that admit report their numbers without the charge.
-            for (level, look) in looks.iter_mut().enumerate() {
-                if let (Some((place, Look::Admits(..))), Some(shard)) =
-                    (&look, &shards[owner[level]])
-                {
-                    let place = *place;
-                    let numbers = self.peek(checks[level], prints[level], shard, place, now_us)?;
-                    *look = Some((place, Look::Refuses(numbers)));
-                }
+            places[level] = shard.find(print)?;
+            let (id, stored) = shard.read(places[level]);
+            if id != asks[level].level.id {
+                return None;
+            }
+            let key = (print, shard.era());
+            let after = look(&asks[level], key, stored, now_us, &mut levels[level])?;
+            match after {
+                Look::Admits(after) => writes[level] = after,
+                Look::Refuses => denied = denied.or(Some(level)),
             }
         }
-        for shard in shards.iter_mut().flatten() {
-            if before_us.is_some() {
+        let is_charged = denied.is_none() && charge != Charge::Nothing;
+        if before_us.is_some() {
+            for shard in shards.iter_mut().flatten() {
                 shard.latest_us = now_us;
             }
         }
-        let mut levels: [Option<LevelDecision>; LEVELS] = [None; LEVELS];
-        for (level, look) in looks.into_iter().enumerate() {
-            let (place, look) = look?;
-            levels[level] = Some(match look {
-                Look::Admits(packed, numbers) => {
-                    let print = prints[level];
-                    self.locked(print).refused.forget(print);
-                    let shard = shards[owner[level]].as_mut()?;
-                    shard.write(place, print, checks[level].level.id, packed);
-                    numbers
-                }
-                Look::Refuses(numbers) => numbers,
-            });
+        for level in 0..LEVELS {
+            let print = prints[level];
+            let shard = shards[owner[level]].as_mut()?;
+            if is_charged {
+                self.locked(print).refused.forget(print);
+                shard.write(places[level], print, asks[level].level.id, writes[level]);
+            } else if levels[level].outcome.retry_after_us == Some(0) {
+                // It admits, and reports its numbers without the charge.
+                let (_, stored) = shard.read(places[level]);
+                levels[level] = uncharged(&asks[level], stored, now_us)?;
+            }
         }
         drop(shards);
-        let is_charged = denied.is_none() && charge != Charge::Nothing;
         Some(Decision {
-            levels: Levels::from(levels.into_iter().flatten()),
+            levels: Levels::from_slice(&levels),
             decided_at_us: now_us,
             denied_by: denied.and_then(|index| u32::try_from(index).ok()),
             source: Source::Store,
             receipt: is_charged.then(fresh_id),
         })
     }
-
-    /// What a level comes to; `None` where its entry is under another limit, or the
-    /// clock has stepped back.
-    #[inline]
-    fn look(
-        &self,
-        check: &Check<'_>,
-        print: Fingerprint,
-        shard: &Shard<M>,
-        place: Place,
-        now_us: u64,
-    ) -> Option<Look> {
-        let (id, stored) = shard.read(place);
-        if id != check.level.id {
-            return None;
-        }
-        each_compact!(
-            check.level.limit.kind(),
-            limit => look(limit, check, (print, shard.era()), stored, now_us),
-            _ => None
-        )
-    }
-
-    /// The numbers of a level that is not charged.
-    #[cold]
-    fn peek(
-        &self,
-        check: &Check<'_>,
-        print: Fingerprint,
-        shard: &Shard<M>,
-        place: Place,
-        now_us: u64,
-    ) -> Option<LevelDecision> {
-        let (_, stored) = shard.read(place);
-        each_compact!(
-            check.level.limit.kind(),
-            limit => {
-                let state = at(limit, stored, now_us)?;
-                Some(level_decision(check.level, limit, &state, check.cost, (print, 0), true))
-            },
-            _ => None
-        )
-    }
 }
 
-#[inline]
-fn look<C: Compact>(
-    limit: &C,
-    check: &Check<'_>,
+/// What a level says to a cost.
+enum Look {
+    /// It admits; this is its state after the charge.
+    Admits(Packed),
+    Refuses,
+}
+
+/// Where nothing is written.
+const NOTHING: Packed = Packed {
+    fresh_at_us: 0,
+    data: 0,
+    extra: 0,
+};
+
+/// Asks a level, and works out its numbers; `None` where the clock has stepped back.
+#[inline(always)]
+fn look(
+    ask: &Ask<'_>,
     key: (Fingerprint, u32),
     stored: Packed,
     now_us: u64,
+    numbers: &mut LevelDecision,
 ) -> Option<Look> {
-    let &Check { level, cost, .. } = check;
-    let state = at(limit, stored, now_us)?;
-    Some(if limit.admits(&state, cost) {
-        let state = limit.charge(state, cost);
-        let numbers = level_decision(level, limit, &state, cost, key, true);
-        Look::Admits(limit.pack(&state), numbers)
-    } else {
-        Look::Refuses(level_decision(level, limit, &state, cost, key, false))
-    })
+    let &Ask { level, cost, .. } = ask;
+    each_compact!(
+        level.limit.kind(),
+        limit => {
+            let state = at(limit, stored, now_us)?;
+            Some(match limit.try_charge(state, cost) {
+                Some(after) => {
+                    *numbers = level_decision(level, limit, &after, cost, key, true);
+                    Look::Admits(limit.pack(&after))
+                }
+                None => {
+                    *numbers = level_decision(level, limit, &state, cost, key, false);
+                    Look::Refuses
+                }
+            })
+        },
+        _ => None
+    )
+}
+
+/// The numbers of a level that admits and is not charged.
+#[cold]
+fn uncharged(ask: &Ask<'_>, stored: Packed, now_us: u64) -> Option<LevelDecision> {
+    let &Ask { level, print, cost } = ask;
+    each_compact!(
+        level.limit.kind(),
+        limit => {
+            let state = at(limit, stored, now_us)?;
+            Some(level_decision(level, limit, &state, cost, (print, 0), true))
+        },
+        _ => None
+    )
 }
 
 /// Sorts a handful of numbers.

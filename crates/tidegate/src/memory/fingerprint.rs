@@ -7,10 +7,7 @@
 //! nearly two million years. The seeds are random, so nobody can look for such a
 //! pair in advance.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
-use foldhash::SharedSeed;
-use foldhash::quality::FoldHasher;
+use std::hash::{BuildHasher, RandomState};
 
 use crate::algorithm::Algorithm;
 
@@ -26,51 +23,128 @@ pub(super) struct Fingerprint {
     pub(super) high: u32,
 }
 
-/// The random numbers of one store.
-pub(super) struct Seeds([Seed; 2]);
-
-struct Seed {
-    shared: SharedSeed,
-    random: RandomState,
+/// A key: one value, or a tuple of values.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum KeyRef<'a> {
+    One(&'a [u8]),
+    Tuple(&'a [&'a [u8]]),
 }
 
-/// The seeds of one level, which keep its keys apart from other levels'.
+/// The random numbers of one store.
+pub(super) struct Seeds {
+    random: RandomState,
+    /// Multipliers of the two lanes: for the bytes of a value, and for its length.
+    bytes: [u64; 2],
+    length: [u64; 2],
+}
+
+/// The seeds of one level, one per lane, which keep its keys apart from other levels'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scope([u64; 2]);
 
 impl Seeds {
     pub(super) fn random() -> Self {
-        Self([Seed::random(), Seed::random()])
+        // The standard library's random state is seeded by the system.
+        let random = RandomState::new();
+        let number = |number: u64| random.hash_one(number) | 1;
+        Self {
+            bytes: [number(0), number(1)],
+            length: [number(2), number(3)],
+            random,
+        }
     }
 
     pub(super) fn scope(&self, level: &str) -> Scope {
-        let [first, second] = &self.0;
-        Scope([first.random.hash_one(level), second.random.hash_one(level)])
+        Scope([0, 1].map(|lane: u64| self.random.hash_one((lane, level))))
     }
 
-    #[inline]
-    pub(super) fn fingerprint(&self, scope: Scope, key: &[u8]) -> Fingerprint {
-        let [first, second] = &self.0;
-        let low = first.hash(scope.0[0], key);
-        let high = second.hash(scope.0[1], key) >> (u64::BITS - HIGH_BITS);
+    #[inline(always)]
+    pub(super) fn fingerprint(&self, scope: Scope, key: KeyRef<'_>) -> Fingerprint {
+        let [low, high] = match key {
+            KeyRef::One(value) => self.hash(scope, value).0,
+            KeyRef::Tuple(values) => self.hash_tuple(scope, values).0,
+        };
         Fingerprint {
             low: low.max(1),
-            high: high as u32,
+            high: (high >> (u64::BITS - HIGH_BITS)) as u32,
         }
     }
+
+    /// Each value is hashed under the hash of those before it, so it matters where one
+    /// ends and the next begins.
+    fn hash_tuple(&self, scope: Scope, values: &[&[u8]]) -> Scope {
+        let scope = scope.varied((values.len() as u64) << 32);
+        let hashed = values.iter();
+        hashed.fold(scope, |scope, value| self.hash(scope, value))
+    }
+
+    /// Two lanes of folded multiplications, as in wyhash and foldhash, over the same
+    /// words: 128 bits for little more than the price of 64.
+    #[inline(always)]
+    fn hash(&self, scope: Scope, value: &[u8]) -> Scope {
+        let Scope([low, high]) = match value.last_chunk::<16>() {
+            None => self.mix(scope, short_words(value)),
+            Some(last) => {
+                let (blocks, rest) = value.as_chunks::<16>();
+                // The last block overlaps the one before it, or is it.
+                let before = blocks.len() - usize::from(rest.is_empty());
+                let blocks = blocks.iter().take(before);
+                let scope = blocks.fold(scope, |scope, block| self.mix(scope, words(block)));
+                self.mix(scope, words(last))
+            }
+        };
+        let length = value.len() as u64;
+        Scope([
+            fold(low ^ length, self.length[0]),
+            fold(high ^ length, self.length[1]),
+        ])
+    }
+
+    #[inline(always)]
+    fn mix(&self, Scope([low, high]): Scope, [first, second]: [u64; 2]) -> Scope {
+        Scope([
+            fold(first ^ low, second ^ self.bytes[0]),
+            fold(first ^ high, second ^ self.bytes[1]),
+        ])
+    }
+}
+
+#[inline]
+fn words(block: &[u8; 16]) -> [u64; 2] {
+    let number = u128::from_le_bytes(*block);
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of it")]
+    let halves = [number as u64, (number >> 64) as u64];
+    halves
+}
+
+/// All bytes of a value of less than 16, in two words.
+#[inline]
+fn short_words(value: &[u8]) -> [u64; 2] {
+    if let (Some(first), Some(last)) = (value.first_chunk(), value.last_chunk()) {
+        [u64::from_le_bytes(*first), u64::from_le_bytes(*last)]
+    } else if let (Some(first), Some(last)) = (value.first_chunk(), value.last_chunk()) {
+        [first, last].map(|word| u32::from_le_bytes(*word).into())
+    } else if let (Some(first), Some(last)) = (value.first(), value.last()) {
+        let middle = value[value.len() / 2];
+        [(*first).into(), u64::from(middle) << 8 | u64::from(*last)]
+    } else {
+        [0, 0]
+    }
+}
+
+/// Both halves of a product in one word.
+#[inline]
+fn fold(first: u64, second: u64) -> u64 {
+    let product = u128::from(first) * u128::from(second);
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of it")]
+    let folded = product as u64 ^ (product >> 64) as u64;
+    folded
 }
 
 impl Scope {
     /// The keys of a level under this algorithm: each has its own counters.
     pub(super) fn of(self, algorithm: Algorithm) -> Self {
         self.varied(algorithm as u64)
-    }
-
-    /// The keys that are tuples of this length.
-    #[inline]
-    #[expect(dead_code, reason = "tuples are keys in the next step")]
-    pub(super) fn of_tuples(self, length: usize) -> Self {
-        self.varied((length as u64) << 32)
     }
 
     /// Other seeds, which are as random.
@@ -91,24 +165,6 @@ impl Fingerprint {
     }
 }
 
-impl Seed {
-    fn random() -> Self {
-        // The standard library's random state is seeded by the system.
-        let random = RandomState::new();
-        Self {
-            shared: SharedSeed::from_u64(random.hash_one(0)),
-            random,
-        }
-    }
-
-    #[inline]
-    fn hash(&self, seed: u64, key: &[u8]) -> u64 {
-        let mut hasher = FoldHasher::with_seed(seed, &self.shared);
-        hasher.write(key);
-        hasher.finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -119,17 +175,71 @@ mod tests {
     fn near_keys_and_other_levels_do_not_meet() {
         let seeds = Seeds::random();
         let mut seen = HashSet::new();
+        let mut is_new = |scope: Scope, key: KeyRef<'_>| {
+            let print = seeds.fingerprint(scope, key);
+            seen.insert((print.low, print.high))
+        };
         for level in ["", "a", "b"] {
             let scope = seeds.scope(level);
             for length in 0..130 {
                 for byte in [0, 1, b'a', b':', 0xff] {
-                    let print = seeds.fingerprint(scope, &vec![byte; length]);
-                    assert!(seen.insert((print.low, print.high)) || length == 0);
+                    let value = vec![byte; length];
+                    assert!(is_new(scope, KeyRef::One(&value)) || length == 0);
                 }
             }
             for number in 0..100_000_u32 {
-                let print = seeds.fingerprint(scope, number.to_string().as_bytes());
-                assert!(seen.insert((print.low, print.high)));
+                let value = number.to_string();
+                assert!(is_new(scope, KeyRef::One(value.as_bytes())));
+            }
+            for values in [
+                [&b"a"[..], b"b:c", b""],
+                [b"a:b", b"c", b""],
+                [b"", b"a", b"b:c"],
+                [b"ab", b"", b"c"],
+                [b"a", b"b", b"c"],
+                [b"c", b"b", b"a"],
+            ] {
+                for length in 1..=3 {
+                    let tuple = KeyRef::Tuple(&values[..length]);
+                    let again = values[..length] == [&b"a"[..]];
+                    assert!(is_new(scope, tuple) || again, "{values:?}");
+                }
+            }
+        }
+    }
+
+    /// A flipped bit of a key flips each bit of its print with a chance of one half.
+    #[test]
+    fn every_bit_of_a_key_changes_about_half_the_bits_of_its_print() {
+        for length in [1, 2, 3, 4, 7, 8, 15, 16, 17, 33, 100] {
+            let mut flips = [0_u32; 83];
+            let mut tries = 0;
+            for round in 0..200_u64 {
+                let seeds = Seeds::random();
+                let scope = seeds.scope("level");
+                let key: Vec<u8> = (0..length)
+                    .map(|at| round.wrapping_mul(at + 7).to_le_bytes()[0])
+                    .collect();
+                let bits = |key: &[u8]| {
+                    let print = seeds.fingerprint(scope, KeyRef::One(key));
+                    u128::from(print.high) << 64 | u128::from(print.low)
+                };
+                for bit in (0..key.len() * 8).step_by(5) {
+                    let mut other = key.clone();
+                    other[bit / 8] ^= 1 << (bit % 8);
+                    let changed = bits(&key) ^ bits(&other);
+                    tries += 1;
+                    for (at, flips) in flips.iter_mut().enumerate() {
+                        *flips += u32::from(changed >> at & 1 == 1);
+                    }
+                }
+            }
+            for (at, flips) in flips.iter().enumerate() {
+                let share = f64::from(*flips) / f64::from(tries);
+                assert!(
+                    (0.36..0.64).contains(&share),
+                    "{length} bytes, bit {at}: {share}"
+                );
             }
         }
     }

@@ -14,7 +14,7 @@ use super::fingerprint::Fingerprint;
 use super::region::{LogId, Region};
 use super::shard::Shard;
 use super::table::{Seen, Table, pack, release};
-use super::{Charge, Check, Level};
+use super::{Ask, Charge, Level};
 use crate::algorithm::{Kind, Log, Outcome, State, Used};
 use crate::cost::Cost;
 use crate::decision::{Charged, Decision, LevelDecision, Levels, Source, fresh_id};
@@ -50,14 +50,11 @@ struct After {
 impl<R: RawMutex, M: Region> Table<R, M> {
     pub(super) fn decide_many(
         &self,
-        checks: &[Check<'_>],
+        asks: &[Ask<'_>],
         charge: Charge,
         before_us: Option<u64>,
     ) -> Decision {
-        let prints: Few<Fingerprint> = checks
-            .iter()
-            .map(|check| self.fingerprint(check.level, check.key))
-            .collect();
+        let prints: Few<Fingerprint> = asks.iter().map(|ask| ask.print).collect();
         let mut numbers: Few<usize> = prints
             .iter()
             .map(|&print| self.shard_number(print))
@@ -73,11 +70,11 @@ impl<R: RawMutex, M: Region> Table<R, M> {
 
         let mut parts: Few<Part<'_>> = SmallVec::new();
         let mut part_of: Few<usize> = SmallVec::new();
-        for (check, &print) in checks.iter().zip(&prints) {
+        for &Ask { level, print, cost } in asks {
             // A key that occurs twice is one level with both costs.
             if let Some(twin) = parts.iter().position(|part| part.print == print) {
                 let part = &mut parts[twin];
-                let cost = u64::from(part.cost.get()) + u64::from(check.cost.get());
+                let cost = u64::from(part.cost.get()) + u64::from(cost.get());
                 let cost = Cost::new(cost);
                 part.too_much |= cost.is_err();
                 part.cost = cost.unwrap_or(Cost::MAX);
@@ -86,12 +83,12 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             }
             let number = self.shard_number(print);
             let shard = numbers.partition_point(|&other| other < number);
-            let seen = self.see(&shards[shard], print, check.level, check.cost, now_us);
+            let seen = self.see(&shards[shard], print, level, cost, now_us);
             part_of.push(parts.len());
             parts.push(Part {
-                level: check.level,
+                level,
                 print,
-                cost: check.cost,
+                cost,
                 shard,
                 seen,
                 admits: false,

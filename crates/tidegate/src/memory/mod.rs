@@ -24,13 +24,12 @@ pub use limits::TooManyLimits;
 
 use bounds::Bounds;
 use bucket::LimitId;
-use fingerprint::Scope;
+use fingerprint::{Fingerprint, KeyRef, Scope};
 use limits::Handle;
 use lock::ShardLock;
 use region::Heap;
 use table::{MAX_KEYS, Table};
 
-use crate::algorithm::MAX_NOW_US;
 use crate::clock::{Clock, TimeSource};
 use crate::cost::Cost;
 use crate::decision::{Decision, Receipt};
@@ -87,7 +86,15 @@ pub struct Level {
 #[derive(Debug, Clone, Copy)]
 pub struct Check<'a> {
     level: &'a Level,
-    key: &'a [u8],
+    key: KeyRef<'a>,
+    cost: Cost,
+}
+
+/// A check whose key has been hashed: all that deciding takes.
+#[derive(Debug, Clone, Copy)]
+struct Ask<'l> {
+    level: &'l Level,
+    print: Fingerprint,
     cost: Cost,
 }
 
@@ -217,8 +224,19 @@ impl MemoryStore {
     /// earlier than one the same keys were decided at is read as that one.
     #[must_use = "the decision says whether the request may go on"]
     pub fn decide_at(&self, checks: &[Check<'_>], charge: Charge, now_us: u64) -> Decision {
-        let at_us = now_us.min(MAX_NOW_US);
-        self.table.decide(checks, charge, Some(at_us))
+        self.table.decide(checks, charge, Some(now_us))
+    }
+
+    /// Decides one check; `at_us` is the time, if the caller knows it.
+    #[inline(always)]
+    pub(crate) fn decide_one(
+        &self,
+        check: Check<'_>,
+        charge: Charge,
+        at_us: Option<u64>,
+    ) -> Decision {
+        self.table
+            .decide_single(self.table.ask(&check), charge, at_us)
     }
 
     /// Decides each of these checks by itself, in order, all at one instant, and hands
@@ -253,7 +271,11 @@ impl MemoryStore {
 
     /// Forgets a key of a level, under every algorithm. Says whether there was one.
     pub fn reset(&self, level: &Level, key: impl AsRef<[u8]>) -> bool {
-        self.table.reset(level, key.as_ref())
+        self.reset_check(&level.check(key.as_ref()))
+    }
+
+    pub(crate) fn reset_check(&self, check: &Check<'_>) -> bool {
+        self.table.reset(check)
     }
 
     /// What the store holds, and what its bounds have cost so far.
@@ -312,7 +334,21 @@ impl Level {
     pub fn check<'a>(&'a self, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Check<'a> {
         Check {
             level: self,
-            key: key.as_ref(),
+            key: KeyRef::One(key.as_ref()),
+            cost: Cost::ONE,
+        }
+    }
+
+    /// A check of this level for a key of these values: a tuple, unless it is one.
+    #[inline]
+    #[must_use]
+    pub fn check_values<'a>(&'a self, values: &'a [&'a [u8]]) -> Check<'a> {
+        Check {
+            level: self,
+            key: match values {
+                [value] => KeyRef::One(value),
+                values => KeyRef::Tuple(values),
+            },
             cost: Cost::ONE,
         }
     }

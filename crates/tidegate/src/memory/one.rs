@@ -2,14 +2,12 @@
 //! this same limit, on a clock that goes on. Everything else goes, untouched, to
 //! `many.rs`, which could do this, too, and takes longer.
 
-use std::slice;
-
 use lock_api::RawMutex;
 
 use super::fingerprint::Fingerprint;
 use super::region::Region;
 use super::table::{Locked, Table, release};
-use super::{Charge, Check, Level};
+use super::{Ask, Charge, Level};
 use crate::algorithm::{Compact, Packed};
 use crate::cost::Cost;
 use crate::decision::{Charged, Decision, LevelDecision, Levels, Source, fresh_id};
@@ -19,12 +17,11 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     pub(super) fn decide_one<C: Compact>(
         &self,
         limit: &C,
-        check: &Check<'_>,
-        print: Fingerprint,
+        ask: Ask<'_>,
         charge: Charge,
         before_us: Option<u64>,
     ) -> Decision {
-        let &Check { level, cost, .. } = check;
+        let Ask { level, print, cost } = ask;
         let Locked { shard, refused } = self.locked(print);
 
         // A refusal that changes nothing needs no lock.
@@ -68,38 +65,36 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 }
             }
             drop(shard);
-            return self.decide_many(slice::from_ref(check), charge, before_us);
+            return self.decide_many(&[ask], charge, before_us);
         };
         let (id, stored) = shard.read(place);
         if id == level.id
             && let Some(state) = at(limit, stored, now_us)
         {
-            let admitted = limit.admits(&state, cost);
             shard.latest_us = now_us;
-            match (admitted, charge) {
-                (true, Charge::Nothing) => {
-                    drop(shard);
-                    return decision(level, limit, &state, cost, now_us, key, Verdict::Admitted);
-                }
-                (true, _) => {
-                    let state = limit.charge(state, cost);
+            match (limit.try_charge(state, cost), charge) {
+                (Some(state), Charge::Admitted | Charge::Always) => {
                     refused.forget(print);
                     shard.write(place, print, id, limit.pack(&state));
                     drop(shard);
                     return decision(level, limit, &state, cost, now_us, key, Verdict::Charged);
                 }
-                (false, Charge::Nothing | Charge::Admitted) => {
+                (Some(_), Charge::Nothing) => {
+                    drop(shard);
+                    return decision(level, limit, &state, cost, now_us, key, Verdict::Admitted);
+                }
+                (None, Charge::Nothing | Charge::Admitted) => {
                     if shard.refused_again(print) {
                         refused.set(print, id, stored);
                     }
                     drop(shard);
                     return decision(level, limit, &state, cost, now_us, key, Verdict::Refused);
                 }
-                (false, Charge::Always) => {}
+                (None, Charge::Always) => {}
             }
         }
         drop(shard);
-        self.decide_many(slice::from_ref(check), charge, before_us)
+        self.decide_many(&[ask], charge, before_us)
     }
 }
 

@@ -48,13 +48,15 @@ pub(crate) struct Shard<M> {
 }
 
 impl<M: Region> Shard<M> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, print: Fingerprint) -> Option<Place> {
         let buckets = self.region.buckets();
-        let [first, second] = candidates(print, buckets.len());
-        let slot = buckets.get(first)?.find(print);
-        slot.map(|slot| (first, slot))
-            .or_else(|| Some((second, buckets[second].find(print)?)))
+        let first = pick(print.low & 0xffff_ffff, buckets.len());
+        if let Some(slot) = buckets.get(first)?.find(print) {
+            return Some((first, slot));
+        }
+        let second = pick(print.low >> 32, buckets.len());
+        Some((second, buckets[second].find(print)?))
     }
 
     /// The buckets that a key may lie in.
@@ -329,8 +331,13 @@ impl<M: Region> Shard<M> {
 /// The two buckets a key may lie in.
 #[inline]
 fn candidates(print: Fingerprint, buckets: usize) -> [usize; 2] {
-    let pick = |hash: u64| ((hash * buckets as u64) >> 32) as usize;
-    [pick(print.low & 0xffff_ffff), pick(print.low >> 32)]
+    [print.low & 0xffff_ffff, print.low >> 32].map(|hash| pick(hash, buckets))
+}
+
+/// One of the buckets, by 32 bits of a hash.
+#[inline]
+fn pick(hash: u64, buckets: usize) -> usize {
+    ((hash * buckets as u64) >> 32) as usize
 }
 
 /// Writes an entry into one of its buckets, moving others aside where needed.
@@ -371,7 +378,7 @@ fn move_aside(buckets: &mut [Bucket], bucket: usize, moves: usize) -> Option<usi
 
 #[cfg(test)]
 mod tests {
-    use super::super::fingerprint::Seeds;
+    use super::super::fingerprint::{KeyRef, Seeds};
     use super::super::region::{Heap, LogId};
     use super::*;
     use crate::algorithm::Log;
@@ -457,7 +464,7 @@ mod tests {
 
         fn print(&self, key: u32) -> Fingerprint {
             self.seeds
-                .fingerprint(self.seeds.scope("test"), &key.to_le_bytes())
+                .fingerprint(self.seeds.scope("test"), KeyRef::One(&key.to_le_bytes()))
         }
 
         fn insert(&mut self, key: u32, fresh_at_us: u64, now_us: u64) -> Result<(), Full> {

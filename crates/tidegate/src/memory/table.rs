@@ -17,8 +17,8 @@ use super::logs::owned_log;
 use super::refused::LastRefused;
 use super::region::{LogId, Region};
 use super::shard::{Place, Shard};
-use super::{Charge, Check, Level};
-use crate::algorithm::{Kind, LogView, Packed, PastCharge, State, each_compact};
+use super::{Ask, Charge, Check, Level};
+use crate::algorithm::{Kind, LogView, MAX_NOW_US, Packed, PastCharge, State, each_compact};
 use crate::clock::TimeSource;
 use crate::cost::Cost;
 use crate::decision::{Charged, Decision, Receipt};
@@ -97,25 +97,31 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         charge: Charge,
         at_us: Option<u64>,
     ) -> Decision {
-        let before_us = at_us.or_else(|| self.clock_before_locks());
         match checks {
-            [check] => {
-                let print = self.fingerprint(check.level, check.key);
-                each_compact!(
-                    check.level.limit.kind(),
-                    limit => self.decide_one(limit, check, print, charge, before_us),
-                    _ => self.decide_many(checks, charge, before_us)
-                )
+            [check] => self.decide_single(self.ask(check), charge, at_us),
+            [a, b] => self.decide_few([a, b].map(|it| self.ask(it)), charge, at_us),
+            [a, b, c] => self.decide_few([a, b, c].map(|it| self.ask(it)), charge, at_us),
+            [a, b, c, d] => self.decide_few([a, b, c, d].map(|it| self.ask(it)), charge, at_us),
+            _ => {
+                let asks: SmallVec<[Ask<'_>; 4]> = checks.iter().map(|it| self.ask(it)).collect();
+                self.decide_many(&asks, charge, self.time_before_locks(at_us))
             }
-            [first, second] => self.decide_few([first, second], checks, charge, before_us),
-            [first, second, third] => {
-                self.decide_few([first, second, third], checks, charge, before_us)
-            }
-            [first, second, third, fourth] => {
-                self.decide_few([first, second, third, fourth], checks, charge, before_us)
-            }
-            _ => self.decide_many(checks, charge, before_us),
         }
+    }
+
+    /// Not generic over keys, so that it is compiled once.
+    pub(super) fn decide_single(
+        &self,
+        ask: Ask<'_>,
+        charge: Charge,
+        at_us: Option<u64>,
+    ) -> Decision {
+        let before_us = self.time_before_locks(at_us);
+        each_compact!(
+            ask.level.limit.kind(),
+            limit => self.decide_one(limit, ask, charge, before_us),
+            _ => self.decide_many(&[ask], charge, before_us)
+        )
     }
 
     /// The number of a limit.
@@ -133,11 +139,11 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     }
 
     /// Forgets a key under every algorithm.
-    pub(super) fn reset(&self, level: &Level, key: &[u8]) -> bool {
+    pub(super) fn reset(&self, check: &Check<'_>) -> bool {
         let mut found = false;
         for algorithm in Algorithm::ALL {
-            let print = self.seeds.fingerprint(level.name.of(*algorithm), key);
-            found |= self.reset_one(print);
+            let scope = check.level.name.of(*algorithm);
+            found |= self.reset_one(self.seeds.fingerprint(scope, check.key));
         }
         found
     }
@@ -162,10 +168,8 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     /// receipt is of other checks, or was refunded before, or the refund could not be
     /// remembered.
     pub(super) fn refund(&self, checks: &[Check<'_>], receipt: &Receipt) -> bool {
-        let prints: SmallVec<[Fingerprint; 2]> = checks
-            .iter()
-            .map(|check| self.fingerprint(check.level, check.key))
-            .collect();
+        let prints: SmallVec<[Fingerprint; 2]> =
+            checks.iter().map(|check| self.ask(check).print).collect();
         let is_of = |(print, charged): (&Fingerprint, &Charged)| print.part() == charged.print;
         if checks.len() != receipt.levels.len()
             || !prints.iter().zip(&receipt.levels).all(is_of)
@@ -341,9 +345,13 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         }
     }
 
-    #[inline]
-    pub(super) fn fingerprint(&self, level: &Level, key: &[u8]) -> Fingerprint {
-        self.seeds.fingerprint(level.scope, key)
+    #[inline(always)]
+    pub(super) fn ask<'l>(&self, check: &Check<'l>) -> Ask<'l> {
+        Ask {
+            level: check.level,
+            print: self.seeds.fingerprint(check.level.scope, check.key),
+            cost: check.cost,
+        }
     }
 
     #[inline]
@@ -354,6 +362,15 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     #[inline]
     pub(super) fn locked(&self, print: Fingerprint) -> &Locked<R, M> {
         &self.shards[self.shard_number(print)]
+    }
+
+    /// The time that the caller knows, or that of the clock.
+    #[inline]
+    pub(super) fn time_before_locks(&self, at_us: Option<u64>) -> Option<u64> {
+        match at_us {
+            Some(at_us) => Some(at_us.min(MAX_NOW_US)),
+            None => self.clock_before_locks(),
+        }
     }
 
     /// The time, from a clock that is as good before waiting for a lock as after.

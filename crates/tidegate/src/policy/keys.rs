@@ -1,43 +1,33 @@
 //! From attributes to keys: what a policy asks a store about.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::cases::Case;
 use super::{Policy, PolicyLevel};
 use crate::attributes::Attributes;
-use crate::key::{self, KeyText};
+use crate::encoding::{self, KeyText};
 use crate::limit::Limit;
 
-/// The keys of one check of a policy: one a level, with the limit in force for it.
+/// The keys of one check of a policy: one per level, with the limit in force for it.
 /// Levels that do not count this key are left out.
 ///
-/// One or two levels, and keys that fit into 128 bytes or need no encoding, do not
-/// allocate.
+/// Up to four levels of eight values together do not allocate.
 #[derive(Debug, Clone)]
 pub struct Keys<'a> {
     policy: &'a Policy,
-    levels: SmallVec<[Keyed<'a>; 2]>,
-    text: KeyText,
+    levels: SmallVec<[Keyed; 4]>,
+    /// The values of all levels, one behind the other.
+    values: SmallVec<[&'a [u8]; 8]>,
 }
 
-/// A level, the case of it that fits, and the key.
-#[derive(Debug, Clone)]
-struct Keyed<'a> {
+/// A level, the case of it that fits, and where its values end.
+#[derive(Debug, Clone, Copy)]
+struct Keyed {
     level: u16,
     case: u16,
-    key: Part<'a>,
-}
-
-/// What tells a level's keys apart: they are all tuples of one length.
-#[derive(Debug, Clone)]
-enum Part<'a> {
-    /// A single value, as it is.
-    One(&'a [u8]),
-    /// Where the values stand, encoded and joined.
-    Many(Range<usize>),
+    end: u16,
 }
 
 /// One level of [`Keys`].
@@ -47,7 +37,7 @@ pub struct LevelKey<'a> {
     pub(super) level: u16,
     pub(super) case: u16,
     /// What tells it from other keys of the level.
-    pub(super) identity: &'a [u8],
+    pub(super) values: &'a [&'a [u8]],
 }
 
 /// A check without an attribute that its policy's keys are made of.
@@ -132,7 +122,7 @@ impl<'a> Keys<'a> {
         Self {
             policy,
             levels: SmallVec::new(),
-            text: KeyText::new(),
+            values: SmallVec::new(),
         }
     }
 
@@ -151,14 +141,17 @@ impl<'a> Keys<'a> {
     /// And those that an override exempts.
     #[inline]
     pub(super) fn all(&self) -> impl Iterator<Item = LevelKey<'_>> {
-        self.levels.iter().map(|keyed| LevelKey {
-            policy: self.policy,
-            level: keyed.level,
-            case: keyed.case,
-            identity: match &keyed.key {
-                Part::One(value) => value,
-                Part::Many(range) => &self.text.as_bytes()[range.clone()],
-            },
+        let mut start = 0;
+        self.levels.iter().map(move |keyed| {
+            let end = usize::from(keyed.end);
+            let values = &self.values[start..end];
+            start = end;
+            LevelKey {
+                policy: self.policy,
+                level: keyed.level,
+                case: keyed.case,
+                values,
+            }
         })
     }
 
@@ -168,23 +161,16 @@ impl<'a> Keys<'a> {
         A: Attributes + ?Sized,
     {
         let level = &self.policy.levels[number];
-        let mut values: SmallVec<[&'a [u8]; 4]> = SmallVec::new();
+        let start = self.values.len();
         for name in level.key.names() {
             let value = attributes.value(name);
-            values.push(value.ok_or_else(|| self.policy.missing(name))?);
+            self.values
+                .push(value.ok_or_else(|| self.policy.missing(name))?);
         }
-        let key = match values[..] {
-            [value] => Part::One(value),
-            _ => {
-                let start = self.text.as_bytes().len();
-                self.text.push_tuple(values.iter().copied());
-                Part::Many(start..self.text.as_bytes().len())
-            }
-        };
         self.levels.push(Keyed {
             level: u16::try_from(number).expect("levels are bounded"),
-            case: level.cases.find(&values),
-            key,
+            case: level.cases.find(&self.values[start..]),
+            end: u16::try_from(self.values.len()).expect("levels and attributes are bounded"),
         });
         Ok(())
     }
@@ -224,14 +210,13 @@ impl<'a> LevelKey<'a> {
     /// The values, encoded and joined by `:`. Empty for a key without attributes.
     #[must_use]
     pub fn text(&self) -> Cow<'a, str> {
-        if self.level().key.names().len() != 1 {
-            return String::from_utf8_lossy(self.identity);
-        }
-        if let Some(text) = key::plain(self.identity) {
+        if let [value] = self.values
+            && let Some(text) = encoding::plain(value)
+        {
             return text.into();
         }
         let mut text = KeyText::new();
-        text.push_tuple([self.identity]);
+        text.push_tuple(self.values.iter().copied());
         String::from_utf8_lossy(text.as_bytes()).into_owned().into()
     }
 

@@ -244,16 +244,14 @@ impl PolicyLimiter {
         let policy = &compiled.policy;
         let levels = policy.which(which)?;
         // Bad input is found before anything is forgotten.
-        let mut texts: SmallVec<[(&Level, Vec<u8>); 2]> = SmallVec::new();
-        for level in levels {
-            let keys = policy.key_of(level, attributes)?;
-            for key in keys.all() {
-                texts.push((compiled.level(key.level, key.case), key.identity.into()));
-            }
-        }
-        let forgotten = texts
-            .iter()
-            .filter(|(level, key)| compiled.store.reset(level, key));
+        let keys: Vec<Keys<'_>> = levels
+            .map(|level| policy.key_of(level, attributes))
+            .collect::<Result<_, _>>()?;
+        let keys = keys.iter().flat_map(Keys::all);
+        let forgotten = keys.filter(|key| {
+            let level = compiled.level(key.level, key.case);
+            compiled.store.reset_check(&level.check_values(key.values))
+        });
         Ok(forgotten.count())
     }
 
@@ -278,11 +276,11 @@ impl PolicyLimiter {
     pub fn decide_keys(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> Decision {
         let compiled = self.policies.get(keys.policy().name());
         let compiled = compiled.expect("a policy of the same name");
-        let checks: SmallVec<[Check<'_>; 2]> = keys
+        let checks: SmallVec<[Check<'_>; 4]> = keys
             .iter()
             .map(|key| {
                 let level = compiled.level(key.level, key.case);
-                level.check(key.identity).cost(cost)
+                level.check_values(key.values).cost(cost)
             })
             .collect();
         compiled.store.decide(&checks, charge)
@@ -395,7 +393,52 @@ impl Compiled {
                 return Ok(PolicyDecision::new(&self.policy, cases, decision));
             }
         }
+        if let (2..=4, true) = (self.policy.levels.len(), self.policy.enabled())
+            && let Some(decision) = self.ask_few(attributes, cost, charge)
+        {
+            return Ok(decision);
+        }
         Ok(self.decide(&self.keys(attributes)?, cost, charge))
+    }
+
+    /// Two to four levels of few attributes, without lists. `None` where there are more,
+    /// one is missing, or a level does not count.
+    #[inline]
+    fn ask_few<A>(&self, attributes: &A, cost: Cost, charge: Charge) -> Option<PolicyDecision<'_>>
+    where
+        A: Attributes + ?Sized,
+    {
+        let mut values: [&[u8]; 8] = [&[]; 8];
+        let (mut ends, mut cases) = ([0; 5], [(0, 0); 4]);
+        let mut end = 0;
+        for (number, level) in (0_u16..).zip(&self.policy.levels) {
+            let start = end;
+            for name in level.key.names() {
+                *values.get_mut(end)? = attributes.value(name)?;
+                end += 1;
+            }
+            let case = level.cases.find(&values[start..end]);
+            if !level.cases.counts(case) {
+                return None;
+            }
+            cases[usize::from(number)] = (number, case);
+            ends[usize::from(number) + 1] = end;
+        }
+        let check = |level: usize| {
+            let (number, case) = cases[level];
+            let values = &values[ends[level]..ends[level + 1]];
+            self.level(number, case).check_values(values).cost(cost)
+        };
+        let decision = match self.policy.levels.len() {
+            2 => self.store.decide(&[check(0), check(1)], charge),
+            3 => self.store.decide(&[check(0), check(1), check(2)], charge),
+            4 => self
+                .store
+                .decide(&[check(0), check(1), check(2), check(3)], charge),
+            _ => return None,
+        };
+        let cases = SmallVec::from_slice(&cases[..self.policy.levels.len()]);
+        Some(PolicyDecision::new(&self.policy, cases, decision))
     }
 
     /// The keys to ask about: none where nothing is measured.
@@ -414,12 +457,12 @@ impl Compiled {
     #[inline]
     fn decide(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> PolicyDecision<'_> {
         let mut cases = SmallVec::new();
-        let checks: SmallVec<[Check<'_>; 2]> = keys
+        let checks: SmallVec<[Check<'_>; 4]> = keys
             .iter()
             .map(|key| {
                 cases.push((key.level, key.case));
                 self.level(key.level, key.case)
-                    .check(key.identity)
+                    .check_values(key.values)
                     .cost(cost)
             })
             .collect();
@@ -427,9 +470,9 @@ impl Compiled {
     }
 
     fn refund(&self, keys: &Keys<'_>, receipt: &Receipt) -> bool {
-        let checks: SmallVec<[Check<'_>; 2]> = keys
+        let checks: SmallVec<[Check<'_>; 4]> = keys
             .iter()
-            .map(|key| self.level(key.level, key.case).check(key.identity))
+            .map(|key| self.level(key.level, key.case).check_values(key.values))
             .collect();
         self.store.refund(&checks, receipt)
     }

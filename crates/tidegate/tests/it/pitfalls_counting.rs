@@ -100,7 +100,7 @@ fn c4_d2_lowering_five_to_three_with_five_used_refuses_until_below_three() {
     let waits = [60, 60, 60, 96, 60];
     let limits = every_algorithm(5, MINUTE).into_iter();
     for ((old, new), wait) in limits.zip(every_algorithm(3, MINUTE)).zip(waits) {
-        let mut timed = Timed::new(old);
+        let timed = Timed::new(old);
         assert_eq!(timed.admitted_of(5), 5);
         timed.limiter.set_limit(new).unwrap();
         assert_eq!(timed.admitted_of(100), 0, "{new}");
@@ -246,7 +246,7 @@ fn e8_remaining_stays_within_a_lowered_limit() {
     for used in 0..=10_u32 {
         let limits = every_algorithm(10, MINUTE).into_iter();
         for (old, new) in limits.zip(every_algorithm(3, MINUTE)) {
-            let mut timed = Timed::new(old);
+            let timed = Timed::new(old);
             timed.admitted_of(used as usize);
             timed.limiter.set_limit(new).unwrap();
             let seen = timed.peek(1);

@@ -34,7 +34,7 @@ fn a_counted_refusal_of_a_log_tells_the_wait_after_old_events_are_gone() {
 fn two_full_counters_stay_used_when_the_window_changes() {
     let most = 1 << 28;
     let year = Duration::from_micros(366 * DAY);
-    let mut timed = Timed::with(Limit::per(most, year).sliding_window(), |builder| {
+    let timed = Timed::with(Limit::per(most, year).sliding_window(), |builder| {
         builder.count_denied(true)
     });
     let window_us = 366 * DAY;
@@ -213,7 +213,7 @@ fn a_refusal_under_a_changed_limit_holds_for_as_long_as_it_says() {
         .into_iter()
         .zip(every_algorithm(5, HOUR))
     {
-        let mut timed = Timed::new(old);
+        let timed = Timed::new(old);
         assert_eq!(timed.admitted_of(5), 5, "{old}");
         timed.limiter.set_limit(new).unwrap();
         let refused = timed.check();
@@ -271,7 +271,7 @@ fn a_refund_gives_nothing_after_a_reset_or_another_limit() {
         timed.limiter.refund(KEY, &receipt);
         assert_eq!(timed.admitted_of(20), 0, "{limit}: after a reset");
 
-        let mut timed = Timed::new(limit);
+        let timed = Timed::new(limit);
         let receipt = timed.check_cost(5).receipt().expect("it was charged");
         let rate = Rate::new(1_000, Duration::from_secs(1)).unwrap();
         let spec = limit.spec().unwrap();
