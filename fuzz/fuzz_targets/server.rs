@@ -6,8 +6,8 @@
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_server::http::check::{self, Questions};
-use tidegate_server::http::query::{MAX_ATTRIBUTES, Query};
+use tidegate_server::api::check::{self, Questions};
+use tidegate_server::api::query::{MAX_ATTRIBUTES, Query};
 
 /// Characters of the longest message about a body or a query.
 const LONGEST: usize = 600;

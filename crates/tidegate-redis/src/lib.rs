@@ -94,7 +94,7 @@ mod test_sentinels;
 pub use configured::SetupError;
 pub use error::{ErrorKind, StoreError};
 pub use keyed::{Limiter, LimiterBuilder};
-pub use limiter::{SharedLimiter, Store, TryCheckError};
+pub use limiter::{SharedHandle, SharedLimiter, Store, TryCheckError};
 pub use options::RedisOptions;
 pub use store::{RedisStats, RedisStore};
 

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{
     Attributes, Charge, CheckError, Cost, Decisions, Explained, MemoryStore, PoliciesError, Policy,
-    PolicyDecision, PolicyLimiter, Receipt, Which,
+    PolicyDecision, PolicyHandle, PolicyLimiter, Receipt, Which,
 };
 use tokio::task::JoinSet;
 
@@ -63,8 +64,18 @@ impl From<RedisStore> for Store {
 pub struct SharedLimiter {
     /// Policies whose counts are kept in this process.
     memory: PolicyLimiter,
-    shared: HashMap<Box<str>, Shared>,
+    shared: HashMap<Box<str>, Arc<Shared>>,
     stores: BTreeMap<Box<str>, Store>,
+}
+
+/// One policy of a [`SharedLimiter`], found once and asked many times.
+#[derive(Debug, Clone)]
+pub struct SharedHandle(Handle);
+
+#[derive(Debug, Clone)]
+enum Handle {
+    Memory(PolicyHandle),
+    Shared(Arc<Shared>),
 }
 
 /// Why a check has no answer.
@@ -112,8 +123,9 @@ impl SharedLimiter {
             match stores.get(policy.store()) {
                 Some(Store::Redis(store)) => {
                     let before = before.and_then(|before| before.shared.get(&name));
+                    let before = before.map(|before| &**before);
                     let policy = Shared::new(policy, store.clone(), folder, before)?;
-                    if shared.insert(name.clone(), policy).is_some() {
+                    if shared.insert(name.clone(), Arc::new(policy)).is_some() {
                         return Err(PoliciesError::Duplicate(name.into()).into());
                     }
                 }
@@ -125,7 +137,7 @@ impl SharedLimiter {
         }
         let memory = PolicyLimiter::with_stores(in_memory, own)?;
         // Nothing can fail any more: what the old limiter shares may change now.
-        shared.values().for_each(Shared::commit);
+        shared.values().for_each(|shared| shared.commit());
         Ok(Self {
             memory,
             shared,
@@ -360,6 +372,14 @@ impl SharedLimiter {
         Ok(shared.policy.explain(&keys, &look))
     }
 
+    /// The policy of a name, to be asked without looking for it again.
+    #[must_use]
+    pub fn handle(&self, name: &str) -> Option<SharedHandle> {
+        let shared = self.shared.get(name).cloned().map(Handle::Shared);
+        let handle = shared.or_else(|| self.memory.handle(name).map(Handle::Memory));
+        handle.map(SharedHandle)
+    }
+
     /// The policy of a name.
     #[must_use]
     pub fn policy(&self, name: &str) -> Option<&Policy> {
@@ -370,6 +390,64 @@ impl SharedLimiter {
     /// The stores, by name.
     pub fn stores(&self) -> impl Iterator<Item = (&str, &Store)> {
         self.stores.iter().map(|(name, store)| (&**name, store))
+    }
+}
+
+impl SharedHandle {
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        match &self.0 {
+            Handle::Memory(memory) => memory.policy(),
+            Handle::Shared(shared) => &shared.policy,
+        }
+    }
+
+    /// The policy in memory, where its counts are kept in this process: it is asked
+    /// without waiting.
+    #[inline]
+    #[must_use]
+    pub fn in_memory(&self) -> Option<&PolicyHandle> {
+        match &self.0 {
+            Handle::Memory(memory) => Some(memory),
+            Handle::Shared(_) => None,
+        }
+    }
+
+    /// [`SharedLimiter::check`] of this policy.
+    pub async fn check<A>(
+        &self,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<PolicyDecision<'_>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        match &self.0 {
+            Handle::Memory(memory) => memory.check(attributes, cost),
+            Handle::Shared(shared) => {
+                let keys = shared.keys(attributes, cost)?;
+                let asked = shared.ask(&keys, cost, shared.charge).await;
+                Ok(asked.unwrap_or_else(|_| shared.without_store(&keys, cost, shared.charge)))
+            }
+        }
+    }
+    /// [`SharedLimiter::try_check`] of this policy.
+    pub async fn try_check<A>(
+        &self,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<PolicyDecision<'_>, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        match &self.0 {
+            Handle::Memory(memory) => Ok(memory.check(attributes, cost)?),
+            Handle::Shared(shared) => {
+                let keys = shared.keys(attributes, cost)?;
+                Ok(shared.ask(&keys, cost, shared.charge).await?)
+            }
+        }
     }
 }
 

@@ -1,7 +1,5 @@
 //! What can be said on the command line.
 
-mod bench;
-
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,12 +7,14 @@ use std::time::Duration;
 use clap::builder::Resettable;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use tidegate::{Cost, Limit};
+use tidegate::Cost;
 use tidegate_config::StoreUrl;
 
 use crate::section::Address;
+use crate::settings::Listen;
 
-pub use bench::Bench;
+pub use tidegate_lab::bench::Bench;
+pub use tidegate_lab::verify::Verify;
 
 /// A rate limiter for fleets: give it a policy, ask it before each request.
 #[derive(Debug, Parser)]
@@ -119,6 +119,15 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub http: Vec<Address>,
+    /// Where operators ask for metrics, health and keys, and reset them, in place of the
+    /// addresses of --http: host:port or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_ADMIN",
+        value_delimiter = ','
+    )]
+    pub admin: Vec<Address>,
     /// How much to log.
     #[arg(
         long,
@@ -158,6 +167,28 @@ pub struct Serve {
         hide_env_values = true
     )]
     pub record_salt: Option<String>,
+}
+
+impl Serve {
+    /// The addresses that take the place of the file's.
+    #[must_use]
+    pub fn listen(&self) -> Listen {
+        Listen {
+            http: self.http.clone(),
+            admin: self.admin.clone(),
+        }
+    }
+}
+
+impl Print {
+    /// The addresses that take the place of the file's.
+    #[must_use]
+    pub fn listen(&self) -> Listen {
+        Listen {
+            http: self.http.clone(),
+            admin: self.admin.clone(),
+        }
+    }
 }
 
 /// How much to log.
@@ -241,33 +272,6 @@ pub struct Reset {
     pub token: Option<String>,
 }
 
-/// `tidegate verify`.
-#[derive(Debug, Args)]
-pub struct Verify {
-    /// The records, which are taken together.
-    #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-    /// The config file whose limits are to be in force.
-    #[arg(long, value_name = "FILE", conflicts_with = "limit")]
-    pub config: Option<PathBuf>,
-    /// The limit to hold all of it to, in place of those in the record, such as
-    /// "100r/s burst=20".
-    #[arg(long, value_name = "LIMIT", value_parser = limit)]
-    pub limit: Option<Limit>,
-    /// How often a store may have lost its counts: by a failover, a restart, a reset.
-    #[arg(long, value_name = "N", default_value = "0")]
-    pub losses: u32,
-    /// Some requests may be missing: other servers had a share, or counts were in use
-    /// before.
-    #[arg(long)]
-    pub partial: bool,
-    /// The mode was background, each file is the record of one node, and what a node knew
-    /// of the others was at most so old: twice the sync interval and the round trip
-    /// together, and an outage of the store.
-    #[arg(long, value_name = "DURATION", value_parser = bench::duration)]
-    pub stale: Option<Duration>,
-}
-
 /// `tidegate config`.
 #[derive(Debug, Subcommand)]
 pub enum Config {
@@ -304,6 +308,14 @@ pub struct Print {
         value_delimiter = ','
     )]
     pub http: Vec<Address>,
+    /// Where operators ask, in place of the config's addresses: host:port or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_ADMIN",
+        value_delimiter = ','
+    )]
+    pub admin: Vec<Address>,
 }
 
 fn attribute(text: &str) -> Result<(String, String), String> {
@@ -321,10 +333,6 @@ fn cost(text: &str) -> Result<Cost, String> {
     let number = text.parse().ok();
     let cost = number.and_then(|number| Cost::new(number).ok());
     cost.ok_or_else(|| format!("expected a whole number from 1 to {}", u32::MAX))
-}
-
-fn limit(text: &str) -> Result<Limit, String> {
-    Limit::parse(text).map_err(|error| error.to_string())
 }
 
 fn size(text: &str) -> Result<u64, String> {

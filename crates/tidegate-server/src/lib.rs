@@ -1,7 +1,7 @@
 //! The `tidegate` server: a config and stores in, HTTP answers out.
 //!
 //! ```text
-//! connection -> http (route) -> attributes -> limiter -> decision -> JSON or headers
+//! connection -> api (route) -> attributes -> limiter -> decision -> JSON or headers
 //! ```
 //!
 //! | module | what it is |
@@ -10,8 +10,8 @@
 //! | [`commands`] | what each command does |
 //! | [`section`] | the section `[server]` of the file |
 //! | [`settings`] | flags, environment and file made into one config |
-//! | [`app`] | what all requests share: the limiter in force, metrics, readiness |
-//! | [`http`] | a request in, a response out |
+//! | [`engine`] | a policy, attributes and a cost in, a decision out: counted, logged, recorded |
+//! | [`api`] | a request in, a response out |
 //! | [`serve`] | sockets, connections, and how they end |
 //! | [`reload`] | a new config while requests go on |
 
@@ -22,13 +22,12 @@ pub mod settings;
 
 pub mod serve;
 
-pub mod http;
+pub mod api;
 mod receipt;
 mod record;
 
-pub mod app;
+pub mod engine;
 mod metrics;
 pub mod reload;
 
-mod client;
 mod log;

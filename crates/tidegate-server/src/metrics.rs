@@ -1,30 +1,48 @@
 //! What is counted, and the text that a scrape gets. Keys are never labels.
+//!
+//! Decisions are counted by each worker in a block of its own, and added up when somebody
+//! asks: no two workers write to one cache line.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use foldhash::fast::FixedState;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
-use tidegate::{Policy, PolicyDecision, Source};
+use tidegate::{PolicyDecision, Source};
 use tidegate_redis::{SharedLimiter, Store};
 
-/// Upper ends of the histograms' buckets: a decision in memory takes microseconds, one
-/// in a store that is in trouble takes its deadline.
-const SECONDS: [f64; 15] = [
-    1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.05, 0.1, 1.0,
+use crate::serve::worker;
+
+/// Upper ends of the histograms' buckets, as they stand in the text and in nanoseconds: a
+/// decision in memory takes microseconds, one in a store that is in trouble takes its
+/// deadline.
+const BUCKETS: [(&str, u64); 15] = [
+    ("0.000001", 1_000),
+    ("0.0000025", 2_500),
+    ("0.000005", 5_000),
+    ("0.00001", 10_000),
+    ("0.000025", 25_000),
+    ("0.0001", 100_000),
+    ("0.00025", 250_000),
+    ("0.0005", 500_000),
+    ("0.001", 1_000_000),
+    ("0.0025", 2_500_000),
+    ("0.005", 5_000_000),
+    ("0.01", 10_000_000),
+    ("0.05", 50_000_000),
+    ("0.1", 100_000_000),
+    ("1", 1_000_000_000),
 ];
 
 /// All of them.
 pub(crate) struct Metrics {
     registry: Registry,
     decisions: IntCounterVec,
-    durations: HistogramVec,
     sources: IntCounterVec,
-    store_durations: HistogramVec,
     store_errors: IntCounterVec,
     store_up: IntGaugeVec,
     breaker_open: IntGaugeVec,
@@ -32,20 +50,44 @@ pub(crate) struct Metrics {
     evicted: IntCounter,
     reloads: IntCounterVec,
     connections: IntGauge,
-    /// Held by a scrape while it sets what others have counted.
-    scrape: Mutex<()>,
+    /// By policy and store, in use or not: counters never go back. A scrape holds the
+    /// lock while it sets what others have counted.
+    meters: Mutex<Meters>,
 }
 
-/// Those of each policy, at hand.
-pub(crate) struct Meters(HashMap<Box<str>, Meter, FixedState>);
+/// By policy and store.
+type Meters = BTreeMap<(Box<str>, Box<str>), Arc<Meter>>;
 
-struct Meter {
-    allowed: IntCounter,
-    denied: IntCounter,
-    shadow_denied: IntCounter,
-    sources: [IntCounter; Source::ALL.len()],
-    duration: Histogram,
-    store_duration: Histogram,
+/// What is counted of one policy over one store.
+#[derive(Debug)]
+pub(crate) struct Meter(Box<[Block]>);
+
+/// One worker's part of it. The first block is for threads that are no workers.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Block {
+    /// By result, then by source.
+    decisions: [[AtomicU64; Source::ALL.len()]; RESULTS.len()],
+    /// How long decisions of the store took, and all others.
+    durations: [Durations; 2],
+}
+
+/// How long something took.
+#[derive(Debug, Default)]
+struct Durations {
+    /// How many ended up in each bucket, the last of which has no end.
+    counts: [AtomicU64; BUCKETS.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+/// What can become of a request.
+const RESULTS: [&str; 3] = ["allowed", "denied", "shadow_denied"];
+
+/// Durations that were added up.
+#[derive(Debug, Default, Clone, Copy)]
+struct Sum {
+    counts: [u64; BUCKETS.len() + 1],
+    sum_ns: u64,
 }
 
 impl Metrics {
@@ -57,20 +99,10 @@ impl Metrics {
                 "Decisions, by what became of the request.",
                 &["policy", "result"],
             ),
-            durations: histograms(
-                "decision_duration_seconds",
-                "How long a decision took.",
-                "policy",
-            ),
             sources: counters(
                 "source_total",
                 "Decisions, by who answered.",
                 &["policy", "source"],
-            ),
-            store_durations: histograms(
-                "store_duration_seconds",
-                "How long a store took to decide.",
-                "store",
             ),
             store_errors: counters(
                 "store_errors_total",
@@ -99,7 +131,7 @@ impl Metrics {
                 "connections",
                 "Connections open now.",
             ))),
-            scrape: Mutex::new(()),
+            meters: Mutex::default(),
             registry,
         };
         let version = env!("CARGO_PKG_VERSION");
@@ -111,9 +143,7 @@ impl Metrics {
         }
         metrics.register(build);
         metrics.register(metrics.decisions.clone());
-        metrics.register(metrics.durations.clone());
         metrics.register(metrics.sources.clone());
-        metrics.register(metrics.store_durations.clone());
         metrics.register(metrics.store_errors.clone());
         metrics.register(metrics.store_up.clone());
         metrics.register(metrics.breaker_open.clone());
@@ -129,23 +159,15 @@ impl Metrics {
         registered.expect("no two metrics have one name");
     }
 
-    /// Those of these policies.
-    pub(crate) fn meters(&self, policies: &[Policy]) -> Meters {
-        let meters = policies.iter().map(|policy| {
-            let name = policy.name();
-            let result = |result| self.decisions.with_label_values(&[name, result]);
-            let meter = Meter {
-                allowed: result("allowed"),
-                denied: result("denied"),
-                shadow_denied: result("shadow_denied"),
-                sources: Source::ALL
-                    .map(|source| self.sources.with_label_values(&[name, source.as_str()])),
-                duration: self.durations.with_label_values(&[name]),
-                store_duration: self.store_durations.with_label_values(&[policy.store()]),
-            };
-            (name.into(), meter)
-        });
-        Meters(meters.collect())
+    /// What is counted of a policy over a store, from now on or since before.
+    pub(crate) fn meter(&self, policy: &str, store: &str) -> Arc<Meter> {
+        let mut meters = self.meters();
+        let meter = meters.entry((policy.into(), store.into()));
+        Arc::clone(meter.or_insert_with(|| Arc::new(Meter::new())))
+    }
+
+    fn meters(&self) -> MutexGuard<'_, Meters> {
+        self.meters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A config was read again, with this result.
@@ -161,7 +183,7 @@ impl Metrics {
 
     /// The text for a scrape, with what the stores say now.
     pub(crate) fn text(&self, limiter: &SharedLimiter) -> Vec<u8> {
-        let _alone = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        let meters = self.meters();
         // Stores of a config before this one are gone.
         self.store_up.reset();
         self.breaker_open.reset();
@@ -189,33 +211,138 @@ impl Metrics {
         }
         self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
         raise(&self.evicted, evicted);
+        let (mut by_policy, mut by_store) = (BTreeMap::new(), BTreeMap::new());
+        for ((policy, store), meter) in meters.iter() {
+            let (of_policy, of_store) = (
+                by_policy.entry(&**policy).or_insert_with(Totals::default),
+                by_store.entry(&**store).or_insert_with(Sum::default),
+            );
+            of_policy.add(meter, of_store);
+        }
+        for (policy, totals) in &by_policy {
+            for (result, counts) in RESULTS.iter().zip(&totals.decisions) {
+                let counter = self.decisions.with_label_values(&[*policy, *result]);
+                raise(&counter, counts.iter().sum());
+            }
+            for (index, source) in Source::ALL.iter().enumerate() {
+                let total = totals.decisions.iter().map(|counts| counts[index]).sum();
+                let counter = self.sources.with_label_values(&[*policy, source.as_str()]);
+                raise(&counter, total);
+            }
+        }
         let mut text = Vec::new();
         let written = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         written.expect("a vector takes everything, and no metric is without a name");
-        text
+        let mut text = String::from_utf8(text).expect("names and numbers are text");
+        let of_policies = by_policy
+            .iter()
+            .map(|(name, totals)| (*name, totals.durations));
+        histogram(
+            &mut text,
+            "decision_duration_seconds",
+            "How long a decision took.",
+            "policy",
+            of_policies,
+        );
+        histogram(
+            &mut text,
+            "store_duration_seconds",
+            "How long a store took to decide.",
+            "store",
+            by_store.into_iter(),
+        );
+        text.into()
     }
 }
 
-impl Meters {
-    /// Counts a decision that took so long.
+/// What all workers have counted of a policy.
+#[derive(Default)]
+struct Totals {
+    decisions: [[u64; Source::ALL.len()]; RESULTS.len()],
+    durations: Sum,
+}
+
+impl Totals {
+    /// Adds what was counted over one store, and to that store what it took.
+    fn add(&mut self, meter: &Meter, store: &mut Sum) {
+        for block in &meter.0 {
+            let counts = block.decisions.iter().flatten();
+            for (total, count) in self.decisions.iter_mut().flatten().zip(counts) {
+                *total += count.load(Relaxed);
+            }
+            for durations in &block.durations {
+                self.durations.add(durations);
+            }
+            store.add(&block.durations[0]);
+        }
+    }
+}
+
+impl Sum {
+    fn add(&mut self, durations: &Durations) {
+        for (total, count) in self.counts.iter_mut().zip(&durations.counts) {
+            *total += count.load(Relaxed);
+        }
+        self.sum_ns += durations.sum_ns.load(Relaxed);
+    }
+}
+
+/// Writes a histogram with a series for each value of a label. Names of policies and
+/// stores need no escapes.
+fn histogram<'n>(
+    text: &mut String,
+    name: &str,
+    help: &str,
+    label: &str,
+    series: impl Iterator<Item = (&'n str, Sum)>,
+) {
+    let name = format!("tidegate_{name}");
+    let mut line = |arguments: std::fmt::Arguments<'_>| {
+        writeln!(text, "{arguments}").expect("a string takes everything");
+    };
+    line(format_args!("# HELP {name} {help}"));
+    line(format_args!("# TYPE {name} histogram"));
+    for (value, sum) in series {
+        let mut total = 0;
+        let ends = BUCKETS.iter().map(|(text, _)| *text).chain(["+Inf"]);
+        for (end, count) in ends.zip(sum.counts) {
+            total += count;
+            line(format_args!(
+                "{name}_bucket{{{label}=\"{value}\",le=\"{end}\"}} {total}"
+            ));
+        }
+        let seconds = Duration::from_nanos(sum.sum_ns).as_secs_f64();
+        line(format_args!("{name}_sum{{{label}=\"{value}\"}} {seconds}"));
+        line(format_args!("{name}_count{{{label}=\"{value}\"}} {total}"));
+    }
+}
+
+impl Meter {
+    fn new() -> Self {
+        let blocks = (0..=worker::count()).map(|_| Block::default());
+        Self(blocks.collect())
+    }
+
+    /// Counts a decision that took so long: three additions in a block that no other
+    /// worker writes to.
+    #[inline]
     pub(crate) fn count(&self, decision: &PolicyDecision<'_>, took: Duration) {
-        let Some(meter) = self.0.get(decision.policy().name()) else {
+        let Some(block) = self.0.get(worker::number()) else {
             return;
         };
-        match (decision.allowed(), decision.would_deny()) {
-            (_, true) => meter.shadow_denied.inc(),
-            (true, false) => meter.allowed.inc(),
-            (false, false) => meter.denied.inc(),
-        }
+        let result = match (decision.allowed(), decision.would_deny()) {
+            (_, true) => 2,
+            (true, false) => 0,
+            (false, false) => 1,
+        };
         let source = decision.source();
-        if let Some(index) = Source::ALL.iter().position(|other| *other == source) {
-            meter.sources[index].inc();
-        }
-        let seconds = took.as_secs_f64();
-        meter.duration.observe(seconds);
-        if source == Source::Store {
-            meter.store_duration.observe(seconds);
-        }
+        let index = Source::ALL.iter().position(|other| *other == source);
+        block.decisions[result][index.unwrap_or_default()].fetch_add(1, Relaxed);
+        let durations = &block.durations[usize::from(source != Source::Store)];
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS.iter().position(|(_, end)| ns <= *end);
+        durations.counts[bucket.unwrap_or(BUCKETS.len())].fetch_add(1, Relaxed);
+        durations.sum_ns.fetch_add(ns, Relaxed);
     }
 }
 
@@ -240,11 +367,6 @@ fn gauges(name: &str, help: &str) -> IntGaugeVec {
     known(IntGaugeVec::new(named(name, help), &["store"]))
 }
 
-fn histograms(name: &str, help: &str, label: &str) -> HistogramVec {
-    let options = HistogramOpts::from(named(name, help)).buckets(SECONDS.to_vec());
-    known(HistogramVec::new(options, &[label]))
-}
-
 fn known<T>(metric: prometheus::Result<T>) -> T {
     metric.expect("names and labels written in the source are right")
 }
@@ -258,7 +380,7 @@ mod tests {
         let metrics = Metrics::new();
         let config = tidegate_config::Config::default();
         let limiter = SharedLimiter::from_config(&config, "".as_ref()).unwrap();
-        metrics.meters(&config.policies);
+        metrics.meter("default", "default");
         metrics
             .store_errors
             .with_label_values(&["default", "other"]);

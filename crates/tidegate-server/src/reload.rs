@@ -11,14 +11,15 @@ use std::time::Duration;
 use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::app::App;
+use crate::api;
+use crate::engine::Engine;
 use crate::settings::{Seen, Settings};
 
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Takes a new config whenever there is one, for ever. `taken` is what was read of the
 /// one in force.
-pub async fn watch(app: Arc<App>, settings: Settings, mut taken: Seen, mut hangup: Signal) {
+pub async fn watch(engine: Arc<Engine>, settings: Settings, mut taken: Seen, mut hangup: Signal) {
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut candidate = None;
@@ -40,7 +41,7 @@ pub async fn watch(app: Arc<App>, settings: Settings, mut taken: Seen, mut hangu
             }
         }
         // A config that cannot be read at all has no other files.
-        let read = reload(&app, &settings).await;
+        let read = reload(&engine, &settings).await;
         if let Some(read) = read.or(now) {
             taken = read;
         }
@@ -57,23 +58,31 @@ async fn look(settings: &Settings, taken: &Seen) -> Option<Seen> {
 
 /// Reads the config and puts it in force, or says why not and goes on with the old one.
 /// Returns what was read, if it was a config.
-async fn reload(app: &App, settings: &Settings) -> Option<Seen> {
-    let before = app.running();
+async fn reload(engine: &Engine, settings: &Settings) -> Option<Seen> {
+    let before = Arc::clone(&engine.current());
     let (seen, changed) = match settings.load() {
-        Ok(loaded) => (Some(loaded.seen.clone()), app.change(loaded).await),
+        Ok(loaded) => (Some(loaded.seen.clone()), engine.change(loaded).await),
         Err(error) => (None, Err(error.into())),
     };
-    app.metrics.reloaded(changed.is_ok());
+    engine.metrics.reloaded(changed.is_ok());
     match changed {
-        Ok(running) => {
+        Ok(current) => {
             tracing::info!(
-                policies = running.config.policies.len(),
+                policies = current.config.policies.len(),
                 "the config is in force"
             );
-            if running.server.http != before.server.http {
-                tracing::warn!("server.http has changed: it takes effect at the next start");
+            for (field, is_same) in [
+                ("http", current.server.http == before.server.http),
+                ("admin", current.server.admin == before.server.admin),
+            ] {
+                if !is_same {
+                    tracing::warn!("server.{field} has changed: it takes effect at the next start");
+                }
             }
-            app.probe(&running).await;
+            for warning in api::warnings(&current.config) {
+                tracing::warn!("{warning}");
+            }
+            engine.probe().await;
         }
         Err(error) => {
             for error in error.to_string().lines() {

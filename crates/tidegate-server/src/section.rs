@@ -15,6 +15,8 @@ use tidegate_config::{Fields, Secret, is_host};
 pub struct Server {
     /// The addresses of the HTTP server.
     pub http: Vec<Address>,
+    /// The addresses for operators; none where they ask at those of `http`.
+    pub admin: Vec<Address>,
     /// What a client must show to change anything.
     pub admin_token: Option<Secret>,
     /// Attributes that the gate may also read from headers.
@@ -43,6 +45,7 @@ impl Default for Server {
     fn default() -> Self {
         Self {
             http: vec![Address::Tcp("127.0.0.1:8080".into())],
+            admin: Vec::new(),
             admin_token: None,
             gate_headers: Vec::new(),
             tls_cert: None,
@@ -59,6 +62,7 @@ impl Server {
         let standard = Self::default();
         let server = Self {
             http: addresses(fields, "http").unwrap_or(standard.http),
+            admin: addresses(fields, "admin").unwrap_or_default(),
             admin_token: token(fields, "admin_token"),
             gate_headers: gate_headers(fields).unwrap_or_default(),
             tls_cert: fields.path("tls_cert"),
@@ -166,9 +170,16 @@ impl fmt::Display for Server {
             return Ok(());
         }
         writeln!(f, "[server]")?;
-        let http: Vec<String> = self.http.iter().map(ToString::to_string).collect();
-        let http = list(http.iter().map(String::as_str));
-        field(f, "http", &self.http, &standard.http, http)?;
+        for (name, addresses, standard) in [
+            ("http", &self.http, &standard.http),
+            ("admin", &self.admin, &standard.admin),
+        ] {
+            let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let shown = list(texts.iter().map(String::as_str));
+            if !addresses.is_empty() {
+                field(f, name, addresses, standard, shown)?;
+            }
+        }
         match &self.admin_token {
             Some(Secret::Env(name)) => {
                 writeln!(f, "admin_token = {}", quoted(&format!("env:{name}")))?;

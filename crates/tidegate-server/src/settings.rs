@@ -8,12 +8,21 @@ use tidegate_config::{Config, ConfigErrors, Secret, StoreUrl, read};
 use crate::cli::Source;
 use crate::section::{Address, Server};
 
-/// Where the config comes from, each time it is read.
-#[derive(Debug, Clone)]
+/// Where the config comes from, each time it is read. The default is no file at all.
+#[derive(Debug, Clone, Default)]
 pub struct Settings {
     file: Option<PathBuf>,
     store: Option<StoreUrl>,
-    http: Vec<Address>,
+    listen: Listen,
+}
+
+/// The addresses of the command line, each in place of the file's.
+#[derive(Debug, Clone, Default)]
+pub struct Listen {
+    /// Where clients ask.
+    pub http: Vec<Address>,
+    /// Where operators ask.
+    pub admin: Vec<Address>,
 }
 
 /// A config as it was read.
@@ -85,11 +94,11 @@ pub fn parse(
 
 impl Settings {
     /// What the command line says.
-    pub fn new(source: &Source, http: &[Address]) -> Result<Self, LoadError> {
+    pub fn new(source: &Source, listen: Listen) -> Result<Self, LoadError> {
         Ok(Self {
             file: source.config.clone(),
             store: source.store.clone().transpose().map_err(LoadError::Store)?,
-            http: http.to_vec(),
+            listen,
         })
     }
 
@@ -106,8 +115,13 @@ impl Settings {
         let text = std::str::from_utf8(own.as_deref().unwrap_or_default());
         let text = text.map_err(|_| LoadError::Encoding(name.clone()))?;
         let (mut server, config) = parse(text, &name, self.store.as_ref())?;
-        if !self.http.is_empty() {
-            server.http.clone_from(&self.http);
+        for (given, used) in [
+            (&self.listen.http, &mut server.http),
+            (&self.listen.admin, &mut server.admin),
+        ] {
+            if !given.is_empty() {
+                used.clone_from(given);
+            }
         }
         let folder = self.folder();
         let named = files_named_in(&config, &server).into_iter();

@@ -44,4 +44,10 @@ pub enum LayerError {
     /// Waiting asks again and again, which such a policy would count.
     #[error("policy {0:?} counts refused requests: expected it without `wait`")]
     WaitCountsDenied(String),
+    /// A script decides that is not told what a request costs.
+    #[error(
+        "policy {0:?} is decided by a script without \"{{cost}}\" among its args: \
+         expected it without `cost`"
+    )]
+    CostNotTold(String),
 }

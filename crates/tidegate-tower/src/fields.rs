@@ -102,6 +102,16 @@ pub(crate) fn add(headers: &mut HeaderMap, fields: Fields) {
     }
 }
 
+impl Field {
+    /// The two lists of the usual dialect.
+    pub(crate) fn lists() -> [Self; 2] {
+        [RATE_LIMIT_POLICY, RATE_LIMIT].map(|name| Self {
+            name,
+            is_list: true,
+        })
+    }
+}
+
 impl From<HeaderName> for Field {
     /// A field that has one value.
     fn from(name: HeaderName) -> Self {

@@ -19,6 +19,7 @@ use crate::grpc;
 use crate::head::{RequestHead, ResponseHead};
 use crate::key::{Key, Missing};
 use crate::limiter::AnyLimiter;
+use crate::plain::Plain;
 use crate::refund::Charged;
 use crate::refusal::{Reason, Refusal};
 use crate::token::{bearer, hashed};
@@ -33,6 +34,8 @@ pub(crate) type Classifier = Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync
 /// The settings of a layer, shared by all its clones. They are known to fit together.
 pub(crate) struct Gate {
     pub(crate) limiter: AnyLimiter,
+    /// The one policy, where it is asked about one key and nothing else matters.
+    pub(crate) plain: Option<Plain>,
     pub(crate) policies: Box<[Asked]>,
     pub(crate) keys: Box<[(Box<str>, Key)]>,
     pub(crate) addresses: Addresses,
@@ -105,6 +108,11 @@ impl Gate {
         limiter: &PolicyLimiter,
         head: &RequestHead<'_>,
     ) -> Verdict {
+        if let (Some(plain), [(_, key)]) = (&self.plain, &*self.keys)
+            && let Some(verdict) = plain.decide(self, key, head)
+        {
+            return verdict;
+        }
         let question = match self.question(head) {
             Ok(question) => question,
             Err(unasked) => return self.without_asking(head, unasked),
@@ -229,7 +237,11 @@ impl Gate {
     }
 
     #[cold]
-    fn refuse_limited(&self, head: &RequestHead<'_>, decisions: &Decisions<'_>) -> Verdict {
+    pub(crate) fn refuse_limited(
+        &self,
+        head: &RequestHead<'_>,
+        decisions: &Decisions<'_>,
+    ) -> Verdict {
         self.refuse(head, Reason::Limited(decisions))
     }
 
@@ -250,7 +262,7 @@ impl Gate {
 }
 
 /// Why a check has an answer.
-const FITS: &str = "policies and keys were found to fit when the layer was built";
+pub(crate) const FITS: &str = "policies and keys were found to fit when the layer was built";
 
 impl Asked {
     fn has_all(&self, values: &Values<'_>) -> bool {
@@ -260,6 +272,10 @@ impl Asked {
 }
 
 impl Exempt {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.networks.is_empty() && self.tokens.is_empty()
+    }
+
     fn has(&self, client: Option<IpAddr>, head: &RequestHead<'_>) -> bool {
         client.is_some_and(|client| self.networks.contain(client)) || self.has_token(head)
     }

@@ -181,6 +181,7 @@ impl Key {
     }
 
     /// The value of a request whose client is known already.
+    #[inline]
     pub(crate) fn value<'r>(
         &self,
         head: &RequestHead<'r>,

@@ -19,6 +19,7 @@ use crate::gate::{Asked, Classifier, CostFunction, Exempt, Gate, Responder, Rule
 use crate::head::{RequestHead, ResponseHead};
 use crate::key::Key;
 use crate::limiter::AnyLimiter;
+use crate::plain::Plain;
 use crate::refusal::Refusal;
 use crate::service::RateLimit;
 use crate::token::hashed;
@@ -275,7 +276,18 @@ impl RateLimitBuilder {
         let names = names.filter_map(|policy| self.limiter.policy(&policy.name));
         let keys = self.keys.into_iter().map(|(name, key)| (name.into(), key));
         let keys: Box<[(Box<str>, Key)]> = keys.collect();
+        let is_plain = self.skip.is_empty()
+            && self.cost.is_none()
+            && self.refund.is_none()
+            && self.wait.is_none()
+            && keys.len() == 1
+            && exempt.is_empty();
+        let plain = match (&*policies, self.limiter.at_once()) {
+            ([policy], Some(limiter)) if is_plain => limiter.handle(&policy.name),
+            _ => None,
+        };
         Ok(RateLimitLayer(Arc::new(Gate {
+            plain: plain.map(Plain::new),
             names: Names::of(names),
             needs_client: !exempt.networks.is_empty()
                 || keys.iter().any(|(_, key)| key.is_client_address()),
@@ -306,6 +318,10 @@ impl RateLimitBuilder {
             }
             if self.wait.is_some() && policy.count_denied() {
                 return Err(LayerError::WaitCountsDenied(name.clone()));
+            }
+            let script = policy.script();
+            if self.cost.is_some() && script.is_some_and(|script| !script.is_told_the_cost()) {
+                return Err(LayerError::CostNotTold(name.clone()));
             }
             let levels = policy.levels().iter();
             let attributes = levels.flat_map(|level| level.key().attributes());

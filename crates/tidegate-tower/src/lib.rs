@@ -68,6 +68,7 @@ mod key;
 
 mod address;
 mod path;
+mod plain;
 mod token;
 mod value;
 

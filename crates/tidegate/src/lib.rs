@@ -86,7 +86,8 @@ pub use memory::{
 pub use policy::{
     CheckError, CustomScript, Decisions, Explained, Keys, LevelKey, LevelReport, MissingAttribute,
     Mode, OnError, Override, OwnedDecision, PoliciesError, Policy, PolicyBuilder, PolicyDecision,
-    PolicyError, PolicyLevel, PolicyLimiter, ScriptAnswer, ScriptSource, Template, Which,
+    PolicyError, PolicyHandle, PolicyLevel, PolicyLimiter, ScriptAnswer, ScriptSource, Template,
+    Which,
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
 pub use wait::{Wait, WaitError, Waiting};

@@ -1,52 +1,62 @@
 //! The ceiling of the server's benchmark: a handler that answers without a look at the
-//! request, on the same HTTP stack and with the same settings as `tidegate serve`.
+//! request, behind the same listener, workers and HTTP settings as `tidegate serve`: they
+//! are the server's own.
 //!
 //! `server-hello PORT` listens there until it is killed. It is a program of its own
 //! because `tidegate-bench` counts what is allocated, which takes time.
 
-use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::Response;
+use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto::Builder;
-use tokio::net::TcpListener;
+use hyper::{Request, Response};
+use tidegate_server::api::door::{Asked, Handler, Http};
+use tidegate_server::api::outgoing::Outgoing;
+use tidegate_server::engine::Engine;
+use tidegate_server::section::Address;
+use tidegate_server::serve::{self, Listener, Room, Signals, Times};
+use tidegate_server::settings::Settings;
 
 /// What `tidegate serve` answers to an admitted check, as of some moment.
 const BODY: &[u8] = br#"{"allowed":true,"policy":"api","denied_by":null,"limit":1000000,"remaining":999998,"rate":1.9998333,"retry_after_ms":0,"reset_after_ms":1199900,"source":"store","shadow":false,"would_deny":false,"decided_at_us":1794800199703590,"receipt":"ASBKwLA_hUcKAwAAAGFwaQMAAABrZXkMAAAAMDAwMDAwMDAwMDAyAAAAACacWHxcYAYAAAAAAAEAAAABAAAAJpxYfFxgBgA","levels":[{"name":"api","limit":1000000,"remaining":999998,"rate":1.9998333,"retry_after_ms":0,"reset_after_ms":1199900}]}"#;
+
+struct Hello;
+
+impl Handler for Hello {
+    type Answering = Ready<Response<Outgoing>>;
+
+    fn answer(_: &Arc<Asked<Self>>, _: Request<Incoming>) -> Self::Answering {
+        let mut answer = Response::new(Outgoing::from(BODY));
+        let headers = answer.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        ready(answer)
+    }
+}
 
 fn main() {
     let port = std::env::args().nth(1).and_then(|port| port.parse().ok());
     let port: u16 = port.expect("usage: server-hello PORT");
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.enable_all().build().expect("a runtime");
-    runtime.block_on(serve(port));
+    runtime.block_on(run(port));
 }
 
-async fn serve(port: u16) {
-    let listener = TcpListener::bind(("127.0.0.1", port)).await;
-    let listener = listener.expect("a free port");
-    loop {
-        let (stream, _) = listener.accept().await.expect("a connection");
-        stream.set_nodelay(true).expect("a socket");
-        tokio::spawn(async {
-            let service = service_fn(async |_| Ok::<_, Infallible>(hello()));
-            let mut builder = Builder::new(TokioExecutor::new());
-            builder.http1().max_buf_size(64 << 10).pipeline_flush(true);
-            let connection = builder.serve_connection(TokioIo::new(stream), service);
-            // A client that is done closes the connection, which may look like an error.
-            drop(connection.await);
-        });
-    }
-}
-
-fn hello() -> Response<Full<Bytes>> {
-    let mut answer = Response::new(Full::new(Bytes::from_static(BODY)));
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
+async fn run(port: u16) {
+    let loaded = Settings::default().load();
+    let engine = Engine::new(loaded.expect("the default config"));
+    let engine = Arc::new(engine.expect("the default policy"));
+    let address = Address::Tcp(format!("127.0.0.1:{port}"));
+    let room = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
+    let listener = Listener::open(&address, "PORT", Http::new(Hello), Arc::new(|| None), room);
+    let listener = listener.await.expect("a free port");
+    let times = Times {
+        drain: Duration::ZERO,
+        idle: Duration::from_secs(75),
+    };
+    let signals = Signals::new().expect("signals");
+    let served = serve::run(engine, vec![listener], signals, times);
+    served.await.expect("workers");
 }

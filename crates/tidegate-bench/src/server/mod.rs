@@ -4,6 +4,7 @@
 //! Each of them is a process of its own ([`process`]). [`load`] asks all of them the
 //! same way what [`request`] has laid out, in turns.
 
+mod instructions;
 mod load;
 pub(crate) mod process;
 mod report;
@@ -11,6 +12,7 @@ mod request;
 
 use std::cell::RefCell;
 use std::path::Path;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use load::Load;
@@ -23,6 +25,9 @@ use crate::waits::Measured;
 
 /// How many connections ask at once.
 const CONNECTIONS: [usize; 3] = [1, 64, 512];
+
+/// How many of them beside a busy loop.
+const BUSY: [usize; 2] = [64, 512];
 
 /// The connections by which keys are brought in, and by which their number is measured.
 const MANY: usize = 64;
@@ -38,7 +43,7 @@ const SIZES: [(usize, &str); 3] = [
 ];
 
 /// How long one measurement takes, and one that is only to see whether all works.
-const LENGTH: Duration = Duration::from_millis(1_200);
+const LENGTH: Duration = Duration::from_millis(1_000);
 const QUICK: Duration = Duration::from_millis(60);
 
 /// Prints the tables of the server's part of `docs/benchmarks.md`. `throttlecrab` is
@@ -57,7 +62,7 @@ pub(crate) fn run(throttlecrab: &Path, quick: bool) {
     let ceiling = Process::hello();
     let peer = Process::throttlecrab(throttlecrab);
     fill(&peer, Request::throttle(), KEYS);
-    let compared = CONNECTIONS.map(|connections| {
+    let compare = |connections| {
         eprintln!("measuring: connections at once: {connections}");
         let lane = |label, server, request| Lane::new(label, server, request, connections, KEYS);
         let lanes = [
@@ -68,14 +73,40 @@ pub(crate) fn run(throttlecrab: &Path, quick: bool) {
             lane("gate, refused", tidegate, Request::refused()),
         ];
         (connections, in_turns(lanes, length))
-    });
-    println!("{}", report::compared(&compared));
-    println!("{}", report::goals(&compared));
+    };
+    let compared = CONNECTIONS.map(compare);
+    println!("{}", report::compared(&compared, ""));
+    println!("{}", report::goals(&compared, ""));
+    eprintln!("measuring: beside a busy loop");
+    let busy = Busy::start();
+    let compared = BUSY.map(compare);
+    drop(busy);
+    println!("{}", report::compared(&compared, ", beside a busy loop"));
+    println!("{}", report::goals(&compared, ", beside a busy loop"));
     eprintln!("measuring: numbers of keys");
     let lanes = sized.each_ref();
     let lanes =
         lanes.map(|(label, server, keys)| Lane::new(label, server, Request::check(), MANY, *keys));
     println!("{}", report::growth(&in_turns(lanes, length)));
+    println!("{}", instructions::counted());
+}
+
+/// A process that does nothing, and does not rest.
+struct Busy(Child);
+
+impl Busy {
+    fn start() -> Self {
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-c", "while :; do :; done"]).spawn();
+        Self(shell.expect("a shell"))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 /// One thing that is measured, round after round.

@@ -27,7 +27,7 @@ burst = 1
 "#;
 
 /// How long a server may take to listen.
-const START: Duration = Duration::from_secs(10);
+const START: Duration = Duration::from_secs(60);
 
 /// A running server.
 pub(super) struct Process {
@@ -39,11 +39,20 @@ pub(super) struct Process {
 impl Process {
     /// `tidegate serve`, in memory.
     pub(super) fn tidegate() -> Self {
+        Self::tidegate_by(Command::new(sibling("tidegate")))
+    }
+
+    /// The same, run by another program.
+    pub(super) fn tidegate_under(mut other: Command) -> Self {
+        other.arg(sibling("tidegate"));
+        Self::tidegate_by(other)
+    }
+
+    fn tidegate_by(mut command: Command) -> Self {
         let port = free_port();
         let name = format!("tidegate-bench-{}-{port}.toml", std::process::id());
         let config = std::env::temp_dir().join(name);
         std::fs::write(&config, CONFIG).expect("a place for a config");
-        let mut command = Command::new(sibling("tidegate"));
         command.args(["serve", "--log", "warn", "--http"]);
         command.arg(format!("127.0.0.1:{port}"));
         command.arg("--config").arg(&config);
@@ -52,8 +61,17 @@ impl Process {
 
     /// The ceiling.
     pub(super) fn hello() -> Self {
+        Self::hello_by(Command::new(sibling("server-hello")))
+    }
+
+    /// The same, run by another program.
+    pub(super) fn hello_under(mut other: Command) -> Self {
+        other.arg(sibling("server-hello"));
+        Self::hello_by(other)
+    }
+
+    fn hello_by(mut command: Command) -> Self {
         let port = free_port();
-        let mut command = Command::new(sibling("server-hello"));
         command.arg(port.to_string());
         Self::start(command, port, None)
     }
@@ -91,6 +109,14 @@ impl Process {
             std::thread::yield_now();
         }
         started
+    }
+
+    /// Tells it to stop, and waits until it has.
+    pub(super) fn terminate(mut self) {
+        let id = self.id().to_string();
+        let told = Command::new("kill").args(["-INT", &id]).status();
+        told.expect("kill");
+        drop(self.process.wait());
     }
 
     pub(super) fn port(&self) -> u16 {

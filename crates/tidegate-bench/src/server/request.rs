@@ -46,6 +46,14 @@ impl Request {
         Self::new(&get("/v1/gate/once"), b"200", b"")
     }
 
+    /// The first request for a key of another: one that is admitted, whatever comes after.
+    pub(super) fn first_of(request: &Self) -> Self {
+        match request.status {
+            b"429" => Self::first(),
+            _ => request.clone(),
+        }
+    }
+
     /// And for another request of that key.
     pub(super) fn refused() -> Self {
         Self::new(&get("/v1/gate/once"), b"429", br#"{"type""#)

@@ -8,14 +8,15 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tidegate::Which;
 use tidegate_config::StoreUrl;
-use tidegate_redis::{SharedLimiter, TryCheckError};
+use tidegate_lab::client::Client;
+use tidegate_lab::say;
+use tidegate_redis::TryCheckError;
 
-use super::say;
+use crate::api::decision;
+use crate::api::query::RESERVED;
 use crate::cli::{Check, Question, Reset};
-use crate::client::Client;
-use crate::http::decision;
-use crate::http::query::RESERVED;
-use crate::settings::Settings;
+use crate::engine::Engine;
+use crate::settings::{Listen, Settings};
 
 pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
     each_once(&check.question)?;
@@ -40,14 +41,17 @@ pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
                 .await?
         }
         None => {
-            let limiter = limiter(&check.question)?;
-            let decision = match check.peek {
-                true => limiter.peek(policy, attributes, check.cost).await,
-                false => limiter.try_check(policy, attributes, check.cost).await,
+            let engine = engine(&check.question)?;
+            let current = engine.current();
+            let decided = match check.peek {
+                true => engine.peek(&current, policy, attributes, check.cost).await,
+                false => {
+                    let decided = engine.try_decide(&current, policy, attributes, check.cost);
+                    decided.await
+                }
             };
-            let decision = decision.map_err(unanswered)?;
             let mut json = Vec::new();
-            decision::write(&mut json, &decision, attributes, 0);
+            decision::write(&mut json, &decided.map_err(unanswered)?, attributes);
             serde_json::from_slice(&json)?
         }
     };
@@ -97,8 +101,9 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
             answer["forgotten"].as_u64().unwrap_or(0)
         }
         None => {
-            let limiter = limiter(&reset.question)?;
-            let forgotten = limiter.reset(policy, attributes, which).await;
+            let engine = engine(&reset.question)?;
+            let current = engine.current();
+            let forgotten = engine.reset(&current, policy, attributes, which).await;
             forgotten.map_err(unanswered)? as u64
         }
     };
@@ -122,9 +127,9 @@ fn each_once(question: &Question) -> anyhow::Result<()> {
     }
 }
 
-/// A limiter over the config's stores, if they can be reached from another process.
-fn limiter(question: &Question) -> anyhow::Result<SharedLimiter> {
-    let loaded = Settings::new(&question.source, &[])?.load()?;
+/// An engine over the config's stores, if they can be reached from another process.
+fn engine(question: &Question) -> anyhow::Result<Engine> {
+    let mut loaded = Settings::new(&question.source, Listen::default())?.load()?;
     let config = &loaded.config;
     let policy = config.policies.iter();
     let mut policy = policy.filter(|policy| policy.name() == question.policy);
@@ -142,7 +147,9 @@ fn limiter(question: &Question) -> anyhow::Result<SharedLimiter> {
             question.policy
         );
     }
-    SharedLimiter::from_config(config, &loaded.folder).context("the config cannot be used")
+    // A command listens nowhere, and needs no secrets and certificates for that.
+    loaded.server = Default::default();
+    Engine::new(loaded).context("the config cannot be used")
 }
 
 fn unanswered(error: TryCheckError) -> anyhow::Error {

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::app::App;
 use crate::cli::{Config, Print, Source};
-use crate::settings::Settings;
+use crate::engine::Engine;
+use crate::settings::{Listen, Settings};
 
-use super::{FAILED, say};
+use tidegate_lab::{FAILED, say};
 
 pub(super) fn run(command: &Config) -> ExitCode {
     match command {
@@ -23,14 +23,14 @@ fn check(file: &Path) -> ExitCode {
         store: None,
     };
     // All of it, as a start would: scripts and certificates are read, too.
-    let loaded = Settings::new(&source, &[]).and_then(|settings| settings.load());
+    let loaded = Settings::new(&source, Listen::default()).and_then(|settings| settings.load());
     match loaded {
         Ok(loaded) => {
             let count = loaded.config.policies.len();
             for warning in loaded.config.warnings() {
                 eprintln!("{}: warning: {warning}", file.display());
             }
-            match App::new(loaded) {
+            match Engine::new(loaded) {
                 Ok(_) => {
                     let policies = if count == 1 { "policy" } else { "policies" };
                     say(&format!("{}: right, {count} {policies}", file.display()));
@@ -56,7 +56,7 @@ fn print(arguments: &Print) -> ExitCode {
         config: arguments.file.clone(),
         store: arguments.store.clone(),
     };
-    let loaded = Settings::new(&source, &arguments.http).and_then(|settings| settings.load());
+    let loaded = Settings::new(&source, arguments.listen()).and_then(|settings| settings.load());
     match loaded {
         Ok(loaded) => {
             say(&format!("{:#}{:#}", loaded.server, loaded.config));

@@ -1,23 +1,16 @@
 //! What each command does, and the exit codes: 0 for yes, 1 for no, 2 for an error.
 
 mod ask;
-mod bench;
 mod config;
-mod offered;
 mod serve;
-mod verify;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
-use tidegate::Policy;
+use tidegate_lab::{FAILED, bench, say, verify};
 
 use crate::cli::{Arguments, Command};
-
-/// The exit code of whatever could not be done.
-const FAILED: u8 = 2;
 
 /// Runs a command.
 #[must_use]
@@ -78,22 +71,4 @@ pub fn misunderstood(error: &clap::Error) -> ExitCode {
     let text = lines.join(" ");
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     fail(&anyhow::anyhow!("{text}; see `tidegate --help`"))
-}
-
-/// Every attribute that the keys of a policy are made of, once.
-fn attributes(policy: &Policy) -> impl Iterator<Item = &str> {
-    let levels = policy.levels().iter();
-    let mut names: Vec<&str> = Vec::new();
-    for name in levels.flat_map(|level| level.key().attributes()) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names.into_iter()
-}
-
-/// What a command says to its user.
-fn say(text: &str) {
-    // Whoever reads it may have heard enough, as `head` does.
-    drop(writeln!(std::io::stdout(), "{}", text.trim_end()));
 }

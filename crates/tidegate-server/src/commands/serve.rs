@@ -10,49 +10,93 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::app::App;
+use crate::api::door::Http;
+use crate::api::{self, Api, Scope};
 use crate::cli::Serve;
+use crate::engine::Engine;
 use crate::record::Recorder;
-use crate::serve::{Signals, Times};
+use crate::section::Address;
+use crate::serve::{Listener, Room, Signals, Times, Tls};
 use crate::settings::Settings;
 use crate::{log, reload, serve};
 
 /// How long the last lines of a record may take.
 const LAST_LINES: Duration = Duration::from_secs(10);
 
+/// Connections of operators at once.
+const ADMINS: usize = 100;
+
 pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     log::start(arguments.log, arguments.log_format);
     // Before anybody could know that it runs.
     let (signals, hangup) = (Signals::new()?, signal(SignalKind::hangup())?);
-    let settings = Settings::new(&arguments.source, &arguments.http)?;
+    let settings = Settings::new(&arguments.source, arguments.listen())?;
     let loaded = settings.load()?;
     let (config, server) = (loaded.config.clone(), loaded.server.clone());
     let seen = loaded.seen.clone();
-    let app = Arc::new(App::new(loaded)?.recording(recorder(arguments)?));
-    app.verify().await?;
-    let listeners = serve::listen(&server.http).await?;
-    let secure = server.tls_cert.is_some();
-    for listener in &listeners {
-        let url = listener.url(secure);
-        tracing::info!("listening on {url}");
-    }
+    let engine = Engine::new(loaded)?.recording(recorder(arguments)?);
+    let engine = Arc::new(engine);
+    engine.verify().await?;
+    let listeners = listen(&engine, &server.http, &server.admin).await?;
     if let Some(first) = listeners.first() {
-        tracing::info!("try: {}", example(&config, &first.url(secure)));
+        tracing::info!("try: {}", example(&config, &first.url()));
     }
-    let probe = Arc::clone(&app);
-    tokio::spawn(async move { probe.probe(&probe.running()).await });
-    tokio::spawn(reload::watch(Arc::clone(&app), settings, seen, hangup));
+    let probe = Arc::clone(&engine);
+    tokio::spawn(async move {
+        for warning in api::warnings(&probe.current().config) {
+            tracing::warn!("{warning}");
+        }
+        probe.probe().await;
+    });
+    tokio::spawn(reload::watch(Arc::clone(&engine), settings, seen, hangup));
     let times = Times {
         drain: arguments.drain,
         idle: arguments.idle,
     };
-    serve::run(Arc::clone(&app), listeners, signals, times).await;
+    serve::run(Arc::clone(&engine), listeners, signals, times).await?;
     // A disk that hangs is no reason to stay.
-    let finish = spawn_blocking(move || app.recorder.as_ref().map(Recorder::finish));
+    let finish = spawn_blocking(move || engine.finish_record());
     if timeout(LAST_LINES, finish).await.is_err() {
         tracing::warn!("stopped, with decisions that are not in the record");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the sockets. Operators with an address of their own are served there alone.
+async fn listen(
+    engine: &Arc<Engine>,
+    http: &[Address],
+    admin: &[Address],
+) -> anyhow::Result<Vec<Listener>> {
+    let own = Arc::clone(engine);
+    let tls: Tls = Arc::new(move || own.current().tls.clone());
+    let clients = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
+    let public = match admin {
+        [] => Scope::All,
+        _ => Scope::Public,
+    };
+    let mut listeners = Vec::new();
+    let doors = [
+        (http, "--http", public, clients, ""),
+        (
+            admin,
+            "--admin",
+            Scope::Admin,
+            Room::new(ADMINS, 0),
+            " (admin)",
+        ),
+    ];
+    for (addresses, flag, scope, room, role) in doors {
+        let door = Http::new(Api::new(Arc::clone(engine), scope));
+        for address in addresses {
+            let listener =
+                Listener::open(address, flag, door.clone(), Arc::clone(&tls), room.clone());
+            let listener = listener.await?;
+            tracing::info!("listening on {}{role}", listener.url());
+            listeners.push(listener);
+        }
+    }
+    Ok(listeners)
 }
 
 /// Opens the record, if there is to be one.
@@ -72,7 +116,10 @@ fn recorder(arguments: &Serve) -> anyhow::Result<Option<Recorder>> {
 fn example(config: &Config, url: &str) -> String {
     let policy = config.policies.first();
     let name = policy.map_or("default", |policy| policy.name());
-    let attributes: Vec<&str> = policy.into_iter().flat_map(super::attributes).collect();
+    let attributes: Vec<&str> = policy
+        .into_iter()
+        .flat_map(tidegate_lab::attributes)
+        .collect();
     let attributes = match attributes[..] {
         ["key"] => "\"key\":\"you\"".into(),
         _ => {

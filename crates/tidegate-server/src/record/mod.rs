@@ -4,7 +4,6 @@
 //! The queue to that thread is bounded in bytes. What finds no room is not recorded, and
 //! the record says how much that was.
 
-mod line;
 mod writer;
 
 use std::fs::File;
@@ -17,8 +16,8 @@ use std::thread::JoinHandle;
 
 use sha2::{Digest, Sha256};
 use tidegate::{Attributes, Cost, LevelKey, Policy, PolicyDecision, Receipt};
+use tidegate_lab::line::Line;
 
-pub(crate) use line::{Entry, Line, parse};
 use writer::{Queue, Writer};
 
 /// Bytes of a key's hash that stand in the record: enough to tell all keys apart.

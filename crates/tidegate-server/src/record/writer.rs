@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::mpsc::Receiver;
 
-use super::line::Dropped;
+use tidegate_lab::line::Dropped;
 
 /// The most that waits to be written, in bytes.
 const MAX_QUEUED: usize = 8 << 20;

@@ -1,74 +1,165 @@
-//! An address that connections come in by.
+//! A listener: an address, a protocol, TLS and limits.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{
+    TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream, lookup_host,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
 
-use super::{Shared, connection};
+use super::Shared;
+use super::connection::Connection;
+use super::stream::{Io, Stream};
+use super::worker::{Chosen, Place};
 use crate::section::Address;
 
-/// A socket that listens.
-#[derive(Debug)]
-pub enum Listener {
-    /// On a host and a port.
-    Tcp(TcpListener),
-    /// On a path, which goes with it.
-    Unix(UnixListener, PathBuf),
-}
+/// Connections that may wait to be accepted; the system may allow fewer
+/// (`net.core.somaxconn`).
+const BACKLOG: u32 = 4_096;
 
 /// How long to wait when no connection can be accepted, as without file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What connections of a listener speak.
+pub trait Protocol: Send + Sync + 'static {
+    /// Serves a connection until it ends. A protocol calls
+    /// [`busy`](Connection::busy) for each request and ends when
+    /// [`ending`](Connection::ending) says so.
+    fn serve(&self, stream: Stream, connection: Arc<Connection>) -> Serving;
+}
+
+/// A connection while it is served.
+pub type Serving = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Where to get the certificate in force; `None` for connections in the clear.
+pub type Tls = Arc<dyn Fn() -> Option<TlsAcceptor> + Send + Sync>;
+
+/// How many connections a group of listeners takes at once.
+#[derive(Debug, Clone)]
+pub struct Room {
+    places: Arc<Semaphore>,
+    most: usize,
+    spare: usize,
+}
+
+/// An address that connections come in by, and what becomes of them.
+pub struct Listener {
+    socket: Socket,
+    protocol: Arc<dyn Protocol>,
+    tls: Tls,
+    room: Room,
+}
+
+enum Socket {
+    Tcp(TcpListener, SocketAddr),
+    /// The path goes with the socket.
+    Unix(UnixListener, PathBuf),
+}
+
+/// A connection that nobody has looked at yet.
+enum Accepted {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl Room {
+    /// Room for so many connections at once, and for so many more that are there for one
+    /// short answer each.
+    #[must_use]
+    pub fn new(most: usize, spare: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(most + spare)),
+            most,
+            spare,
+        }
+    }
+
+    /// A place, when there is one, and whether it is a spare one.
+    async fn take(&self) -> Option<(OwnedSemaphorePermit, bool)> {
+        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
+        let is_spare = self.places.available_permits() < self.spare;
+        Some((place, is_spare))
+    }
+
+    /// Waits until every place is free.
+    pub(super) async fn is_empty(&self) {
+        let all = u32::try_from(self.most + self.spare).unwrap_or(u32::MAX);
+        drop(self.places.acquire_many(all).await);
+    }
+}
+
 impl Listener {
-    pub(super) async fn open(address: &Address) -> anyhow::Result<Self> {
-        match address {
+    /// Opens the socket. `flag` is where to choose another address.
+    pub async fn open(
+        address: &Address,
+        flag: &str,
+        protocol: Arc<dyn Protocol>,
+        tls: Tls,
+        room: Room,
+    ) -> anyhow::Result<Self> {
+        let socket = match address {
             Address::Tcp(text) => {
-                let listener = TcpListener::bind(text).await;
-                let listener = listener.with_context(|| {
-                    format!("cannot listen on {text}: choose another address with --http")
+                let socket = listen_tcp(text).await.with_context(|| {
+                    format!("cannot listen on {text}: choose another address with {flag}")
                 })?;
-                Ok(Self::Tcp(listener))
+                let address = socket.local_addr()?;
+                Socket::Tcp(socket, address)
             }
             Address::Unix(path) => {
                 let path = PathBuf::from(path);
-                remove_stale(&path).await?;
-                let listener = UnixListener::bind(&path);
-                let listener = listener.with_context(|| {
+                remove_stale(&path, flag).await?;
+                let socket = listen_unix(&path).with_context(|| {
                     format!("cannot listen on unix:{}: is the folder there, and may this user write to it?", path.display())
                 })?;
-                Ok(Self::Unix(listener, path))
+                Socket::Unix(socket, path)
             }
+        };
+        Ok(Self {
+            socket,
+            protocol,
+            tls,
+            room,
+        })
+    }
+
+    /// Where it listens, as a client would write it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        match &self.socket {
+            Socket::Tcp(_, address) if (self.tls)().is_some() => format!("https://{address}"),
+            Socket::Tcp(_, address) => format!("http://{address}"),
+            Socket::Unix(_, path) => format!("unix:{}", path.display()),
         }
     }
 
-    /// Where it listens, as one would ask it; `secure` with TLS.
+    /// Host and port, where it has them.
     #[must_use]
-    pub fn url(&self, secure: bool) -> String {
-        match self {
-            Self::Tcp(listener) => {
-                let scheme = if secure { "https" } else { "http" };
-                let address = listener.local_addr();
-                address.map_or_else(|_| "?".into(), |address| format!("{scheme}://{address}"))
-            }
-            Self::Unix(_, path) => format!("unix:{}", path.display()),
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Tcp(_, address) => Some(*address),
+            Socket::Unix(..) => None,
         }
+    }
+
+    pub(super) fn room(&self) -> &Room {
+        &self.room
     }
 
     /// Takes connections until told to stop, and those that have come before that.
-    pub(super) async fn accept(self, shared: Shared) {
+    pub(super) async fn accept(self, shared: Arc<Shared>) {
         let mut closing = shared.closing.clone();
         let mut last = false;
-        loop {
-            let Ok(permit) = shared.room.clone().acquire_owned().await else {
-                return;
-            };
+        while let Some((place, is_spare)) = self.room.take().await {
             let accepted = tokio::select! {
                 biased;
-                accepted = self.next() => accepted,
+                accepted = self.socket.accept() => accepted,
                 () = std::future::ready(()), if last => break,
                 _ = closing.wait_for(|closing| *closing) => {
                     last = true;
@@ -76,64 +167,164 @@ impl Listener {
                 }
             };
             match accepted {
-                Ok(Stream::Tcp(stream)) => {
-                    let _ = stream.set_nodelay(true);
-                    let (shared, tls) = (shared.clone(), shared.app.running().tls.clone());
-                    tokio::spawn(async move {
-                        connection::run_tcp(&shared, stream, tls).await;
-                        drop(permit);
-                    });
-                }
-                Ok(Stream::Unix(stream)) => {
-                    let shared = shared.clone();
-                    tokio::spawn(async move {
-                        connection::run(&shared, stream).await;
-                        drop(permit);
-                    });
-                }
+                Ok(accepted) => self.hand_over(accepted, &shared, place, is_spare),
                 Err(error) => {
-                    if shared.app.lines.check("accept").allowed() {
-                        tracing::warn!(%error, "a connection could not be accepted");
+                    if shared.lines.check("accept").allowed() {
+                        tracing::warn!(%error, "cannot accept a connection; trying again");
                     }
                     tokio::time::sleep(PAUSE).await;
                 }
             }
         }
-        if let Self::Unix(_, path) = &self {
+        if let Socket::Unix(_, path) = &self.socket {
             let _ = std::fs::remove_file(path);
         }
     }
 
-    async fn next(&self) -> std::io::Result<Stream> {
+    /// Gives a connection to a worker, where it stays.
+    fn hand_over(
+        &self,
+        accepted: Accepted,
+        shared: &Arc<Shared>,
+        place: OwnedSemaphorePermit,
+        is_spare: bool,
+    ) {
+        let tls = match accepted {
+            Accepted::Tcp(_) => (self.tls)(),
+            Accepted::Unix(_) => None,
+        };
+        let (protocol, shared) = (Arc::clone(&self.protocol), Arc::clone(shared));
+        shared.workers.choose().run(async move |worker: Chosen| {
+            let open = worker.open(shared.times.idle, is_spare);
+            let _open = Open::new(&shared);
+            let connection = Arc::clone(open.connection());
+            let served = serve(accepted, tls, &*protocol, &open);
+            connection.run(served).await;
+            drop(place);
+        });
+    }
+}
+
+/// Serves a connection from its first byte to its last.
+async fn serve(
+    accepted: Accepted,
+    tls: Option<TlsAcceptor>,
+    protocol: &dyn Protocol,
+    place: &Place,
+) {
+    let connection = Arc::clone(place.connection());
+    let Ok(io) = accepted.register() else {
+        return;
+    };
+    let io = match (io, tls) {
+        (Io::Tcp(stream), Some(tls)) => {
+            connection.shake_hands();
+            let shaken = tokio::select! {
+                biased;
+                shaken = tls.accept(stream) => shaken,
+                () = connection.ending() => return,
+            };
+            connection.shook_hands();
+            match shaken {
+                Ok(stream) => Io::Tls(Box::new(stream)),
+                Err(error) => {
+                    tracing::debug!(%error, "a TLS handshake failed");
+                    return;
+                }
+            }
+        }
+        (io, _) => io,
+    };
+    let stream = Stream::new(io, Arc::clone(&connection));
+    protocol.serve(stream, connection).await;
+}
+
+impl Accepted {
+    /// Lets the runtime of this thread know about the socket.
+    fn register(self) -> io::Result<Io> {
         match self {
-            Self::Tcp(listener) => Ok(Stream::Tcp(listener.accept().await?.0)),
-            Self::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
+            Self::Tcp(stream) => {
+                stream.set_nodelay(true)?;
+                TcpStream::from_std(stream).map(Io::Tcp)
+            }
+            Self::Unix(stream) => UnixStream::from_std(stream).map(Io::Unix),
         }
     }
 }
 
-enum Stream {
-    Tcp(tokio::net::TcpStream),
-    Unix(UnixStream),
+impl Socket {
+    /// The next connection, which no runtime knows about.
+    async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Tcp(socket, _) => {
+                let (stream, _) = socket.accept().await?;
+                stream.into_std().map(Accepted::Tcp)
+            }
+            Self::Unix(socket, _) => {
+                let (stream, _) = socket.accept().await?;
+                stream.into_std().map(Accepted::Unix)
+            }
+        }
+    }
 }
 
-/// What a connection is made of.
-pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+/// A connection that counts as open until it is dropped.
+struct Open<'s>(&'s Shared);
 
-impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Io for T {}
+impl<'s> Open<'s> {
+    fn new(shared: &'s Shared) -> Self {
+        shared.open.inc();
+        Self(shared)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.dec();
+    }
+}
+
+/// Opens a socket at the first address of a name that can be had.
+async fn listen_tcp(text: &str) -> io::Result<TcpListener> {
+    let mut last = None;
+    for address in lookup_host(text).await? {
+        match listen_at(address) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| ErrorKind::AddrNotAvailable.into()))
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A restart need not wait for the connections of the last run to be forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    socket.listen(BACKLOG)
+}
 
 /// A socket that nobody listens on is left over from a process that has died.
-async fn remove_stale(path: &Path) -> anyhow::Result<()> {
+async fn remove_stale(path: &Path, flag: &str) -> anyhow::Result<()> {
     match UnixStream::connect(path).await {
         Ok(_) => anyhow::bail!(
-            "unix:{}: another process listens there: choose another path with --http",
+            "unix:{}: another process listens there: choose another path with {flag}",
             path.display()
         ),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            let is_socket = std::os::unix::fs::FileTypeExt::is_socket;
-            if !std::fs::symlink_metadata(path).is_ok_and(|it| is_socket(&it.file_type())) {
+            let is_socket = |it: std::fs::Metadata| it.file_type().is_socket();
+            if !std::fs::symlink_metadata(path).is_ok_and(is_socket) {
                 anyhow::bail!(
-                    "unix:{}: something is there that is no socket: choose another path with --http",
+                    "unix:{} exists and is not a socket: choose another path with {flag}",
                     path.display()
                 );
             }

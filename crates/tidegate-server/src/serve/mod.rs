@@ -1,23 +1,38 @@
-//! Sockets and connections: how they begin, what bounds them, and how they end.
+//! Sockets and connections, whatever they speak: how they begin, what bounds them, and
+//! how they end.
+//!
+//! [`Listener`]s accept connections on the main runtime and give each to the worker with
+//! the fewest. There a [`Protocol`] serves it, and the reaper ends it when its time is
+//! up.
 
-mod again;
+mod clock;
 mod connection;
 mod listen;
+mod stream;
 pub(crate) mod tls;
+pub(crate) mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus::IntGauge;
+use tidegate::{Limit, Limiter};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::app::App;
-use crate::section::Address;
-pub use listen::Listener;
+use crate::engine::Engine;
+pub use connection::{Busy, Connection, HEAD, Held, SPARE, TAKE};
+pub use listen::{Listener, Protocol, Room, Serving, Tls};
+pub use stream::Stream;
+use worker::Workers;
 
-/// The most connections at once; more of them wait to be accepted.
-const MAX_CONNECTIONS: u32 = 10_000;
+/// The most connections of clients at once.
+pub const MAX_CONNECTIONS: usize = 10_000;
+
+/// When all of them are taken, so many more are accepted for one short answer each, so
+/// that health checks go through.
+pub const SPARE_CONNECTIONS: usize = 500;
 
 /// How long requests under way may take once the listeners are closed.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
@@ -26,15 +41,15 @@ const LAST_REQUESTS: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What all connections need.
-#[derive(Clone)]
 struct Shared {
-    app: Arc<App>,
-    /// How long a connection may be without a request.
-    idle: Duration,
-    /// A permit a connection.
-    room: Arc<Semaphore>,
+    workers: Workers,
+    times: Times,
     /// Turns true when connections are to end.
     closing: watch::Receiver<bool>,
+    /// Connections open now.
+    open: IntGauge,
+    /// Keeps log lines about connections from flooding.
+    lines: Limiter,
 }
 
 /// How long things may take.
@@ -71,52 +86,55 @@ impl Signals {
     }
 }
 
-/// Opens the sockets.
-pub async fn listen(addresses: &[Address]) -> anyhow::Result<Vec<Listener>> {
-    let mut listeners = Vec::new();
-    for address in addresses {
-        listeners.push(Listener::open(address).await?);
-    }
-    Ok(listeners)
-}
-
 /// Answers requests until told to stop. On SIGTERM readiness goes first, while requests
-/// are answered for as long as [`Times::drain`]; then those under way are finished. SIGINT skips
-/// the wait; a second signal ends it all at once.
-pub async fn run(app: Arc<App>, listeners: Vec<Listener>, mut signals: Signals, times: Times) {
+/// are answered for as long as [`Times::drain`]; then those under way are finished. SIGINT
+/// skips the wait; a second signal ends it all at once.
+pub async fn run(
+    engine: Arc<Engine>,
+    listeners: Vec<Listener>,
+    mut signals: Signals,
+    times: Times,
+) -> std::io::Result<()> {
     let (close, closing) = watch::channel(false);
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
-    for listener in listeners {
-        let shared = Shared {
-            app: Arc::clone(&app),
-            idle: times.idle,
-            room: Arc::clone(&room),
-            closing: closing.clone(),
-        };
-        tokio::spawn(listener.accept(shared));
-    }
-    drop(closing);
+    let shared = Arc::new(Shared {
+        workers: Workers::start()?,
+        times,
+        closing,
+        open: engine.metrics.connections().clone(),
+        lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
+    });
+    let reaper = Arc::clone(&shared);
+    let reaper = tokio::spawn(async move {
+        let closing = reaper.closing.clone();
+        reaper.workers.reap(closing).await;
+    });
+    let rooms: Vec<Room> = listeners.iter().map(|it| it.room().clone()).collect();
+    let accepting = listeners.into_iter();
+    let accepting = accepting.map(|listener| tokio::spawn(listener.accept(Arc::clone(&shared))));
+    let accepting: Vec<_> = accepting.collect();
     let wait = match signals.next().await {
         true => times.drain,
         false => Duration::ZERO,
     };
-    app.drain();
+    engine.drain();
     tracing::info!(
-        seconds = wait.as_secs(),
-        "shutting down: answering while others look away"
+        "shutting down: draining for {} s while load balancers stop sending traffic",
+        wait.as_secs()
     );
     let gone = async {
         tokio::time::sleep(wait).await;
         close.send_replace(true);
-        // Every permit back means every connection gone; the sender is closed when the
-        // listeners are.
         let gone = async {
-            close.closed().await;
-            room.acquire_many(MAX_CONNECTIONS).await.is_ok()
+            for listener in accepting {
+                drop(listener.await);
+            }
+            for room in &rooms {
+                room.is_empty().await;
+            }
         };
         let gone = timeout(LAST_REQUESTS, gone).await.is_ok();
         // What was admitted in the background, the others should know.
-        let told = app.running().limiter.flush(LAST_WORDS).await;
+        let told = engine.current().limiter.flush(LAST_WORDS).await;
         if !told {
             tracing::warn!("a store was not told all that was admitted in the background");
         }
@@ -126,8 +144,10 @@ pub async fn run(app: Arc<App>, listeners: Vec<Listener>, mut signals: Signals, 
         gone = gone => gone,
         _ = signals.next() => false,
     };
+    reaper.abort();
     match gone {
         true => tracing::info!("stopped"),
         false => tracing::warn!("stopped, with connections still open"),
     }
+    Ok(())
 }

@@ -219,7 +219,7 @@ fn an_address_that_is_taken_is_said() {
     assert_eq!(code, 2);
     assert_eq!(
         error,
-        "tidegate: unix:s: something is there that is no socket: choose another path with --http\n"
+        "tidegate: unix:s exists and is not a socket: choose another path with --http\n"
     );
     drop(path);
     let (code, _, error) = Start::bare()

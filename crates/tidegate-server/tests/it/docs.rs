@@ -95,11 +95,13 @@ fn fields_are_those_of_a_decision() {
 
 #[test]
 fn numbers_are_those_of_the_code() {
-    const BODY: &str = include_str!("../../src/http/body.rs");
-    const CHECK: &str = include_str!("../../src/http/check.rs");
-    const QUERY: &str = include_str!("../../src/http/query.rs");
-    const CONNECTION: &str = include_str!("../../src/serve/connection.rs");
+    const BODY: &str = include_str!("../../src/api/body.rs");
+    const CHECK: &str = include_str!("../../src/api/check.rs");
+    const QUERY: &str = include_str!("../../src/api/query.rs");
+    const CONNECTION: &str = include_str!("../../src/api/door.rs");
     const SERVE: &str = include_str!("../../src/serve/mod.rs");
+    const TIMES: &str = include_str!("../../src/serve/connection.rs");
+    const OUTGOING: &str = include_str!("../../src/api/outgoing.rs");
     const CLI: &str = include_str!("../../src/cli.rs");
     for (source, line, said) in [
         (BODY, "MAX_BODY: u32 = 1 << 20;", "| body | 1 MiB |"),
@@ -135,10 +137,34 @@ fn numbers_are_those_of_the_code() {
         ),
         (
             SERVE,
-            "MAX_CONNECTIONS: u32 = 10_000;",
+            "MAX_CONNECTIONS: usize = 10_000;",
             "| connections | 10,000 |",
         ),
-        (CLI, "default_value = \"75\"", "| idle connection | 75 s |"),
+        (
+            SERVE,
+            "SPARE_CONNECTIONS: usize = 500;",
+            "| 500 more get one answer within a second",
+        ),
+        (
+            TIMES,
+            "HEAD: Duration = Duration::from_secs(10);",
+            "| time for a head, or a TLS handshake | 10 s |",
+        ),
+        (
+            TIMES,
+            "TAKE: Duration = Duration::from_secs(30);",
+            "| time until a client takes a response | 30 s |",
+        ),
+        (
+            OUTGOING,
+            "MAX_UNSENT: usize = 32 << 20;",
+            "| all responses above 16 KiB that wait to be sent | 32 MiB |",
+        ),
+        (
+            CLI,
+            "default_value = \"75\"",
+            "| idle connection (no request in progress) | 75 s |",
+        ),
     ] {
         assert!(
             source.contains(line),

@@ -10,8 +10,11 @@ mod redis_server;
 mod client;
 mod process;
 
+mod abuse;
+mod admin;
 mod check;
 mod fleet;
+mod front_end;
 mod gate;
 mod headers;
 mod keys;

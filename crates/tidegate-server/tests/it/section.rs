@@ -175,7 +175,7 @@ gate_headers = ["ip", 7]"#,
             "an unknown field of the server",
             r#"[server]
 port = 8080"#,
-            r#"tidegate.toml:2:1: server.port: unknown field: expected one of http, admin_token, gate_headers, tls_cert, tls_key, log_keys"#,
+            r#"tidegate.toml:2:1: server.port: unknown field: expected one of http, admin, admin_token, gate_headers, tls_cert, tls_key, log_keys"#,
         ),
         (
             "an unknown field of the server, almost right",
@@ -211,7 +211,7 @@ max_keys = -1"#,
             r#"tidegate.toml:3:9: policies.b.limit: "10": expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, or a count per window such as 5/10s or 3/500ms
 tidegate.toml:4:9: policies.b.burst: 0: expected a whole number from 1 to 4294967295
 tidegate.toml:7:8: server.http: 1: expected an address such as "127.0.0.1:8080" or "unix:/run/tidegate.sock", or a list of them
-tidegate.toml:8:1: server.colour: unknown field: expected one of http, admin_token, gate_headers, tls_cert, tls_key, log_keys
+tidegate.toml:8:1: server.colour: unknown field: expected one of http, admin, admin_token, gate_headers, tls_cert, tls_key, log_keys
 tidegate.toml:11:8: policies[1].name: "b": two policies of this name: expected different names
 tidegate.toml:12:7: policies[1].key: "{": a brace without its partner: expected attributes in braces, such as "{ip}"
 tidegate.toml:14:9: policies[1].store: "none": no store of this name: expected one of "default"
@@ -335,8 +335,13 @@ fn servers() -> impl Strategy<Value = Server> {
         if http.is_empty() {
             http = Server::default().http;
         }
+        let admin = match headers.len() {
+            0 | 3 => http.clone(),
+            _ => Vec::new(),
+        };
         Server {
             http,
+            admin,
             admin_token,
             log_keys: headers.len() % 2 == 1,
             tls_cert: (headers.len() > 1).then(|| "cert.pem".into()),

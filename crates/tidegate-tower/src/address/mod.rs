@@ -46,23 +46,32 @@ impl Addresses {
     }
 
     /// The address of the connection.
+    #[inline]
     pub(crate) fn peer(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
         let peer = match &self.peer {
             Some(peer) => peer(head),
             None => known(head),
         };
-        if peer.is_none() && !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "a request has no address: expected a SocketAddr among its extensions, \
-                 or what `peer` of the layer finds"
-            );
+        if peer.is_none() {
+            self.warn();
         }
         // A socket that serves both families tells IPv4 addresses as IPv6 ones.
         peer.map(|peer| peer.to_canonical())
     }
 
+    #[cold]
+    fn warn(&self) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a request has no address: expected a SocketAddr among its extensions, \
+                 or what `peer` of the layer finds"
+            );
+        }
+    }
+
     /// The address of the client: of the connection, unless that is a proxy to be
     /// believed.
+    #[inline]
     pub(crate) fn client(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
         let peer = self.peer(head)?;
         Some(match &self.trusted {
@@ -72,6 +81,7 @@ impl Addresses {
     }
 
     /// What stands in a key for an address.
+    #[inline]
     pub(crate) fn text(&self, address: IpAddr) -> Text {
         text(address, self.ipv6_prefix)
     }
@@ -87,6 +97,7 @@ impl fmt::Debug for Addresses {
 }
 
 /// The address among the extensions, where servers are known to leave it.
+#[inline]
 fn known(head: &RequestHead<'_>) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = head
@@ -128,24 +139,49 @@ fn text(address: IpAddr, ipv6_prefix: u8) -> Text {
 }
 
 /// By hand: it is on the path of every request, and formatting takes several times as
-/// long.
+/// long. Each octet is copied with its dot as four bytes, of which as many count as it
+/// has.
+#[inline]
 fn ipv4(octets: [u8; 4]) -> Text {
-    let (mut text, mut length) = ([0; 16], 0);
-    let mut push = |byte| {
-        text[length] = byte;
-        length += 1;
-    };
+    let (mut text, mut length) = ([0; 20], 0);
     for octet in octets {
-        if octet >= 100 {
-            push(b'0' + octet / 100);
-        }
-        if octet >= 10 {
-            push(b'0' + octet / 10 % 10);
-        }
-        push(b'0' + octet % 10);
-        push(b'.');
+        let (bytes, count) = OCTETS[usize::from(octet)];
+        text[length..length + 4].copy_from_slice(&bytes);
+        length += usize::from(count);
     }
     Text::from_slice(&text[..length - 1])
+}
+
+/// Each octet as text with a dot behind it, and how long that is.
+static OCTETS: [([u8; 4], u8); 256] = octets();
+
+const fn octets() -> [([u8; 4], u8); 256] {
+    let mut all = [([b'.'; 4], 0); 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let digits = [octet / 100, octet / 10 % 10, octet % 10];
+        let mut skipped = if octet >= 100 {
+            0
+        } else if octet >= 10 {
+            1
+        } else {
+            2
+        };
+        let mut length = 0;
+        while skipped < 3 {
+            all[octet].0[length] = b"0123456789"[digits[skipped]];
+            (length, skipped) = (length + 1, skipped + 1);
+        }
+        all[octet].1 = if length == 1 {
+            2
+        } else if length == 2 {
+            3
+        } else {
+            4
+        };
+        octet += 1;
+    }
+    all
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod build;
 mod example;
 mod keys;
 mod missing;
+mod plain;
 mod refunds;
 mod responses;
 mod rules;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::get;
-use tidegate::{Limit, OnError, Policy};
+use tidegate::{Cost, CustomScript, Limit, OnError, Policy};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 use tidegate_tower::{Key, RateLimitLayer};
 use tower::Layer;
@@ -179,4 +179,25 @@ async fn a_turn_in_redis_is_waited_for() {
     let start = Instant::now();
     assert_eq!(statuses(&mut service, 4, &[]).await, [200; 4]);
     assert!(start.elapsed() >= Duration::from_millis(150));
+}
+
+#[test]
+fn cost_for_a_script_that_is_not_told_it_is_found_by_build() {
+    let script = |arguments: [&str; 1]| {
+        let script = CustomScript::text("return {'allow', {}}").args(arguments);
+        let policy = Policy::builder("p").key("{ip}").script(script);
+        let store = RedisStore::new("redis://127.0.0.1:1/", RedisOptions::default());
+        let stores = [("default", store.expect("a right url"))];
+        let limiter = SharedLimiter::new(stores, [policy.build().expect("a policy")]);
+        let layer = RateLimitLayer::builder(limiter.expect("one store"));
+        let layer = layer.policy("p").key("ip", Key::address());
+        layer.cost(|_| Cost::ONE).build().map(drop)
+    };
+    assert_eq!(script(["{cost}"]), Ok(()));
+    assert_eq!(
+        script(["1"])
+            .expect_err("a cost nobody is told")
+            .to_string(),
+        "policy \"p\" is decided by a script without \"{cost}\" among its args: expected it without `cost`"
+    );
 }

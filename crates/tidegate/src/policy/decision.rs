@@ -271,13 +271,15 @@ impl<'d> LevelReport<'d> {
         limit.expect("levels that do not count are not in a decision")
     }
 
-    /// Where it stands in the policy.
-    pub(crate) fn index(&self) -> usize {
+    /// Where it stands among the policy's levels, from 0.
+    #[must_use]
+    pub fn index(&self) -> usize {
         usize::from(self.level)
     }
 
     /// Whether an override is in force in place of its own limit.
-    pub(crate) fn is_overridden(&self) -> bool {
+    #[must_use]
+    pub fn is_overridden(&self) -> bool {
         usize::from(self.case) + 1 < self.level().cases.all().len()
     }
 

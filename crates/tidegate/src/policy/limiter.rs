@@ -1,6 +1,7 @@
 //! Policies over stores in memory: a policy's name and attributes in, a decision out.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use smallvec::{SmallVec, smallvec};
@@ -43,9 +44,23 @@ use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
 /// that goes on with the same counts.
 #[derive(Debug, Clone)]
 pub struct PolicyLimiter {
-    policies: HashMap<Box<str>, Compiled, FixedState>,
+    policies: HashMap<Box<str>, Arc<Compiled>, FixedState>,
     stores: BTreeMap<Box<str>, MemoryStore>,
 }
+
+/// One policy of a [`PolicyLimiter`], found once and asked many times.
+///
+/// ```
+/// use tidegate::{Cost, Limit, Policy, PolicyLimiter};
+///
+/// let login = Policy::builder("login").key("{ip}").limit(Limit::per_minute(5)).build()?;
+/// let limiter = PolicyLimiter::in_memory([login])?;
+/// let login = limiter.handle("login").expect("it was just built");
+/// assert!(login.check(&[("ip", "203.0.113.7")], Cost::ONE)?.allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct PolicyHandle(Arc<Compiled>);
 
 /// A policy, its store, and its limits as that store knows them.
 #[derive(Debug, Clone)]
@@ -95,7 +110,7 @@ impl PolicyLimiter {
         stores: BTreeMap<Box<str>, MemoryStore>,
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, PoliciesError> {
-        let mut compiled: HashMap<Box<str>, Compiled, FixedState> = HashMap::default();
+        let mut compiled: HashMap<Box<str>, Arc<Compiled>, FixedState> = HashMap::default();
         for policy in policies {
             if policy.script.is_some() {
                 return Err(PoliciesError::NotInMemory(policy.name().into()));
@@ -106,7 +121,7 @@ impl PolicyLimiter {
                 store: policy.store().into(),
             })?;
             let name = policy.name().into();
-            let policy = Compiled::new(policy, store.clone())?;
+            let policy = Arc::new(Compiled::new(policy, store.clone())?);
             if let Some(first) = compiled.insert(name, policy) {
                 return Err(PoliciesError::Duplicate(first.policy.name().into()));
             }
@@ -276,6 +291,12 @@ impl PolicyLimiter {
         self.policies.get(name).map(|compiled| &compiled.policy)
     }
 
+    /// The policy of a name, to be asked without looking for it again.
+    #[must_use]
+    pub fn handle(&self, name: &str) -> Option<PolicyHandle> {
+        self.policies.get(name).cloned().map(PolicyHandle)
+    }
+
     /// The policies, in the order of their names.
     #[must_use]
     pub fn policies(&self) -> Vec<&Policy> {
@@ -293,7 +314,33 @@ impl PolicyLimiter {
     fn compiled(&self, policy: &str) -> Result<&Compiled, CheckError> {
         self.policies
             .get(policy)
+            .map(|compiled| &**compiled)
             .ok_or_else(|| CheckError::UnknownPolicy(policy.to_owned()))
+    }
+}
+
+impl PolicyHandle {
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    /// [`PolicyLimiter::check`] of this policy.
+    #[inline]
+    pub fn check<A>(&self, attributes: &A, cost: Cost) -> Result<PolicyDecision<'_>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        Ok(self.0.ask(attributes, cost, self.0.charge)?)
+    }
+
+    /// [`PolicyLimiter::peek`] of this policy.
+    pub fn peek<A>(&self, attributes: &A, cost: Cost) -> Result<PolicyDecision<'_>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        Ok(self.0.ask(attributes, cost, Charge::Nothing)?)
     }
 }
 

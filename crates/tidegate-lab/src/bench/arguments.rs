@@ -1,0 +1,145 @@
+//! What can be said to `tidegate bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tidegate::Cost;
+
+/// The units that a time can be given in, with their microseconds.
+const UNITS: [(&str, u64); 4] = [
+    ("ms", 1_000),
+    ("s", 1_000_000),
+    ("m", 60_000_000),
+    ("h", 3_600_000_000),
+];
+
+/// The longest run.
+const MAX_DURATION: Duration = Duration::from_secs(86_400);
+
+/// `tidegate bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Whom to ask: a store (memory:, redis://host:port, redis-sentinel://..., redis-cluster://...),
+    /// whose limiter then runs in the processes of the bench, or a server
+    /// (http://host:port, unix:PATH). Without one: the config's store, or memory:.
+    pub url: Option<String>,
+
+    /// The limit, such as 100r/s or "5/10s sliding_log".
+    #[arg(long, value_name = "LIMIT", help_heading = "Limit")]
+    pub limit: Option<String>,
+    /// token_bucket, fixed_window, sliding_window or sliding_log.
+    #[arg(long, value_name = "NAME", help_heading = "Limit")]
+    pub algorithm: Option<String>,
+    /// What a token bucket lets pass at once.
+    #[arg(long, value_name = "N", help_heading = "Limit")]
+    pub burst: Option<u64>,
+    /// How the store is asked: exact, or background.
+    #[arg(long, value_name = "MODE", help_heading = "Limit")]
+    pub mode: Option<String>,
+    /// How often nodes tell each other, in the mode background.
+    #[arg(long, value_name = "TIME", help_heading = "Limit")]
+    pub sync_interval: Option<String>,
+    /// How long a refusal is remembered, in the mode exact; 0s turns that off.
+    #[arg(long, value_name = "TIME", help_heading = "Limit")]
+    pub refusal_memory: Option<String>,
+    /// The deadline of a check: 50ms with a store, 5s with a server.
+    #[arg(long, value_name = "TIME", help_heading = "Limit")]
+    pub timeout: Option<String>,
+    /// Take the policy from this config file, in place of --limit and the like.
+    #[arg(long, value_name = "FILE", help_heading = "Limit")]
+    pub config: Option<PathBuf>,
+    /// The policy, of the config or of the server.
+    #[arg(long, value_name = "NAME", help_heading = "Limit")]
+    pub policy: Option<String>,
+    /// How often the store may have lost its counts meanwhile, by a failover say.
+    #[arg(long, value_name = "N", default_value = "0", help_heading = "Limit")]
+    pub losses: u32,
+
+    /// How many keys are asked for.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000),
+        help_heading = "Load"
+    )]
+    pub keys: u32,
+    /// Ask for key number n as often as 1/n^S, and not for all alike.
+    #[arg(long, value_name = "S", value_parser = exponent, help_heading = "Load")]
+    pub zipf: Option<f64>,
+    /// What a check costs.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = cost, help_heading = "Load")]
+    pub cost: Cost,
+    /// How long.
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "10s",
+        value_parser = duration,
+        help_heading = "Load"
+    )]
+    pub duration: Duration,
+    /// How many processes ask, each a node of its own.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..=256),
+        help_heading = "Load"
+    )]
+    pub processes: u32,
+    /// How many callers a process has, each of which asks again when it has its answer.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "64",
+        value_parser = clap::value_parser!(u32).range(1..=65_536),
+        help_heading = "Load"
+    )]
+    pub callers: u32,
+    /// Begin so many checks a second, all processes together, whether or not the ones
+    /// before are answered. Without it: as many as go.
+    #[arg(long, value_name = "R", value_parser = rate, help_heading = "Load")]
+    pub rate: Option<f64>,
+
+    /// Print everything as one JSON object.
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+    /// Draw latencies, and what was admitted over time, into this SVG file.
+    #[arg(long, value_name = "FILE.svg", help_heading = "Output")]
+    pub plot: Option<PathBuf>,
+}
+
+/// A time from 10 milliseconds to a day, such as `10s`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|sign: char| sign.is_ascii_alphabetic());
+    let (_, unit) = text.split_at(digits.len());
+    let unit = UNITS.iter().find(|(name, _)| *name == unit);
+    let number: Option<u64> = digits.parse().ok();
+    let micros = number
+        .zip(unit)
+        .and_then(|(number, (_, unit))| number.checked_mul(*unit));
+    let duration = micros.map(Duration::from_micros);
+    let allowed = Duration::from_millis(10)..=MAX_DURATION;
+    let duration = duration.filter(|duration| allowed.contains(duration));
+    duration.ok_or_else(|| "expected a time from 10ms to 24h, such as 10s".into())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok();
+    let rate = rate.filter(|rate| (0.001..=100_000_000.0).contains(rate));
+    rate.ok_or_else(|| "expected checks a second, from 0.001 to 100000000, such as 5000".into())
+}
+
+fn exponent(text: &str) -> Result<f64, String> {
+    let exponent = text.parse().ok();
+    let exponent = exponent.filter(|exponent| (0.0..=10.0).contains(exponent));
+    exponent.ok_or_else(|| "expected an exponent from 0 to 10, such as 1.1".into())
+}
+
+fn cost(text: &str) -> Result<Cost, String> {
+    let number = text.parse().ok();
+    let cost = number.and_then(|number| Cost::new(number).ok());
+    cost.ok_or_else(|| format!("expected a whole number from 1 to {}", u32::MAX))
+}

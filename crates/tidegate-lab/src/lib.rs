@@ -1,0 +1,40 @@
+//! Trying limits out, and holding them to their word: what the commands `tidegate bench`
+//! and `tidegate verify` do, apart from the server.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`bench`] | load for a store or a server, and whether the limit held |
+//! | [`verify`] | whether limits held, from what servers have recorded |
+//! | [`line`] | one line of such a record |
+//! | [`client`] | one question to a running server |
+
+pub mod bench;
+pub mod client;
+pub mod line;
+mod offered;
+pub mod verify;
+
+use std::io::Write;
+
+use tidegate::Policy;
+
+/// The exit code of whatever could not be done.
+pub const FAILED: u8 = 2;
+
+/// Says something to the user of a command, on standard output.
+pub fn say(text: &str) {
+    // The reader may have heard enough, as `head` does.
+    drop(writeln!(std::io::stdout(), "{}", text.trim_end()));
+}
+
+/// Every attribute that the keys of a policy are made of, once.
+pub fn attributes(policy: &Policy) -> impl Iterator<Item = &str> {
+    let levels = policy.levels().iter();
+    let mut names: Vec<&str> = Vec::new();
+    for name in levels.flat_map(|level| level.key().attributes()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.into_iter()
+}

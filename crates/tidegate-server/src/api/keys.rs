@@ -1,0 +1,111 @@
+//! `/v1/keys/{policy}`: a key explained, or forgotten.
+
+use http::request::Parts;
+use serde::Serialize;
+use tidegate::{Explained, Which};
+
+use super::decision::milliseconds;
+use super::policies::LimitBody;
+use super::query::{Query, short};
+use super::{Answer, Api, Problem, authorize, has_numbers, json};
+use crate::engine::Current;
+
+/// A key as it stands.
+#[derive(Serialize)]
+struct KeyBody<'r> {
+    policy: &'r str,
+    store: &'r str,
+    enabled: bool,
+    shadow: bool,
+    levels: Vec<LevelBody<'r>>,
+}
+
+/// A level of it: the settings in force, and the numbers.
+#[derive(Serialize)]
+struct LevelBody<'r> {
+    name: &'r str,
+    key: String,
+    /// Null when an override exempts this key.
+    settings: Option<LimitBody>,
+    /// The number of the override in force, from 0.
+    overridden_by: Option<usize>,
+    /// These are null when nothing is counted.
+    limit: Option<u32>,
+    remaining: Option<u32>,
+    rate: Option<f64>,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct ResetBody {
+    forgotten: usize,
+}
+
+pub(super) async fn explain(
+    api: &Api,
+    current: &Current,
+    policy: &str,
+    head: &Parts,
+) -> Result<Answer, Problem> {
+    let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(Problem::bad)?;
+    query.expect(&[]).map_err(Problem::bad)?;
+    let entry = current.entry(policy)?;
+    has_numbers(entry.policy())?;
+    let levels = api.engine.explain(current, policy, query.attributes());
+    let (policy, levels) = (entry.policy(), levels.await?);
+    Ok(json(&KeyBody {
+        policy: policy.name(),
+        store: policy.store(),
+        enabled: policy.enabled(),
+        shadow: policy.shadow(),
+        levels: levels.into_iter().map(LevelBody::from).collect(),
+    }))
+}
+
+pub(super) async fn reset(
+    api: &Api,
+    current: &Current,
+    policy: &str,
+    head: &Parts,
+) -> Result<Answer, Problem> {
+    authorize(current, head)?;
+    let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(Problem::bad)?;
+    query.expect(&["level", "all"]).map_err(Problem::bad)?;
+    let (level, all) = (query.reserved("level"), query.reserved("all"));
+    let which = match (&level, all.as_deref()) {
+        (Some(_), Some("true")) => {
+            return Err(Problem::bad("level and all: expected one of them"));
+        }
+        (Some(level), None | Some("false")) => Which::Level(level),
+        (None, Some("true")) => Which::All,
+        (None, None | Some("false")) => Which::Only,
+        (_, Some(text)) => {
+            let text = short(text);
+            return Err(Problem::bad(format!(
+                "all: {text:?}: expected true or false"
+            )));
+        }
+    };
+    let attributes = query.attributes();
+    let forgotten = api.engine.reset(current, policy, attributes, which);
+    let forgotten = forgotten.await?;
+    Ok(json(&ResetBody { forgotten }))
+}
+
+impl<'r> From<Explained<'r>> for LevelBody<'r> {
+    fn from(explained: Explained<'r>) -> Self {
+        let numbers = explained.numbers;
+        Self {
+            name: explained.level.name(),
+            key: explained.key,
+            settings: explained.limit.map(LimitBody::from),
+            overridden_by: explained.overridden_by,
+            limit: numbers.map(|it| it.limit()),
+            remaining: numbers.map(|it| it.remaining()),
+            rate: numbers.map(|it| it.rate()),
+            retry_after_ms: numbers.and_then(|it| it.retry_after()).map(milliseconds),
+            reset_after_ms: numbers.map(|it| milliseconds(it.reset_after())),
+        }
+    }
+}

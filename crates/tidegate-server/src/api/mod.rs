@@ -1,0 +1,407 @@
+//! A request in, a response out: which path leads where. Everything is decided on the
+//! way down; nothing here but the door knows of connections.
+
+mod again;
+pub(crate) mod body;
+pub mod check;
+pub(crate) mod decision;
+pub mod door;
+mod gate;
+mod keys;
+pub mod outgoing;
+mod policies;
+mod problem;
+pub mod query;
+mod quick;
+mod refund;
+
+use std::borrow::Cow;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use hyper::body::{Body, Incoming};
+use percent_encoding::percent_decode_str;
+use tidegate::Policy;
+use tidegate_config::Config;
+use tracing::Instrument;
+
+use crate::engine::{Access, Current, Decided, Engine};
+use crate::serve::Connection;
+use body::{Room, Unread};
+use door::{Asked, Handler};
+use outgoing::{Outgoing, Unsent};
+pub(crate) use problem::Problem;
+
+/// What goes out.
+pub(crate) type Answer = Response<Outgoing>;
+
+/// What a listener answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything: there is no listener for operators.
+    All,
+    /// Checks, refunds, and what describes them.
+    Public,
+    /// What operators ask: metrics, health, keys and resets.
+    Admin,
+}
+
+/// The HTTP interface over an engine: what requests on one group of addresses share.
+pub struct Api {
+    engine: Arc<Engine>,
+    scope: Scope,
+    room: Room,
+    unsent: Unsent,
+}
+
+impl Api {
+    /// Answers what is in this scope.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, scope: Scope) -> Self {
+        Self {
+            engine,
+            scope,
+            room: Room::new(),
+            unsent: Unsent::new(),
+        }
+    }
+}
+
+/// The names of the paths, for `/openapi.json` and those who look for one.
+const OPENAPI: &str = include_str!("openapi.json");
+
+// Types of bodies. Constants, so that nobody looks at their letters when it runs.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const PLAIN: HeaderValue = HeaderValue::from_static("text/plain");
+const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
+
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+// Nearly every answer has these two: they are not read anew each time.
+static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+impl Handler for Api {
+    type Answering = Answering;
+
+    fn answer(asked: &Arc<Asked<Self>>, request: Request<Incoming>) -> Answering {
+        Answering(State::Begun(Some((Arc::clone(asked), request))))
+    }
+}
+
+/// A request while it is answered. Nearly every one is a check in memory, which is
+/// answered when this is first polled: only the others need a future of their own.
+pub struct Answering(State);
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box for the usual case is what this avoids"
+)]
+enum State {
+    Begun(Option<(Arc<Asked<Api>>, Request<Incoming>)>),
+    Waiting(Pin<Box<dyn Future<Output = Answer> + Send>>),
+}
+
+impl Future for Answering {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        let (asked, request) = match &mut self.0 {
+            State::Waiting(answer) => return answer.as_mut().poll(cx),
+            State::Begun(begun) => begun.take().expect("not polled again after it was ready"),
+        };
+        let (head, body) = request.into_parts();
+        let mut body = Unread::from(body);
+        if let Some(answer) = answer_now(&asked, &head, &mut body, cx) {
+            return Poll::Ready(answer);
+        }
+        let mut waiting = Box::pin(answer(asked, head, body));
+        let answer = waiting.as_mut().poll(cx);
+        if answer.is_pending() {
+            self.0 = State::Waiting(waiting);
+        }
+        answer
+    }
+}
+
+/// Answers a request that asks for one decision, where that is made in memory.
+fn answer_now(
+    asked: &Asked<Api>,
+    head: &Parts,
+    body: &mut Unread,
+    cx: &mut Context<'_>,
+) -> Option<Answer> {
+    let (api, connection) = (&*asked.handler, &*asked.connection);
+    // What is logged about a request with an id says so, by a span.
+    let is_usual = api.scope != Scope::Admin
+        && !connection.is_spare()
+        && head.headers.keys().all(|name| *name != REQUEST_ID);
+    if !is_usual {
+        return None;
+    }
+    let (path, current) = (head.uri.path(), api.engine.current());
+    let answer = match path.strip_prefix("/v1/gate/") {
+        Some(policy) => gate::answer_now(api, &current, &name(policy), head)?,
+        None if path == "/v1/check" && head.method == Method::POST => {
+            check::answer_now(asked, &current, body, cx)?
+        }
+        None => return None,
+    };
+    let answer = answer.unwrap_or_else(unanswered);
+    Some(finished(api, connection, head, answer))
+}
+
+/// Answers any request.
+async fn answer(asked: Arc<Asked<Api>>, head: Parts, body: Unread) -> Answer {
+    let (api, connection) = (&*asked.handler, &*asked.connection);
+    let current = api.engine.current();
+    let id = request_id(&head);
+    let mut answer = match &id {
+        None => answered(api, &current, connection, &head, body).await,
+        // Whatever is logged on the way says which request it is about.
+        Some(id) => {
+            let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default());
+            let answered = answered(api, &current, connection, &head, body);
+            answered.instrument(span).await
+        }
+    };
+    if let Some(id) = id {
+        answer.headers_mut().insert(&REQUEST_ID, id);
+    }
+    finished(api, connection, &head, answer)
+}
+
+/// An answer with what every answer has.
+#[inline]
+fn finished(api: &Api, connection: &Connection, head: &Parts, mut answer: Answer) -> Answer {
+    if head.method == Method::HEAD {
+        // HTTP/2 would send it all the same.
+        let body = std::mem::take(answer.body_mut());
+        let length = body.size_hint().lower();
+        answer.headers_mut().insert(CONTENT_LENGTH, length.into());
+    }
+    let headers = answer.headers_mut();
+    // Any of these is another one a moment later.
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    let is_last = api.engine.is_draining() || connection.is_spare();
+    if is_last && head.version < Version::HTTP_2 {
+        // So that nobody sends another request into a connection that is about to end.
+        let close = HeaderValue::from_static("close");
+        headers.insert(CONNECTION, close);
+    }
+    answer
+}
+
+/// What is wrong with a request is an answer, too.
+async fn answered(
+    api: &Api,
+    current: &Current,
+    connection: &Connection,
+    head: &Parts,
+    body: Unread,
+) -> Answer {
+    let answer = match is_answered(api.scope, connection, head) {
+        Ok(()) => route(api, current, head, body).await,
+        Err(problem) => Err(problem),
+    };
+    answer.unwrap_or_else(unanswered)
+}
+
+#[cold]
+fn unanswered(problem: Problem) -> Answer {
+    tracing::debug!(
+        status = problem.status.as_u16(),
+        detail = &*problem.detail,
+        "a request that cannot be answered"
+    );
+    problem.into_answer()
+}
+
+/// Whether this listener answers this path, on this connection.
+#[inline]
+fn is_answered(scope: Scope, connection: &Connection, head: &Parts) -> Result<(), Problem> {
+    if scope == Scope::All && !connection.is_spare() {
+        return Ok(());
+    }
+    let path = head.uri.path();
+    let is_watched = matches!(path, "/healthz" | "/readyz" | "/metrics");
+    if connection.is_spare() && !is_watched {
+        return Err(Problem::later("all connections are taken"));
+    }
+    let is_described = matches!(path, "/v1/policies" | "/openapi.json");
+    let is_admin = is_watched || path.starts_with("/v1/keys/");
+    let is_there = match scope {
+        Scope::All => true,
+        Scope::Public => !is_admin,
+        Scope::Admin => is_admin || is_described,
+    };
+    match is_there {
+        true => Ok(()),
+        false => Err(Problem::elsewhere(path, scope)),
+    }
+}
+
+async fn route(
+    api: &Api,
+    current: &Current,
+    head: &Parts,
+    body: Unread,
+) -> Result<Answer, Problem> {
+    let path = head.uri.path();
+    if let Some(policy) = path.strip_prefix("/v1/gate/") {
+        return gate::answer(api, current, &name(policy), head).await;
+    }
+    if let Some(policy) = path.strip_prefix("/v1/keys/") {
+        let policy = name(policy);
+        return match head.method {
+            Method::GET | Method::HEAD => keys::explain(api, current, &policy, head).await,
+            Method::DELETE => keys::reset(api, current, &policy, head).await,
+            _ => Err(Problem::method(head, "GET, HEAD, DELETE")),
+        };
+    }
+    match path {
+        "/v1/check" | "/v1/refund" if head.method != Method::POST => {
+            Err(Problem::method(head, "POST"))
+        }
+        "/v1/check" => check::answer(api, current, body).await,
+        "/v1/refund" => refund::answer(api, current, head, body).await,
+        _ => look(api, current, head),
+    }
+}
+
+/// What is only there to be looked at.
+fn look(api: &Api, current: &Current, head: &Parts) -> Result<Answer, Problem> {
+    let is_allowed = matches!(head.method, Method::GET | Method::HEAD);
+    match head.uri.path() {
+        "/v1/policies" | "/openapi.json" | "/metrics" | "/healthz" | "/readyz" if !is_allowed => {
+            Err(Problem::method(head, "GET, HEAD"))
+        }
+        "/v1/policies" => Ok(json(&policies::listed(current))),
+        "/openapi.json" => Ok(text(JSON, OPENAPI)),
+        "/metrics" => Ok(text(METRICS, api.engine.metrics.text(&current.limiter))),
+        "/healthz" => Ok(text(PLAIN, "ok\n")),
+        "/readyz" => match api.engine.is_ready() {
+            Ok(()) => Ok(text(PLAIN, "ready\n")),
+            Err(why) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)),
+        },
+        path => Err(Problem::path(path)),
+    }
+}
+
+/// The name of a policy, as it stands in a path.
+fn name(part: &str) -> Cow<'_, str> {
+    percent_decode_str(part).decode_utf8_lossy()
+}
+
+/// A script of one's own decides; it has no numbers that could be looked at.
+fn has_numbers(policy: &Policy) -> Result<(), Problem> {
+    match policy.script() {
+        None => Ok(()),
+        Some(_) => Err(Problem::bad(format!(
+            "policy {:?}: its script decides, which has no numbers to look at",
+            policy.name()
+        ))),
+    }
+}
+
+/// What came in with a request to be told from others; it goes back with the answer.
+fn request_id(head: &Parts) -> Option<HeaderValue> {
+    let id = head.headers.get(&REQUEST_ID)?;
+    (id.len() <= 128 && id.to_str().is_ok()).then(|| id.clone())
+}
+
+/// Whoever changes anything must show the admin token.
+fn authorize(current: &Current, head: &Parts) -> Result<(), Problem> {
+    let header = head.headers.get(AUTHORIZATION);
+    let token = header.and_then(|header| {
+        let (scheme, token) = header.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+    });
+    match current.access(token) {
+        Access::Granted => Ok(()),
+        Access::Refused => Err(Problem::unauthorized()),
+        Access::Nobody => Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "nothing can be changed over HTTP: no admin_token is configured",
+        )),
+    }
+}
+
+fn text(kind: HeaderValue, body: impl Into<Outgoing>) -> Answer {
+    let mut answer = Response::new(body.into());
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+fn json(value: &impl serde::Serialize) -> Answer {
+    let body = serde_json::to_vec(value).expect("what is made here can be written");
+    text(JSON, body)
+}
+
+/// Headers that say how an answer travels: a policy or its script may name them, but
+/// the answer would be another one, or none.
+const OURS: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::DATE,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Puts a decision's headers into a response.
+#[inline]
+fn put_headers(answer: &mut Answer, decided: &Decided<'_>) {
+    match decided.usual_headers() {
+        Some([limit, left]) => {
+            let headers = answer.headers_mut();
+            headers.insert(&RATE_LIMIT_POLICY, limit);
+            headers.insert(&RATE_LIMIT, left);
+        }
+        None => put_all_headers(answer, decided),
+    }
+}
+
+fn put_all_headers(answer: &mut Answer, decided: &Decided<'_>) {
+    for (name, value) in decided.decision.headers() {
+        let name = match &*name {
+            "RateLimit" => Some(RATE_LIMIT.clone()),
+            "RateLimit-Policy" => Some(RATE_LIMIT_POLICY.clone()),
+            // A script may name what is no header.
+            name => HeaderName::from_bytes(name.as_bytes())
+                .ok()
+                .filter(|name| !OURS.contains(name)),
+        };
+        let value = match value {
+            Cow::Borrowed(value) => HeaderValue::from_str(value),
+            Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
+        };
+        if let (Some(name), Ok(value)) = (name, value) {
+            answer.headers_mut().insert(name, value);
+        }
+    }
+}
+
+/// What is allowed in a config and yet looks like a mistake over HTTP.
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    let reserved = config.policies.iter().filter_map(|policy| {
+        let levels = policy.levels().iter();
+        let mut names = levels.flat_map(|level| level.key().attributes());
+        let name = names.find(|name| query::RESERVED.contains(name))?;
+        Some(format!(
+            "policy {:?}: the attribute {name:?} means something else in a URL: only /v1/check can be asked",
+            policy.name()
+        ))
+    });
+    config.warnings().into_iter().chain(reserved).collect()
+}

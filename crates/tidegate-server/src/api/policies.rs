@@ -1,0 +1,128 @@
+//! `GET /v1/policies`: the policies in force.
+
+use serde::Serialize;
+use tidegate::{Dialect, Kind, Limit, Mode, OnError, Policy, PolicyLevel};
+
+use super::decision::milliseconds;
+use crate::engine::Current;
+
+/// A policy.
+#[derive(Serialize)]
+pub(super) struct PolicyBody<'r> {
+    name: &'r str,
+    store: &'r str,
+    mode: &'static str,
+    on_error: &'static str,
+    enabled: bool,
+    shadow: bool,
+    count_denied: bool,
+    headers: HeadersBody<'r>,
+    /// Attributes that decide where in a cluster its keys live.
+    tag: Vec<&'r str>,
+    /// Whether a script decides in place of the levels' limits.
+    script: bool,
+    levels: Vec<LevelBody<'r>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum HeadersBody<'r> {
+    Dialect(&'static str),
+    Names([&'r str; 3]),
+}
+
+#[derive(Serialize)]
+struct LevelBody<'r> {
+    name: &'r str,
+    key: &'r str,
+    /// Null where a script decides.
+    limit: Option<LimitBody>,
+    overrides: usize,
+}
+
+/// A limit.
+#[derive(Serialize)]
+pub(super) struct LimitBody {
+    algorithm: String,
+    /// As it is written in a config; null where everything is refused.
+    limit: Option<String>,
+    requests: u32,
+    window_ms: u64,
+    burst: Option<u32>,
+}
+
+pub(super) fn listed(current: &Current) -> Vec<PolicyBody<'_>> {
+    let policies = current.config.policies.iter();
+    policies.map(PolicyBody::from).collect()
+}
+
+impl<'r> From<&'r Policy> for PolicyBody<'r> {
+    fn from(policy: &'r Policy) -> Self {
+        Self {
+            name: policy.name(),
+            store: policy.store(),
+            mode: match policy.mode() {
+                Mode::Lease => "lease",
+                Mode::Background => "background",
+                _ => "exact",
+            },
+            on_error: match policy.on_error() {
+                OnError::Allow => "allow",
+                OnError::Deny => "deny",
+                OnError::Local => "local",
+            },
+            enabled: policy.enabled(),
+            shadow: policy.shadow(),
+            count_denied: policy.count_denied(),
+            headers: match policy.headers() {
+                Dialect::XRateLimit => HeadersBody::Dialect("x-ratelimit"),
+                Dialect::Draft06 => HeadersBody::Dialect("draft-06"),
+                Dialect::Custom(names) => HeadersBody::Names(names.each_ref().map(|name| &**name)),
+                Dialect::None => HeadersBody::Dialect("none"),
+                _ => HeadersBody::Dialect("ietf"),
+            },
+            tag: policy.tag().collect(),
+            script: policy.script().is_some(),
+            levels: policy
+                .levels()
+                .iter()
+                .map(|level| LevelBody::new(level, policy.script().is_some()))
+                .collect(),
+        }
+    }
+}
+
+impl<'r> LevelBody<'r> {
+    fn new(level: &'r PolicyLevel, script: bool) -> Self {
+        Self {
+            name: level.name(),
+            key: level.key().as_str(),
+            limit: (!script).then(|| level.limit().into()),
+            overrides: level.overrides().len(),
+        }
+    }
+}
+
+impl From<&Limit> for LimitBody {
+    fn from(limit: &Limit) -> Self {
+        let Some(spec) = limit.spec() else {
+            return Self {
+                algorithm: "block".into(),
+                limit: None,
+                requests: 0,
+                window_ms: 0,
+                burst: None,
+            };
+        };
+        Self {
+            algorithm: spec.algorithm.to_string(),
+            limit: Some(spec.rate.to_string()),
+            requests: spec.rate.requests(),
+            window_ms: milliseconds(spec.rate.window()),
+            burst: match limit.kind() {
+                Kind::TokenBucket(bucket) => Some(bucket.burst()),
+                _ => None,
+            },
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! `POST /v1/refund`: what a decision charged is given back.
+
+use http::request::Parts;
+use http::{Response, StatusCode};
+use serde::Deserialize;
+
+use super::body::Unread;
+use super::check::unreadable;
+use super::{Answer, Api, Problem, authorize, body};
+use crate::engine::Current;
+use crate::receipt;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    receipt: String,
+}
+
+pub(super) async fn answer(
+    api: &Api,
+    current: &Current,
+    head: &Parts,
+    body: Unread,
+) -> Result<Answer, Problem> {
+    authorize(current, head)?;
+    let body = body::read(&api.room, body).await?;
+    let body: Body =
+        serde_json::from_slice(&body).map_err(|error| Problem::bad(unreadable(error)))?;
+    let returned = receipt::decode(&body.receipt)
+        .ok_or_else(|| Problem::bad("receipt: expected the text of a decision's receipt"))?;
+    let entry = current.entry(&returned.policy)?;
+    // One who counts in memory cannot give back what another one has counted.
+    if entry.instance() != returned.instance {
+        return Err(Problem::new(
+            StatusCode::CONFLICT,
+            "receipt: of another server, which kept that count in its memory",
+        ));
+    }
+    let (policy, attributes) = (&returned.policy, &returned.attributes);
+    let refund = api
+        .engine
+        .refund(current, policy, attributes, &returned.receipt);
+    refund.await?;
+    let mut answer = Response::new(Default::default());
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    Ok(answer)
+}

@@ -1,0 +1,127 @@
+//! A config in force: its policies compiled, its stores, its secrets.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use http::HeaderName;
+use subtle::ConstantTimeEq;
+use tidegate::CheckError;
+use tidegate_config::{Config, StoreUrl};
+use tidegate_redis::{ErrorKind, SharedLimiter};
+use tokio_rustls::TlsAcceptor;
+
+use super::StartError;
+use super::entry::Entry;
+use crate::metrics::Metrics;
+use crate::section::Server;
+use crate::serve::tls;
+use crate::settings::{Loaded, reveal};
+
+/// A config in force.
+pub struct Current {
+    pub(crate) config: Config,
+    pub(crate) server: Server,
+    pub(crate) limiter: SharedLimiter,
+    entries: HashMap<Box<str>, Entry, FixedState>,
+    /// The gate's headers, and the attributes they are.
+    pub(crate) gate_headers: Vec<(HeaderName, String)>,
+    pub(crate) tls: Option<TlsAcceptor>,
+    admin_token: Option<String>,
+}
+
+/// Whether somebody may change anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// They may.
+    Granted,
+    /// The token is missing, or wrong.
+    Refused,
+    /// No token is configured, so nobody may.
+    Nobody,
+}
+
+impl Current {
+    pub(super) fn new(
+        loaded: Loaded,
+        metrics: &Metrics,
+        instance: u64,
+        before: Option<&Self>,
+    ) -> Result<Self, StartError> {
+        let Loaded {
+            config,
+            server,
+            folder,
+            ..
+        } = loaded;
+        let admin_token = server.admin_token.as_ref();
+        let admin_token = admin_token.map(|token| reveal(token, "server.admin_token"));
+        let gate_headers = server.gate_headers.iter().filter_map(|attribute| {
+            let name = format!("x-tidegate-{}", attribute.to_lowercase().replace('_', "-"));
+            Some((HeaderName::try_from(name).ok()?, attribute.clone()))
+        });
+        let limiter = match before {
+            Some(before) => before.limiter.reconfigured(&config, &folder)?,
+            None => SharedLimiter::from_config(&config, &folder)?,
+        };
+        let entries = config.policies.iter().filter_map(|policy| {
+            let (name, store) = (policy.name(), policy.store());
+            let is_memory = |url: &StoreUrl| *url == StoreUrl::Memory;
+            let url = config.stores.get(store).map(|store| &store.url);
+            // Whoever reaches a shared store can give back what was charged there.
+            let instance = if url.is_some_and(is_memory) {
+                instance
+            } else {
+                0
+            };
+            let meter = metrics.meter(name, store);
+            let entry = Entry::new(limiter.handle(name)?, meter, instance);
+            Some((name.into(), entry))
+        });
+        Ok(Self {
+            admin_token: admin_token.transpose()?,
+            gate_headers: gate_headers.collect(),
+            tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
+            entries: entries.collect(),
+            limiter,
+            config,
+            server,
+        })
+    }
+
+    /// The entry of a policy.
+    #[inline]
+    pub fn entry(&self, policy: &str) -> Result<&Entry, CheckError> {
+        let entry = self.entries.get(policy);
+        entry.ok_or_else(|| CheckError::UnknownPolicy(policy.to_owned()))
+    }
+
+    /// Whether keys may stand in logs and records.
+    pub(super) fn logs_keys(&self) -> bool {
+        self.server.log_keys
+    }
+
+    /// Finds scripts that no store could run. A store that is down is asked again by
+    /// the first check.
+    pub(super) async fn verify(&self) -> Result<(), StartError> {
+        let wrong = self.limiter.verify_scripts().await;
+        let script = wrong
+            .into_iter()
+            .find(|(_, error)| error.kind() == ErrorKind::Script);
+        match script {
+            Some((policy, error)) => Err(StartError::Script(policy.into(), error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether this token lets somebody change anything.
+    pub fn access(&self, token: Option<&[u8]>) -> Access {
+        let Some(expected) = &self.admin_token else {
+            return Access::Nobody;
+        };
+        // In constant time, so that nobody can feel their way to it.
+        match token {
+            Some(token) if bool::from(token.ct_eq(expected.as_bytes())) => Access::Granted,
+            _ => Access::Refused,
+        }
+    }
+}

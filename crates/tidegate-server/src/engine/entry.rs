@@ -1,0 +1,189 @@
+//! A policy compiled when its config is put in force: whom to ask, where to count, and
+//! all parts of an answer that are the same each time.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderValue;
+use tidegate::{Dialect, Policy, Source};
+use tidegate_redis::SharedHandle;
+
+use super::Decided;
+use crate::metrics::Meter;
+use crate::serve::worker;
+
+/// A policy, ready to be asked.
+#[derive(Debug)]
+pub struct Entry {
+    handle: SharedHandle,
+    meter: Arc<Meter>,
+    /// Which process can give back what this policy charges: zero for all that reach its
+    /// store.
+    instance: u64,
+    /// What a policy of one level says in its headers.
+    usual_headers: Option<Usual>,
+    json: Pieces,
+}
+
+/// The headers of a policy of one level, in the usual dialect.
+#[derive(Debug)]
+struct Usual {
+    /// `RateLimit-Policy`, which is always the same: one value for each worker, so that
+    /// no two of them count its users together.
+    limit: Box<[HeaderValue]>,
+    /// How `RateLimit` begins.
+    left: Box<[u8]>,
+}
+
+/// Parts of a decision in JSON that are the same each time.
+#[derive(Debug)]
+pub struct Pieces {
+    /// How it begins, admitted and refused: up to `denied_by`.
+    begin: [Box<str>; 2],
+    /// From `source` to the time, of the store's decisions: where the policy would not
+    /// and would refuse.
+    stored: [Box<str>; 2],
+    /// The same from `shadow` on, whoever has decided.
+    shadow: [Box<str>; 2],
+    /// How each level begins.
+    levels: Box<[Box<str>]>,
+}
+
+impl Entry {
+    pub(super) fn new(handle: SharedHandle, meter: Arc<Meter>, instance: u64) -> Self {
+        let policy = handle.policy();
+        Self {
+            usual_headers: Usual::new(policy),
+            json: Pieces::new(policy),
+            meter,
+            instance,
+            handle,
+        }
+    }
+
+    /// The policy.
+    #[inline]
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        self.handle.policy()
+    }
+
+    /// Which process can give back what this policy charges; zero for all.
+    #[must_use]
+    pub fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    /// Parts of a decision in JSON.
+    #[inline]
+    #[must_use]
+    pub fn json(&self) -> &Pieces {
+        &self.json
+    }
+
+    #[inline]
+    pub(super) fn handle(&self) -> &SharedHandle {
+        &self.handle
+    }
+
+    #[inline]
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}
+
+impl Usual {
+    fn new(policy: &Policy) -> Option<Self> {
+        let [level] = policy.levels() else {
+            return None;
+        };
+        let is_usual = *policy.headers() == Dialect::Ietf && policy.script().is_none();
+        let text = level.header_item();
+        let (name, _) = text.split_once(';')?;
+        let limit = (0..=worker::count()).map(|_| HeaderValue::from_str(text).ok());
+        is_usual.then_some(Self {
+            limit: limit.collect::<Option<_>>()?,
+            left: format!("{name};r=").into_bytes().into(),
+        })
+    }
+}
+
+impl Decided<'_> {
+    /// `RateLimit-Policy` and `RateLimit` of a request that may go on, where the policy
+    /// has one level, with its own limit, and the usual dialect. They are the same as
+    /// those of [`PolicyDecision::headers`](tidegate::PolicyDecision::headers).
+    #[inline]
+    #[must_use]
+    pub fn usual_headers(&self) -> Option<[HeaderValue; 2]> {
+        let usual = self.entry.usual_headers.as_ref()?;
+        let mut levels = self.decision.levels();
+        let level = levels.next().filter(|level| !level.is_overridden())?;
+        if !self.decision.allowed() || level.limit().spec().is_none() {
+            return None;
+        }
+        let limit = usual.limit.get(worker::number())?.clone();
+        let numbers = level.numbers();
+        let reset = numbers.reset_after();
+        let seconds = reset.as_secs() + u64::from(reset.subsec_nanos() > 0);
+        let (mut remaining, mut reset) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let remaining = remaining.format(numbers.remaining()).as_bytes();
+        let reset = reset.format(seconds.max(1)).as_bytes();
+        let parts = [&*usual.left, remaining, b";t=", reset];
+        let mut left = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+        parts.iter().for_each(|part| left.extend_from_slice(part));
+        let left = HeaderValue::from_maybe_shared(Bytes::from(left)).ok()?;
+        Some([limit, left])
+    }
+}
+
+impl Pieces {
+    fn new(policy: &Policy) -> Self {
+        // Names of policies and levels need no escapes.
+        let (name, shadow) = (policy.name(), policy.shadow());
+        let begin = |allowed: bool| {
+            format!("{{\"allowed\":{allowed},\"policy\":\"{name}\",\"denied_by\":").into()
+        };
+        let shadow = |would_deny: bool| {
+            format!(",\"shadow\":{shadow},\"would_deny\":{would_deny},\"decided_at_us\":").into()
+        };
+        let shadow: [Box<str>; 2] = [shadow(false), shadow(true)];
+        let store = Source::Store.as_str();
+        let stored = |shadow: &str| format!(",\"source\":\"{store}\"{shadow}").into();
+        let levels = policy.levels().iter();
+        let levels = levels.map(|level| format!("{{\"name\":\"{}\"", level.name()).into());
+        Self {
+            begin: [begin(false), begin(true)],
+            stored: shadow.each_ref().map(|shadow| stored(shadow)),
+            shadow,
+            levels: levels.collect(),
+        }
+    }
+
+    /// How a decision begins.
+    #[inline]
+    #[must_use]
+    pub fn begin(&self, allowed: bool) -> &str {
+        &self.begin[usize::from(allowed)]
+    }
+
+    /// What stands between the numbers and the time of a decision that the store made.
+    #[inline]
+    #[must_use]
+    pub fn stored(&self, would_deny: bool) -> &str {
+        &self.stored[usize::from(would_deny)]
+    }
+
+    /// What stands between the source and the time.
+    #[inline]
+    #[must_use]
+    pub fn shadow(&self, would_deny: bool) -> &str {
+        &self.shadow[usize::from(would_deny)]
+    }
+
+    /// How a level begins.
+    #[inline]
+    #[must_use]
+    pub fn level(&self, index: usize) -> &str {
+        &self.levels[index]
+    }
+}

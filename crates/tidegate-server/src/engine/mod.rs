@@ -1,0 +1,329 @@
+//! The heart that every front end asks: a policy's name, attributes and a cost in, a
+//! decision out, counted, logged and recorded on the way.
+//!
+//! The config in force is one pointer ([`Engine::current`]) that a reload swaps. It holds
+//! an [`Entry`] for each policy, with everything that an answer needs.
+
+mod current;
+mod entry;
+mod home;
+mod lines;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+use arc_swap::{ArcSwap, Guard};
+use tidegate::{
+    Attributes, CheckError, Cost, Explained, Limit, Limiter, PolicyDecision, Receipt, Which,
+};
+use tidegate_redis::{SetupError, Store, StoreError, TryCheckError};
+use tokio::runtime::Handle;
+
+use crate::metrics::Metrics;
+use crate::record::Recorder;
+use crate::settings::{LoadError, Loaded};
+pub use current::{Access, Current};
+pub use entry::Entry;
+use home::at;
+
+/// One for the whole process.
+pub struct Engine {
+    current: ArcSwap<Current>,
+    pub(crate) metrics: Metrics,
+    /// Where tasks live that belong to no connection.
+    home: Option<Handle>,
+    /// The stores have been asked once, whatever they said.
+    probed: AtomicBool,
+    draining: AtomicBool,
+    /// Tells this process from others that keep counts in memory.
+    instance: u64,
+    /// Makes of a key what stands in the log.
+    redaction: RandomState,
+    /// Keeps log lines about requests from flooding.
+    lines: Limiter,
+    /// Where decisions are recorded, if they are.
+    recorder: Option<Recorder>,
+}
+
+/// A decision, and what is known of its policy beforehand.
+#[derive(Debug)]
+pub struct Decided<'c> {
+    /// The policy's entry.
+    pub entry: &'c Entry,
+    /// What it says to the request.
+    pub decision: PolicyDecision<'c>,
+}
+
+/// Why a config cannot be in force.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// It does not fit together.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// A script cannot be run.
+    #[error("the script of policy {0:?}: {1}")]
+    Script(String, StoreError),
+    /// The certificate cannot be used.
+    #[error("{0}")]
+    Tls(String),
+}
+
+impl Engine {
+    /// Puts a config in force. Tasks of stores live on the runtime that calls this.
+    pub fn new(loaded: Loaded) -> Result<Self, StartError> {
+        let metrics = Metrics::new();
+        let instance = RandomState::new().build_hasher().finish();
+        let current = Current::new(loaded, &metrics, instance, None)?;
+        Ok(Self {
+            current: ArcSwap::from_pointee(current),
+            metrics,
+            home: Handle::try_current().ok(),
+            probed: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            instance,
+            redaction: RandomState::new(),
+            lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
+            recorder: None,
+        })
+    }
+
+    /// And records every decision.
+    #[must_use]
+    pub(crate) fn recording(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
+    }
+
+    /// The config in force. Whoever holds it goes on with it while another one is put in
+    /// force.
+    #[inline]
+    pub fn current(&self) -> Guard<Arc<Current>> {
+        self.current.load()
+    }
+
+    /// May a request with these attributes go on, at this cost? Charges every level of
+    /// the policy if so, and none otherwise. The answer is counted, logged and recorded.
+    #[inline]
+    pub async fn decide<'c, A>(
+        &self,
+        current: &'c Current,
+        policy: &str,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<Decided<'c>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let entry = current.entry(policy)?;
+        let start = Instant::now();
+        let handle = entry.handle();
+        let decision = match handle.in_memory() {
+            Some(memory) => memory.check(attributes, cost)?,
+            None => at(self.home.as_ref(), handle.check(attributes, cost)).await?,
+        };
+        Ok(self.decided(current, entry, decision, attributes, cost, start))
+    }
+
+    /// [`decide`](Self::decide) without waiting, where counts are kept in this process;
+    /// `None` where they are not.
+    #[inline]
+    pub fn decide_now<'c, A>(
+        &self,
+        current: &'c Current,
+        policy: &str,
+        attributes: &A,
+        cost: Cost,
+    ) -> Option<Result<Decided<'c>, CheckError>>
+    where
+        A: Attributes + ?Sized,
+    {
+        let entry = match current.entry(policy) {
+            Ok(entry) => entry,
+            Err(error) => return Some(Err(error)),
+        };
+        let memory = entry.handle().in_memory()?;
+        let start = Instant::now();
+        let decided = memory.check(attributes, cost);
+        Some(decided.map(|it| self.decided(current, entry, it, attributes, cost, start)))
+    }
+
+    /// [`decide`](Self::decide), but a store that cannot answer is an error, whatever the
+    /// policy says.
+    pub async fn try_decide<'c, A>(
+        &self,
+        current: &'c Current,
+        policy: &str,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<Decided<'c>, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let entry = current.entry(policy)?;
+        let start = Instant::now();
+        let decision = entry.handle().try_check(attributes, cost);
+        let decision = at(self.home.as_ref(), decision).await?;
+        Ok(self.decided(current, entry, decision, attributes, cost, start))
+    }
+
+    /// Counts, logs and records a decision.
+    #[inline]
+    fn decided<'c, A>(
+        &self,
+        current: &Current,
+        entry: &'c Entry,
+        decision: PolicyDecision<'c>,
+        attributes: &A,
+        cost: Cost,
+        start: Instant,
+    ) -> Decided<'c>
+    where
+        A: Attributes + ?Sized,
+    {
+        entry.meter().count(&decision, start.elapsed());
+        if decision.would_deny() || tracing::enabled!(tracing::Level::DEBUG) {
+            self.log(current, &decision, attributes);
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.decided(&decision, attributes, cost, current.logs_keys());
+        }
+        Decided { entry, decision }
+    }
+
+    /// The numbers that [`decide`](Self::decide) would decide by, charging nothing.
+    pub async fn peek<'c, A>(
+        &self,
+        current: &'c Current,
+        policy: &str,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<Decided<'c>, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let entry = current.entry(policy)?;
+        let decision = current.limiter.peek(policy, attributes, cost);
+        let decision = at(self.home.as_ref(), decision).await?;
+        Ok(Decided { entry, decision })
+    }
+
+    /// Every level of a policy as it stands for these attributes, charging nothing.
+    pub async fn explain<'c, A>(
+        &self,
+        current: &'c Current,
+        policy: &str,
+        attributes: &A,
+    ) -> Result<Vec<Explained<'c>>, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        at(
+            self.home.as_ref(),
+            current.limiter.explain(policy, attributes),
+        )
+        .await
+    }
+
+    /// Forgets the keys of these attributes. Says how many there were.
+    pub async fn reset<A>(
+        &self,
+        current: &Current,
+        policy: &str,
+        attributes: &A,
+        which: Which<'_>,
+    ) -> Result<usize, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        at(
+            self.home.as_ref(),
+            current.limiter.reset(policy, attributes, which),
+        )
+        .await
+    }
+
+    /// Gives back what a check with these attributes charged, as far as it still counts.
+    pub async fn refund<A>(
+        &self,
+        current: &Current,
+        policy: &str,
+        attributes: &A,
+        receipt: &Receipt,
+    ) -> Result<(), TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let refund = current.limiter.refund(policy, attributes, receipt);
+        at(self.home.as_ref(), refund).await?;
+        if let (Some(recorder), Ok(entry)) = (&self.recorder, current.entry(policy)) {
+            recorder.refunded(entry.policy(), attributes, receipt, current.logs_keys());
+        }
+        Ok(())
+    }
+
+    /// Puts another config in force: requests under way go on with the old one.
+    pub(crate) async fn change(&self, loaded: Loaded) -> Result<Arc<Current>, StartError> {
+        let before = self.current.load_full();
+        let current = Current::new(loaded, &self.metrics, self.instance, Some(&before))?;
+        let current = Arc::new(current);
+        current.verify().await?;
+        self.current.store(Arc::clone(&current));
+        Ok(current)
+    }
+
+    /// Whether the stores take the scripts of the config in force, as far as they can
+    /// be reached.
+    pub async fn verify(&self) -> Result<(), StartError> {
+        self.current.load_full().verify().await
+    }
+
+    /// Whether requests should come here. A store that is down is no reason against it:
+    /// then `on_error` is in force.
+    pub fn is_ready(&self) -> Result<(), &'static str> {
+        match (self.draining.load(Relaxed), self.probed.load(Relaxed)) {
+            (true, _) => Err("shutting down"),
+            (false, false) => Err("the stores have not been asked yet"),
+            (false, true) => Ok(()),
+        }
+    }
+
+    /// Whether the end has begun.
+    #[inline]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Relaxed);
+    }
+
+    /// Asks every store once, and says what looks wrong.
+    pub async fn probe(&self) {
+        let current = self.current.load_full();
+        for warning in current.limiter.warnings().await {
+            tracing::warn!("{warning}");
+        }
+        for (name, store) in current.limiter.stores() {
+            if let Store::Redis(store) = store
+                && !store.stats().up
+            {
+                tracing::warn!(
+                    store = name,
+                    "the store does not answer: until it does, on_error decides"
+                );
+            }
+        }
+        self.probed.store(true, Relaxed);
+    }
+
+    /// Waits until all that was recorded is in its file.
+    pub(crate) fn finish_record(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.finish();
+        }
+    }
+}
