@@ -8,13 +8,13 @@ use crate::read::Fields;
 /// The names of those fields.
 pub(crate) const FIELDS: [&str; 6] = ["limit", "algorithm", "burst", "strict", "align", "block"];
 
-const ALGORITHMS: [(&str, Option<Algorithm>); 5] = [
-    ("token_bucket", Some(Algorithm::TokenBucket)),
-    ("fixed_window", Some(Algorithm::FixedWindow)),
-    ("sliding_window", Some(Algorithm::SlidingWindow)),
-    ("sliding_log", Some(Algorithm::SlidingLog)),
-    ("script", None),
-];
+/// The names that `algorithm` may have; `None` is a script. A level that refuses
+/// everything has `block = true` instead.
+fn algorithms() -> Vec<(&'static str, Option<Algorithm>)> {
+    let counting = Algorithm::ALL.iter().filter(|it| **it != Algorithm::Block);
+    let named = counting.map(|it| (it.as_str(), Some(*it)));
+    named.chain([("script", None)]).collect()
+}
 
 /// The fields of a level or an override, which cannot be a script alone.
 pub(crate) fn read(fields: &Fields<'_>) -> LimitFields {
@@ -36,7 +36,7 @@ pub(crate) fn read_policy(fields: &Fields<'_>) -> (LimitFields, bool) {
         rate.map_err(|error| fields.error("limit", error.to_string()))
             .ok()
     });
-    let algorithm = fields.choice("algorithm", &ALGORITHMS);
+    let algorithm = fields.choice("algorithm", &algorithms());
     let limit = LimitFields {
         rate,
         algorithm: algorithm.flatten(),

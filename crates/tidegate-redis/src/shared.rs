@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::algorithm::{Outcome, Used};
 use tidegate::{
-    Attributes, Charge, CheckError, Cost, Decision, Keys, Kind, LevelOutcome, Limit, Mode, OnError,
+    Attributes, Charge, CheckError, Cost, Decision, Keys, LevelOutcome, Limit, Mode, OnError,
     Policy, PolicyDecision, PolicyLimiter, Source,
 };
 use tokio::time::Instant;
@@ -272,8 +272,6 @@ impl Shared {
 
 /// What a decision reports as the limit.
 fn size(limit: &Limit) -> u32 {
-    match limit.kind() {
-        Kind::TokenBucket(bucket) => bucket.burst(),
-        _ => limit.spec().map_or(0, |spec| spec.rate.requests()),
-    }
+    let new = limit.new_state(0);
+    limit.outcome(&new, Cost::ONE, false).limit
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 pub use crate::algorithm::{Algorithm, Kind};
 
+#[cfg(test)]
+use crate::algorithm::Cooldown;
 use crate::algorithm::{Block, FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
 use crate::duration::number;
 use crate::error::{LimitError, ParseError};
@@ -120,6 +122,8 @@ impl LimitSpec {
                 Ok(limit) => Kind::SlidingWindow(limit),
                 Err(error) => return Err(error),
             },
+            #[cfg(test)]
+            Algorithm::Cooldown => Kind::Cooldown(Cooldown::new(rate)),
             Algorithm::SlidingLog => match SlidingLog::new(rate) {
                 Ok(limit) => Kind::SlidingLog(limit),
                 Err(error) => return Err(error),
@@ -276,32 +280,25 @@ impl Limit {
         let mut spec = LimitSpec::new(rate);
         let mut seen = [false; 4];
         for word in words {
+            let mut algorithms = Algorithm::ALL.iter().filter(|it| **it != Algorithm::Block);
             let option = match word {
-                "token_bucket" => 0,
-                "fixed_window" => {
-                    spec.algorithm = Algorithm::FixedWindow;
-                    0
-                }
-                "sliding_window" => {
-                    spec.algorithm = Algorithm::SlidingWindow;
-                    0
-                }
-                "sliding_log" => {
-                    spec.algorithm = Algorithm::SlidingLog;
-                    0
-                }
                 "strict" => {
                     spec.strict = true;
-                    1
+                    0
                 }
                 "align=epoch" => {
                     spec.align = Align::Epoch;
-                    2
+                    1
                 }
-                _ => {
-                    let burst = word.strip_prefix("burst=").and_then(number);
-                    spec.burst = Some(burst.ok_or_else(|| ParseError::option(text))?);
-                    3
+                word => {
+                    if let Some(algorithm) = algorithms.find(|it| it.as_str() == word) {
+                        spec.algorithm = *algorithm;
+                        2
+                    } else {
+                        let burst = word.strip_prefix("burst=").and_then(number);
+                        spec.burst = Some(burst.ok_or_else(|| ParseError::option(text))?);
+                        3
+                    }
                 }
             };
             if std::mem::replace(&mut seen[option], true) {
@@ -333,6 +330,11 @@ impl Limit {
             },
             Kind::SlidingWindow(limit) => LimitSpec {
                 algorithm: Algorithm::SlidingWindow,
+                ..LimitSpec::new(limit.rate())
+            },
+            #[cfg(test)]
+            Kind::Cooldown(limit) => LimitSpec {
+                algorithm: Algorithm::Cooldown,
                 ..LimitSpec::new(limit.rate())
             },
             Kind::SlidingLog(limit) => LimitSpec {

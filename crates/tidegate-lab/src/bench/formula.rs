@@ -46,7 +46,7 @@ pub(super) fn allowed(limit: &Limit, time: Duration, formula: Option<&Formula>) 
         Kind::SlidingWindow(_) => (2.0, 1.0),
         Kind::FixedWindow(fixed) if fixed.align() == Align::Epoch => (2.0, 1.0),
         Kind::FixedWindow(_) => (1.0, 2.0),
-        _ => (1.0, 1.0),
+        Kind::TokenBucket(_) | Kind::SlidingLog(_) | Kind::Block(_) => (1.0, 1.0),
     };
     let most = requests + unheard(requests * others);
     (most * (windows.floor() + count), requests * windows)

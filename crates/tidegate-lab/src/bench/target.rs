@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tidegate::{Limit, Mode, Policy};
+use tidegate::{Algorithm, Limit, Mode, Policy};
 use tidegate_config::{Config, ConfigErrors, StoreUrl, read};
 
 use super::Bench;
@@ -198,20 +198,16 @@ fn of_flags(arguments: &Bench) -> anyhow::Result<Target> {
 }
 
 fn limit(arguments: &Bench) -> anyhow::Result<Limit> {
-    const ALGORITHMS: [&str; 4] = [
-        "token_bucket",
-        "fixed_window",
-        "sliding_window",
-        "sliding_log",
-    ];
+    let algorithms = Algorithm::ALL.iter().filter(|it| **it != Algorithm::Block);
+    let algorithms: Vec<&str> = algorithms.map(|it| it.as_str()).collect();
     let mut text = arguments.limit.as_deref().unwrap_or(LIMIT).to_owned();
     if let Some(algorithm) = arguments.algorithm.as_deref() {
         match algorithm {
             "script" => bail!("--algorithm script: expected --config with the policy that has one"),
-            _ if !ALGORITHMS.contains(&algorithm) => {
+            _ if !algorithms.contains(&algorithm) => {
                 bail!(
                     "--algorithm {algorithm:?}: expected {}",
-                    ALGORITHMS.join(", ")
+                    algorithms.join(", ")
                 )
             }
             _ => write!(text, " {algorithm}")?,

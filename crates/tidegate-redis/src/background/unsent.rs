@@ -195,7 +195,17 @@ impl Parcel {
                     *log = limit.charge(*log, added);
                 }
             }
-            _ => {}
+            // Counts of another algorithm say nothing. Every algorithm is named, so that a
+            // new one cannot lose its charges here.
+            (
+                _,
+                _,
+                Kind::TokenBucket(_)
+                | Kind::FixedWindow(_)
+                | Kind::SlidingWindow(_)
+                | Kind::SlidingLog(_)
+                | Kind::Block(_),
+            ) => {}
         }
         count
     }

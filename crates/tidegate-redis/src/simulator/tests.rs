@@ -35,7 +35,7 @@ pub(super) fn is_aligned(limit: &Limit) -> bool {
     match limit.kind() {
         Kind::FixedWindow(window) => window.align() == Align::Epoch,
         Kind::SlidingWindow(_) => true,
-        _ => false,
+        Kind::TokenBucket(_) | Kind::SlidingLog(_) | Kind::Block(_) => false,
     }
 }
 

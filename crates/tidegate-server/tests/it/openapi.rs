@@ -450,3 +450,12 @@ fn what_it_says_about_questions_is_what_the_server_takes() {
     assert_eq!(sources, counted.collect::<Vec<_>>());
     assert_eq!(whole["info"]["version"], env!("CARGO_PKG_VERSION"));
 }
+
+#[test]
+fn every_algorithm_is_described() {
+    let text = include_str!("../../src/api/openapi.json");
+    let names = tidegate::Algorithm::ALL.iter().map(|it| it.as_str());
+    let names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
+    let described = format!("\"algorithm\": {{\"enum\": [{}]", names.join(", "));
+    assert!(text.contains(&described), "expected {described}");
+}

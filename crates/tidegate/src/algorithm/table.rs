@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+#[cfg(test)]
+use super::Cooldown;
 use super::{
     Block, Compact, Counter, FixedWindow, Outcome, Packed, PastCharge, SlidingLog, SlidingWindow,
     TokenBucket,
@@ -11,28 +13,31 @@ use crate::cost::Cost;
 use crate::limit::Limit;
 
 /// Makes the enums and their verbs. `compact` algorithms keep their state in an entry
-/// of the in-memory table, `other` ones elsewhere or nowhere.
+/// of the in-memory table, `other` ones elsewhere or nowhere. A line may end
+/// with `if cfg(...)`.
 macro_rules! algorithms {
     (
-        compact { $($(#[$compact_doc:meta])* $compact:ident = $compact_name:literal,)+ }
+        compact {
+            $($(#[$compact_doc:meta])* $compact:ident = $compact_name:literal $(if $cfg:meta)?,)+
+        }
         other { $($(#[$other_doc:meta])* $other:ident = $other_name:literal,)+ }
     ) => {
         /// What counts the requests.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Algorithm {
-            $($(#[$compact_doc])* $compact,)+
+            $($(#[$cfg])? $(#[$compact_doc])* $compact,)+
             $($(#[$other_doc])* $other,)+
         }
 
         impl Algorithm {
             /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$compact,)+ $(Self::$other,)+];
+            pub const ALL: &[Self] = &[$($(#[$cfg])? Self::$compact,)+ $(Self::$other,)+];
 
             /// Its name, as in a config file.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
-                    $(Self::$compact => $compact_name,)+
+                    $($(#[$cfg])? Self::$compact => $compact_name,)+
                     $(Self::$other => $other_name,)+
                 }
             }
@@ -41,7 +46,7 @@ macro_rules! algorithms {
         /// A limit, taken apart by its algorithm.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kind {
-            $($(#[$compact_doc])* $compact($compact),)+
+            $($(#[$cfg])? $(#[$compact_doc])* $compact($compact),)+
             $($(#[$other_doc])* $other($other),)+
         }
 
@@ -49,7 +54,7 @@ macro_rules! algorithms {
         /// algorithm it says nothing, and the key counts as new.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum State {
-            $($(#[$compact_doc])* $compact(<$compact as Counter>::State),)+
+            $($(#[$cfg])? $(#[$compact_doc])* $compact(<$compact as Counter>::State),)+
             $($(#[$other_doc])* $other(<$other as Counter>::State),)+
         }
 
@@ -58,7 +63,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn last_us(&self) -> u64 {
                 match self {
-                    $(Self::$compact(state) => $compact::last_us(state),)+
+                    $($(#[$cfg])? Self::$compact(state) => $compact::last_us(state),)+
                     $(Self::$other(state) => $other::last_us(state),)+
                 }
             }
@@ -67,7 +72,9 @@ macro_rules! algorithms {
             #[must_use]
             pub fn moved_to(self, last_us: u64) -> Self {
                 match self {
-                    $(Self::$compact(state) => Self::$compact($compact::moved_to(state, last_us)),)+
+                    $($(#[$cfg])? Self::$compact(state) => {
+                        Self::$compact($compact::moved_to(state, last_us))
+                    })+
                     $(Self::$other(state) => Self::$other($other::moved_to(state, last_us)),)+
                 }
             }
@@ -79,7 +86,7 @@ macro_rules! algorithms {
             #[must_use]
             pub const fn algorithm(&self) -> Algorithm {
                 match self.kind() {
-                    $(Kind::$compact(_) => Algorithm::$compact,)+
+                    $($(#[$cfg])? Kind::$compact(_) => Algorithm::$compact,)+
                     $(Kind::$other(_) => Algorithm::$other,)+
                 }
             }
@@ -88,7 +95,9 @@ macro_rules! algorithms {
             #[must_use]
             pub fn new_state(&self, now_us: u64) -> State {
                 match self.kind() {
-                    $(Kind::$compact(limit) => State::$compact(limit.new_state(now_us)),)+
+                    $($(#[$cfg])? Kind::$compact(limit) => {
+                        State::$compact(limit.new_state(now_us))
+                    })+
                     $(Kind::$other(limit) => State::$other(limit.new_state(now_us)),)+
                 }
             }
@@ -97,7 +106,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn at(&self, state: State, now_us: u64) -> State {
                 match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
+                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
                         State::$compact(limit.at(state, now_us))
                     })+
                     $((Kind::$other(limit), State::$other(state)) => {
@@ -111,7 +120,9 @@ macro_rules! algorithms {
             #[must_use]
             pub fn admits(&self, state: &State, cost: Cost) -> bool {
                 match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => limit.admits(state, cost),)+
+                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                        limit.admits(state, cost)
+                    })+
                     $((Kind::$other(limit), State::$other(state)) => limit.admits(state, cost),)+
                     _ => self.admits(&self.new_state(state.last_us()), cost),
                 }
@@ -121,7 +132,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn charge(&self, state: State, cost: Cost) -> State {
                 match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
+                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
                         State::$compact(limit.charge(state, cost))
                     })+
                     $((Kind::$other(limit), State::$other(state)) => {
@@ -135,7 +146,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn saturate(&self, state: State, cost: Cost) -> State {
                 match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
+                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
                         State::$compact(limit.saturate(state, cost))
                     })+
                     $((Kind::$other(limit), State::$other(state)) => {
@@ -149,7 +160,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn refund(&self, state: State, charge: PastCharge) -> State {
                 match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
+                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
                         State::$compact(limit.refund(state, charge))
                     })+
                     $((Kind::$other(limit), State::$other(state)) => {
@@ -163,7 +174,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn outcome(&self, state: &State, cost: Cost, admitted: bool) -> Outcome {
                 match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
+                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
                         limit.outcome(state, cost, admitted)
                     })+
                     $((Kind::$other(limit), State::$other(state)) => {
@@ -177,7 +188,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn counts_for_us(&self, cost: Cost) -> u64 {
                 match self.kind() {
-                    $(Kind::$compact(limit) => limit.counts_for_us(cost),)+
+                    $($(#[$cfg])? Kind::$compact(limit) => limit.counts_for_us(cost),)+
                     $(Kind::$other(limit) => limit.counts_for_us(cost),)+
                 }
             }
@@ -186,7 +197,9 @@ macro_rules! algorithms {
             #[must_use]
             pub fn mark_us(&self, state: &State) -> u64 {
                 match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => limit.mark_us(state),)+
+                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                        limit.mark_us(state)
+                    })+
                     $((Kind::$other(limit), State::$other(state)) => limit.mark_us(state),)+
                     _ => 0,
                 }
@@ -196,7 +209,9 @@ macro_rules! algorithms {
             #[must_use]
             pub fn counts_like(&self, old: &Self) -> bool {
                 match (self.kind(), old.kind()) {
-                    $((Kind::$compact(limit), Kind::$compact(old)) => limit.counts_like(old),)+
+                    $($(#[$cfg])? (Kind::$compact(limit), Kind::$compact(old)) => {
+                        limit.counts_like(old)
+                    })+
                     $((Kind::$other(limit), Kind::$other(old)) => limit.counts_like(old),)+
                     _ => false,
                 }
@@ -206,7 +221,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn adopt(&self, old: &Self, state: State, now_us: u64) -> State {
                 match (self.kind(), old.kind(), state) {
-                    $((Kind::$compact(limit), Kind::$compact(old), State::$compact(state)) => {
+                    $($(#[$cfg])? (Kind::$compact(limit), Kind::$compact(old), State::$compact(state)) => {
                         State::$compact(limit.adopt(old, state, now_us))
                     })+
                     $((Kind::$other(limit), Kind::$other(old), State::$other(state)) => {
@@ -219,7 +234,9 @@ macro_rules! algorithms {
             /// [`Compact::pack`]; `None` for a state that is kept elsewhere.
             pub(crate) fn pack(&self, state: &State) -> Option<Packed> {
                 match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => Some(limit.pack(state)),)+
+                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                        Some(limit.pack(state))
+                    })+
                     _ => None,
                 }
             }
@@ -227,7 +244,9 @@ macro_rules! algorithms {
             /// [`Compact::unpack`]; `None` for a state that is kept elsewhere.
             pub(crate) fn unpack(&self, packed: Packed) -> Option<State> {
                 match self.kind() {
-                    $(Kind::$compact(limit) => Some(State::$compact(limit.unpack(packed))),)+
+                    $($(#[$cfg])? Kind::$compact(limit) => {
+                        Some(State::$compact(limit.unpack(packed)))
+                    })+
                     $(Kind::$other(_) => None,)+
                 }
             }
@@ -237,7 +256,7 @@ macro_rules! algorithms {
         macro_rules! each_compact {
             ($kind:expr, $limit:ident => $body:expr, _ => $other_body:expr) => {
                 match $kind {
-                    $($crate::algorithm::Kind::$compact($limit) => $body,)+
+                    $($(#[$cfg])? $crate::algorithm::Kind::$compact($limit) => $body,)+
                     $($crate::algorithm::Kind::$other(_) => $other_body,)+
                 }
             };
@@ -254,6 +273,8 @@ algorithms! {
         FixedWindow = "fixed_window",
         /// Two counters, the older one fading out ([`SlidingWindow`]).
         SlidingWindow = "sliding_window",
+        /// A toy that shows what it takes to add an algorithm ([`Cooldown`]).
+        Cooldown = "cooldown" if cfg(test),
     }
     other {
         /// Every admitted event of the last window ([`SlidingLog`]).

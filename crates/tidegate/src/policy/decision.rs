@@ -210,7 +210,6 @@ impl<'p> PolicyDecision<'p> {
     }
 
     /// The numbers alone, which do not borrow the policy.
-    #[must_use]
     pub fn into_decision(self) -> Decision {
         self.decision
     }
