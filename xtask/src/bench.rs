@@ -15,10 +15,14 @@ use crate::install;
 /// Checks of the shorter of the two counted runs.
 const CHECKS: u64 = 200_000;
 
-const LIMITERS: [(&str, &str); 5] = [
+const LIMITERS: [(&str, &str); 9] = [
     ("tidegate", "tidegate"),
+    ("store-1", "tidegate, 1 level of a store"),
+    ("store-2", "tidegate, 2 levels of a store"),
+    ("store-3", "tidegate, 3 levels of a store"),
     ("policy", "tidegate, through a policy of 1 level"),
     ("two-levels", "tidegate, through a policy of 2 levels"),
+    ("three-levels", "tidegate, through a policy of 3 levels"),
     ("governor", "governor 0.10"),
     ("aerorate", "aerorate 0.1"),
 ];

@@ -2,7 +2,13 @@
 
 use std::time::Duration;
 
-use tidegate::{Cost, Limit, MemoryStore, Override, Policy, PolicyBuilder, PolicyLimiter};
+use governor::clock::{Clock, FakeRelativeClock};
+use governor::middleware::NoOpMiddleware;
+use governor::state::keyed::DefaultKeyedStateStore;
+use tidegate::{
+    Charge, Check, Cost, Level, Limit, Limiter, MemoryStore, Override, Policy, PolicyBuilder,
+    PolicyLimiter,
+};
 
 /// What the limit does to the keys. Either way each key stays in use for the
 /// whole measurement: no limiter may take a key for new, or forget it.
@@ -56,17 +62,73 @@ fn limit(load: Load) -> Limit {
 }
 
 /// This workspace's limiter.
-pub(crate) struct Tidegate(tidegate::Limiter);
+pub(crate) struct Tidegate(Limiter);
 
 impl Keyed for Tidegate {
     fn new(load: Load, keys: usize) -> Self {
-        let builder = tidegate::Limiter::builder(limit(load));
+        let builder = Limiter::builder(limit(load));
         // A million unless more are needed: what a user gets by default.
         Self(builder.max_keys(keys.max(1_000_000)).build())
     }
 
     fn check(&self, key: &String) -> bool {
         self.0.check(key).allowed()
+    }
+}
+
+impl Tidegate {
+    /// How many of these keys are admitted, asked for together.
+    pub(crate) fn check_many(&self, keys: &[String]) -> usize {
+        let decisions = self.0.check_many(keys);
+        decisions.iter().filter(|it| it.allowed()).count()
+    }
+}
+
+/// The same limiter, handed the time by its caller.
+pub(crate) struct TidegateAt {
+    limiter: Limiter,
+    now_us: u64,
+}
+
+impl Keyed for TidegateAt {
+    fn new(load: Load, keys: usize) -> Self {
+        let Tidegate(limiter) = Tidegate::new(load, keys);
+        let now_us = limiter.now_us();
+        Self { limiter, now_us }
+    }
+
+    fn check(&self, key: &String) -> bool {
+        self.limiter.check_at(key, Cost::ONE, self.now_us).allowed()
+    }
+}
+
+/// So many levels of one store, without a policy: the last is the key's own, the others
+/// are shared by all keys.
+pub(crate) struct StoreLevels<const LEVELS: usize> {
+    store: MemoryStore,
+    levels: [Level; LEVELS],
+}
+
+impl<const LEVELS: usize> Keyed for StoreLevels<LEVELS> {
+    fn new(load: Load, keys: usize) -> Self {
+        let store = MemoryStore::builder().max_keys(keys.max(1_000_000)).build();
+        let levels = std::array::from_fn(|number| {
+            let limit = match number + 1 == LEVELS {
+                true => limit(load),
+                false => Limit::per_second(u32::MAX),
+            };
+            let level = store.level(&number.to_string(), limit);
+            level.expect("a handful of limits")
+        });
+        Self { store, levels }
+    }
+
+    fn check(&self, key: &String) -> bool {
+        let checks: [Check<'_>; LEVELS] = std::array::from_fn(|number| {
+            let own = number + 1 == LEVELS;
+            self.levels[number].check(if own { key.as_str() } else { "search" })
+        });
+        self.store.decide(&checks, Charge::Admitted).allowed()
     }
 }
 
@@ -118,6 +180,23 @@ impl Keyed for TwoLevels {
     }
 }
 
+/// Three levels: by service, by user, and by both.
+pub(crate) struct ThreeLevels(PolicyLimiter);
+
+impl Keyed for ThreeLevels {
+    fn new(load: Load, keys: usize) -> Self {
+        let policy = Policy::builder("api")
+            .level("service", "{service}", Limit::per_second(u32::MAX))
+            .level("user", "{user}", Limit::per_second(u32::MAX))
+            .level("both", "{service}:{user}", limit(load));
+        Self(policy_limiter(policy, 2 * keys))
+    }
+
+    fn check(&self, key: &String) -> bool {
+        check_policy(&self.0, key)
+    }
+}
+
 fn policy_limiter(policy: PolicyBuilder, keys: usize) -> PolicyLimiter {
     let policy = policy.build().expect("a policy that is right");
     let store = MemoryStore::builder().max_keys(keys.max(1_000_000)).build();
@@ -135,9 +214,35 @@ pub(crate) struct Governor(governor::DefaultKeyedRateLimiter<String>);
 
 impl Keyed for Governor {
     fn new(load: Load, _keys: usize) -> Self {
-        let quota = governor::Quota::with_period(load.period()).expect("a period above zero");
-        let burst = load.burst().try_into().expect("a burst above zero");
-        Self(governor::RateLimiter::keyed(quota.allow_burst(burst)))
+        Self(governor::RateLimiter::keyed(quota(load)))
+    }
+
+    fn check(&self, key: &String) -> bool {
+        self.0.check_key(key).is_ok()
+    }
+}
+
+/// The quota of a load.
+fn quota(load: Load) -> governor::Quota {
+    let quota = governor::Quota::with_period(load.period()).expect("a period above zero");
+    quota.allow_burst(load.burst().try_into().expect("a burst above zero"))
+}
+
+/// The same with a clock that is one number in memory.
+pub(crate) struct GovernorAt(
+    governor::RateLimiter<
+        String,
+        DefaultKeyedStateStore<String>,
+        FakeRelativeClock,
+        NoOpMiddleware<<FakeRelativeClock as Clock>::Instant>,
+    >,
+);
+
+impl Keyed for GovernorAt {
+    fn new(load: Load, _keys: usize) -> Self {
+        let clock = FakeRelativeClock::default();
+        let limiter = governor::RateLimiter::dashmap_with_clock(quota(load), clock);
+        Self(limiter)
     }
 
     fn check(&self, key: &String) -> bool {

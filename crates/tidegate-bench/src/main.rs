@@ -22,6 +22,7 @@ mod allocator;
 mod cpu;
 mod keys;
 mod limiters;
+mod longest;
 mod measure;
 mod modes;
 mod pictures;
@@ -35,7 +36,9 @@ mod waits;
 use std::path::Path;
 use std::process::ExitCode;
 
-use limiters::{Aerorate, Governor, Keyed, Load, OneLevel, Tidegate, TwoLevels};
+use limiters::{
+    Aerorate, Governor, Keyed, Load, OneLevel, StoreLevels, ThreeLevels, Tidegate, TwoLevels,
+};
 
 #[global_allocator]
 static ALLOCATOR: allocator::Counting = allocator::Counting;
@@ -46,8 +49,10 @@ const HELP: &str = "usage: tidegate-bench core
        tidegate-bench modes PICTURE
        tidegate-bench server THROTTLECRAB [--quick]
        tidegate-bench policies
+       tidegate-bench levels
+       tidegate-bench longest [--quick]
        tidegate-bench tower
-       tidegate-bench instructions N [tidegate|governor|aerorate|policy|two-levels]
+       tidegate-bench instructions N [LIMITER]
        tidegate-bench requests N LANE
        tidegate-bench pictures DIR";
 
@@ -69,6 +74,9 @@ fn main() -> ExitCode {
         ["server", throttlecrab, "--quick"] => server(throttlecrab, true),
         ["modes", picture] => modes::measure(Path::new(picture)).ok(),
         ["policies"] => policies(),
+        ["levels"] => levels(),
+        ["longest"] => longest(false),
+        ["longest", "--quick"] => longest(true),
         ["tower"] => {
             tower::run();
             Some(())
@@ -100,6 +108,22 @@ fn core() -> Option<()> {
     );
     println!("{}", report::growth(&measure::growth()));
     println!("{}", report::through(&measure::through_policies()));
+    levels()?;
+    longest(false)
+}
+
+/// Times that are handed in, batches, and several levels.
+fn levels() -> Option<()> {
+    let mut rows = measure::handed_the_time();
+    rows.push(measure::batches());
+    rows.extend(measure::levels());
+    println!("{}", report::beside(&rows));
+    Some(())
+}
+
+/// The longest calls. A quick run only shows that all works.
+fn longest(quick: bool) -> Option<()> {
+    println!("{}", report::longest(&longest::measure(quick)));
     Some(())
 }
 
@@ -124,6 +148,10 @@ fn instructions(checks: &str, limiter: &str) -> Option<()> {
         "aerorate" => check_known::<Aerorate>(checks),
         "policy" => check_known::<OneLevel>(checks),
         "two-levels" => check_known::<TwoLevels>(checks),
+        "three-levels" => check_known::<ThreeLevels>(checks),
+        "store-1" => check_known::<StoreLevels<1>>(checks),
+        "store-2" => check_known::<StoreLevels<2>>(checks),
+        "store-3" => check_known::<StoreLevels<3>>(checks),
         _ => return None,
     }
     Some(())

@@ -6,8 +6,11 @@ use std::time::Instant;
 
 use crate::allocator;
 use crate::keys;
-use crate::limiters::{Aerorate, Governor, Keyed, Load, OneLevel, Overridden, Tidegate, TwoLevels};
-use crate::report::{Comparison, Growth, Through, Unit};
+use crate::limiters::{
+    Aerorate, Governor, GovernorAt, Keyed, Load, OneLevel, Overridden, StoreLevels, ThreeLevels,
+    Tidegate, TidegateAt, TwoLevels,
+};
+use crate::report::{Beside, Comparison, Growth, Through, Unit};
 use crate::rounds::{Series, interleave};
 
 /// Checks a thread makes in one round.
@@ -16,6 +19,8 @@ const CHECKS: usize = 500_000;
 const SIZES: [usize; 3] = [1_000, 100_000, 1_000_000];
 /// The numbers of keys for tidegate alone.
 const GROWTH: [usize; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+/// Keys that are checked together.
+const BATCH: usize = 32;
 /// Keys of the measurements of memory and of new keys.
 const MILLION: usize = 1_000_000;
 
@@ -160,6 +165,82 @@ pub(crate) fn through_policies() -> Vec<Through> {
         });
     }
     rows
+}
+
+/// Both limiters handed the time, so that tables are compared apart from clocks.
+pub(crate) fn handed_the_time() -> Vec<Beside> {
+    let keys = SIZES[0];
+    let order = order(keys, 5);
+    let passes = CHECKS / order.len();
+    let row = |load: Load| {
+        let label = format!("{} keys, handed the time, {}", count(keys), load.name());
+        progress(&label);
+        let own = filled::<TidegateAt>(load, keys);
+        let other = filled::<GovernorAt>(load, keys);
+        let [own, other] = interleave([
+            Box::new(|| one_thread(&own, load, &order, passes)) as Box<dyn FnMut() -> f64 + '_>,
+            Box::new(|| one_thread(&other, load, &order, passes)),
+        ]);
+        Beside::new(label, &own, "governor 0.10", &other, Some(0.7))
+    };
+    [Load::Admitted, Load::Refused].map(row).into()
+}
+
+/// Keys in batches, beside the same keys one by one.
+pub(crate) fn batches() -> Beside {
+    let keys = MILLION;
+    let label = format!("{} keys, `check_many` of {BATCH}", count(keys));
+    progress(&label);
+    let order = order(keys, 6);
+    let limiter = filled::<Tidegate>(Load::Admitted, keys);
+    let batches = || {
+        let start = Instant::now();
+        let together = |batch| limiter.check_many(black_box(batch));
+        let admitted: usize = order.chunks(BATCH).map(together).sum();
+        let elapsed = start.elapsed();
+        assert_eq!(admitted, order.len(), "checks admitted");
+        elapsed.as_secs_f64() * 1e9 / order.len() as f64
+    };
+    let [together, single] = interleave([
+        Box::new(batches) as Box<dyn FnMut() -> f64 + '_>,
+        Box::new(|| one_thread(&limiter, Load::Admitted, &order, 1)),
+    ]);
+    Beside::new(label, &together, "one by one", &single, Some(0.5))
+}
+
+/// Several levels in one decision, beside one: of a store, and through a policy.
+pub(crate) fn levels() -> Vec<Beside> {
+    let (keys, load) = (SIZES[0], Load::Admitted);
+    progress("one to three levels");
+    let order = order(keys, 7);
+    let passes = CHECKS / order.len();
+    let store = (
+        filled::<StoreLevels<1>>(load, keys),
+        filled::<StoreLevels<2>>(load, keys),
+        filled::<StoreLevels<3>>(load, keys),
+    );
+    let policy = (
+        filled::<OneLevel>(load, keys),
+        filled::<TwoLevels>(load, keys),
+        filled::<ThreeLevels>(load, keys),
+    );
+    let [one, two, three, policy_one, policy_two, policy_three] = interleave([
+        Box::new(|| one_thread(&store.0, load, &order, passes)) as Box<dyn FnMut() -> f64 + '_>,
+        Box::new(|| one_thread(&store.1, load, &order, passes)),
+        Box::new(|| one_thread(&store.2, load, &order, passes)),
+        Box::new(|| one_thread(&policy.0, load, &order, passes)),
+        Box::new(|| one_thread(&policy.1, load, &order, passes)),
+        Box::new(|| one_thread(&policy.2, load, &order, passes)),
+    ]);
+    let row = |what: &str, series: &Series, one: &Series, goal| {
+        Beside::new(what.into(), series, "1 level", one, goal)
+    };
+    vec![
+        row("2 levels of a store", &two, &one, Some(2.5)),
+        row("3 levels of a store", &three, &one, None),
+        row("policy of 2 levels", &policy_two, &policy_one, Some(2.5)),
+        row("policy of 3 levels", &policy_three, &policy_one, None),
+    ]
 }
 
 /// One of each, with the same keys.

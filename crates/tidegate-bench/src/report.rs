@@ -31,6 +31,44 @@ pub(crate) struct Growth {
     pub(crate) times_the_first: f64,
 }
 
+/// One row: a figure of tidegate beside another one of the same rounds.
+pub(crate) struct Beside {
+    label: String,
+    nanoseconds: f64,
+    other: &'static str,
+    other_nanoseconds: f64,
+    ratio: f64,
+    goal: Option<f64>,
+}
+
+impl Beside {
+    pub(crate) fn new(
+        label: String,
+        own: &Series,
+        other: &'static str,
+        others: &Series,
+        goal: Option<f64>,
+    ) -> Self {
+        Self {
+            label,
+            nanoseconds: own.best(),
+            other,
+            other_nanoseconds: others.best(),
+            ratio: own.ratio_to(others),
+            goal,
+        }
+    }
+}
+
+/// One row: the longest of many calls.
+pub(crate) struct Longest {
+    pub(crate) label: String,
+    pub(crate) nanoseconds: u64,
+}
+
+/// The longest that a call may keep a lock.
+const LONGEST_US: f64 = 20.0;
+
 /// One row: what policies add to a check of the bare limiter, as ratios.
 pub(crate) struct Through {
     pub(crate) label: String,
@@ -72,6 +110,50 @@ pub(crate) fn comparison(comparisons: &[Comparison]) -> String {
             format!("{ratio:.2}"),
             goal.unwrap_or_default(),
             met.unwrap_or_default().into(),
+        ]
+    });
+    table(header, rows)
+}
+
+/// The table of figures side by side.
+pub(crate) fn beside(rows: &[Beside]) -> String {
+    let header = [
+        "measurement",
+        "a check",
+        "beside",
+        "a check",
+        "ratio",
+        "goal",
+        "",
+    ];
+    let rows = rows.iter().map(|row| {
+        let goal = row.goal.map(|goal| format!("at most {goal:.2}"));
+        [
+            row.label.clone(),
+            format!("{:.0} ns", row.nanoseconds),
+            row.other.into(),
+            format!("{:.0} ns", row.other_nanoseconds),
+            format!("{:.2}", row.ratio),
+            goal.unwrap_or_default(),
+            row.goal
+                .map(|goal| verdict(row.ratio, goal))
+                .unwrap_or_default()
+                .into(),
+        ]
+    });
+    table(header, rows)
+}
+
+/// The table of longest calls.
+pub(crate) fn longest(rows: &[Longest]) -> String {
+    let header = ["the longest single call", "processor time", "goal", ""];
+    let rows = rows.iter().map(|row| {
+        let us = row.nanoseconds as f64 / 1e3;
+        [
+            row.label.clone(),
+            format!("{us:.1} us"),
+            format!("below {LONGEST_US:.0} us"),
+            if us < LONGEST_US { "met" } else { "missed" }.into(),
         ]
     });
     table(header, rows)
