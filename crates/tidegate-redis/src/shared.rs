@@ -273,5 +273,5 @@ impl Shared {
 /// What a decision reports as the limit.
 fn size(limit: &Limit) -> u32 {
     let new = limit.new_state(0);
-    limit.outcome(&new, Cost::ONE, false).limit
+    limit.outcome(&new, Cost::ONE, true).limit
 }
