@@ -6,12 +6,10 @@
 //! in the same turn finds that there is nothing to do, or does it.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
-
-use futures_util::task::AtomicWaker;
 
 /// How often a future is polled in one turn at most. Others want to run, too.
 const TURNS: u32 = 2;
@@ -19,7 +17,6 @@ const TURNS: u32 = 2;
 /// Polls one future, always the same.
 #[derive(Debug)]
 pub(super) struct Again {
-    is_registered: AtomicBool,
     wakes: Arc<Wakes>,
     waker: Waker,
 }
@@ -28,7 +25,7 @@ pub(super) struct Again {
 #[derive(Debug)]
 struct Wakes {
     state: AtomicU8,
-    task: AtomicWaker,
+    task: OnceLock<Waker>,
 }
 
 /// The future waits, and to wake it is to wake its task.
@@ -42,10 +39,9 @@ impl Again {
     pub(super) fn new() -> Self {
         let wakes = Arc::new(Wakes {
             state: AtomicU8::new(WAITS),
-            task: AtomicWaker::new(),
+            task: OnceLock::new(),
         });
         Self {
-            is_registered: AtomicBool::new(false),
             waker: Arc::clone(&wakes).into(),
             wakes,
         }
@@ -58,10 +54,7 @@ impl Again {
     ) -> Poll<F::Output> {
         let state = &self.wakes.state;
         // A connection is polled by one task, which keeps its waker for life.
-        if !self.is_registered.load(Relaxed) {
-            self.is_registered.store(true, Relaxed);
-            self.wakes.task.register(cx.waker());
-        }
+        self.wakes.task.get_or_init(|| cx.waker().clone());
         for _ in 0..TURNS {
             state.store(POLLED, Release);
             let own = &mut Context::from_waker(&self.waker);
@@ -103,8 +96,8 @@ impl Wake for Wakes {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let woken = self.state.compare_exchange(POLLED, WOKEN, AcqRel, Acquire);
-        if woken == Err(WAITS) {
-            self.task.wake();
+        if let (Err(WAITS), Some(task)) = (woken, self.task.get()) {
+            task.wake_by_ref();
         }
     }
 }
@@ -149,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn woken_later_it_wakes_the_task() {
+    fn woken_later_it_wakes_the_task_each_time() {
         let (task, again) = (Arc::new(Task::default()), Again::new());
         let mut kept = None;
         let mut future = pin!(poll_fn(|cx| {
@@ -159,7 +152,10 @@ mod tests {
         let waker = Arc::clone(&task).into();
         let cx = &mut Context::from_waker(&waker);
         assert!(again.poll(cx, future.as_mut()).is_pending());
-        kept.expect("a waker").wake();
-        assert_eq!(task.0.load(Relaxed), 1);
+        let kept = kept.expect("a waker");
+        for woken in 1..4 {
+            kept.wake_by_ref();
+            assert_eq!(task.0.load(Relaxed), woken);
+        }
     }
 }

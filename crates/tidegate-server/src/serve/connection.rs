@@ -6,13 +6,11 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
-use std::task::{Context, Poll};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-
-use futures_util::task::AtomicWaker;
 
 use super::clock::{Clock, Ticks};
 
@@ -53,7 +51,8 @@ pub struct Connection {
     held_since: AtomicU32,
     ending_since: AtomicU32,
     state: AtomicU8,
-    task: AtomicWaker,
+    /// Wakes the connection's task, once it has been polled.
+    task: OnceLock<Waker>,
 }
 
 /// The connection goes on.
@@ -100,7 +99,7 @@ impl Connection {
             held_since: AtomicU32::new(0),
             ending_since: AtomicU32::new(0),
             state: AtomicU8::new(OPEN),
-            task: AtomicWaker::new(),
+            task: OnceLock::new(),
         }
     }
 
@@ -165,7 +164,7 @@ impl Connection {
         let ended = self.state.compare_exchange(OPEN, ENDING, AcqRel, Acquire);
         if ended.is_ok() {
             self.ending_since.store(self.clock.now().0, Relaxed);
-            self.task.wake();
+            self.wake();
         }
     }
 
@@ -241,19 +240,21 @@ impl Connection {
     /// Drops the connection.
     pub(super) fn drop_now(&self) {
         self.state.store(OVER, Release);
-        self.task.wake();
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(task) = self.task.get() {
+            task.wake_by_ref();
+        }
     }
 
     /// Runs what serves the connection, until it ends or the reaper drops it.
     pub(super) async fn run(&self, serve: impl Future<Output = ()>) {
         let mut serve = std::pin::pin!(serve);
-        let mut is_registered = false;
         poll_fn(|cx: &mut Context<'_>| {
             // A task keeps its waker for life.
-            if !is_registered {
-                self.task.register(cx.waker());
-                is_registered = true;
-            }
+            self.task.get_or_init(|| cx.waker().clone());
             if self.state.load(Acquire) == OVER {
                 return Poll::Ready(());
             }

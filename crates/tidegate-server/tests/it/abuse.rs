@@ -211,13 +211,13 @@ async fn stalled_http1_reader_loses_the_connection() {
     let batch = format!("[{}]", vec![check; 1_000].join(","));
     let request = crate::client::request("POST", "/v1/check", &[], batch.as_bytes());
     let mut stalled = server.connect();
-    // More than the buffers of both ends take.
-    stalled.send(&request.repeat(40));
     let start = Instant::now();
+    // More than the buffers of both ends take; sending may wait for the end, too.
+    stalled.send(&request.repeat(40));
     until("it is gone", || (open(&server) <= 1.0).then_some(()));
     let took = start.elapsed();
-    assert!(took > Duration::from_secs(25), "{took:?}");
-    assert!(took < Duration::from_secs(45), "{took:?}");
+    assert!(took > Duration::from_secs(29), "{took:?}");
+    assert!(took < Duration::from_secs(60), "{took:?}");
 }
 
 #[test]
