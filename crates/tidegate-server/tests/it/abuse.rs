@@ -214,6 +214,7 @@ async fn stalled_http1_reader_loses_the_connection() {
     let start = Instant::now();
     // More than the buffers of both ends take; sending may wait for the end, too.
     stalled.send(&request.repeat(40));
+    until("it is counted", || (open(&server) > 1.0).then_some(()));
     until("it is gone", || (open(&server) <= 1.0).then_some(()));
     let took = start.elapsed();
     assert!(took > Duration::from_secs(29), "{took:?}");
