@@ -3,9 +3,9 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`bench`] | load for a store or a server, and whether the limit held |
+//! | [`mod@bench`] | load for a store or a server, and whether the limit held |
 //! | [`verify`] | whether limits held, from what servers have recorded |
-//! | [`line`] | one line of such a record |
+//! | [`mod@line`] | one line of such a record |
 //! | [`client`] | one question to a running server |
 
 pub mod bench;
