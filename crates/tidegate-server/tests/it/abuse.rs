@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,6 +18,9 @@ use crate::process::{Start, Tidegate, until};
 
 /// As many as the server takes at once.
 const ALL: usize = 10_000;
+
+/// Held by tests that open as many: two at once would run out of file descriptors.
+static MANY: Mutex<()> = Mutex::new(());
 
 /// The head of a request that never ends.
 const HALF: &[u8] = b"GET /v1/gate/default?key=k HTTP/1.1\r\nHost:";
@@ -40,6 +44,7 @@ fn open(server: &Tidegate) -> f64 {
 
 #[test]
 fn health_is_answered_beside_ten_thousand_half_sent_heads() {
+    let _one_at_a_time = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     let server = Tidegate::start("");
     let begun = Instant::now();
     let mut half: Vec<TcpStream> = Vec::new();
@@ -89,6 +94,7 @@ fn head_sent_byte_by_byte_has_the_same_deadline() {
 
 #[test]
 fn health_is_answered_beside_ten_thousand_slow_bodies() {
+    let _one_at_a_time = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     let server = Tidegate::start("");
     let head = b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{\"policy\"";
     let mut slow: Vec<TcpStream> = Vec::new();
@@ -113,6 +119,7 @@ fn health_is_answered_beside_ten_thousand_slow_bodies() {
 
 #[test]
 fn silent_connections_leave_room_for_health() {
+    let _one_at_a_time = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     let server = Tidegate::start("");
     let silent: Vec<TcpStream> = (0..ALL + 100).map(|_| connect(&server)).collect();
     until("all places are taken", || {
