@@ -13,8 +13,8 @@ mod fuzz;
 mod install;
 mod pictures;
 mod readme;
-mod second_try;
 mod servers;
+mod suites;
 mod test;
 
 use std::process::ExitCode;
@@ -24,6 +24,8 @@ const HELP: &str = "usage: cargo xtask COMMAND
   test                 install what the tests need, then check the format, run
                        clippy and all tests, build the docs, compare the
                        pictures, and run every command of README.md
+  test --timing        run only the tests that need real time
+  test --timing N      the same N times in a row, beside two busy loops
   bench core           compare the in-memory limiter with others, and print the
                        tables of docs/benchmarks.md
   bench core --save    the same, and put the tables into docs/benchmarks.md
@@ -56,6 +58,8 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments[..] {
         ["test"] => test::run(),
+        ["test", "--timing"] => suites::run_timing(),
+        ["test", "--timing", times] => suites::repeat_timing(times),
         ["bench", "core"] => bench::core(false),
         ["bench", "core", "--save"] => bench::core(true),
         ["bench", "redis"] => bench::redis(false),

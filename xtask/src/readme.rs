@@ -1,6 +1,10 @@
 //! Runs the commands of README.md: what the first page promises has to work.
+//!
+//! `cargo run --release` would build everything once more. In its place runs the program
+//! that the tests have built, with the same arguments.
 
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -16,7 +20,7 @@ const SKIPPED: &[(&str, &str)] = &[
     ("docker ", "the image is built from the same commands"),
 ];
 
-/// Runs every command in the `sh` blocks of README.md, as written there.
+/// Runs every command in the `sh` blocks of README.md.
 pub(crate) fn run_commands() -> Result<()> {
     let text = std::fs::read_to_string(root().join("README.md")).context("README.md")?;
     let commands = commands(&text);
@@ -28,6 +32,7 @@ pub(crate) fn run_commands() -> Result<()> {
             continue;
         }
         println!("Running `{command}`.");
+        let command = runnable(&command, &built()?)?;
         let mut shell = program("sh");
         if command.contains(" serve") {
             // It goes on while the commands after it ask it, as in another terminal.
@@ -48,8 +53,8 @@ impl Server {
     /// Where the README's server listens.
     const ADDRESS: &str = "127.0.0.1:8080";
 
-    /// How long it may take to be built and to start.
-    const PATIENCE: Duration = Duration::from_secs(900);
+    /// How long it may take to start.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     fn start(command: &mut Command) -> Result<Self> {
         let is_there = || TcpStream::connect(Self::ADDRESS).is_ok();
@@ -72,10 +77,52 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // `cargo run` becomes the server it has built, so this is its process.
+        // The shell becomes the server, so this is its process.
         drop(self.0.kill());
         drop(self.0.wait());
     }
+}
+
+/// Where the programs are that the tests have built: beside this one.
+fn built() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("where this program is")?;
+    let folder = this.parent().context("a folder of this program")?;
+    Ok(folder.to_owned())
+}
+
+/// A command of the README without cargo: `built` is where the programs are.
+fn runnable(command: &str, built: &Path) -> Result<String> {
+    let Some(asked) = command.strip_prefix("cargo run ") else {
+        ensure!(
+            !command.starts_with("cargo "),
+            "README.md: `{command}`: expected `cargo run`"
+        );
+        return Ok(command.to_owned());
+    };
+    let (options, arguments) = match asked.split_once("-- ") {
+        Some((options, arguments)) => (options, arguments),
+        None => (asked, ""),
+    };
+    let words: Vec<&str> = options.split_whitespace().collect();
+    let file = match words[..] {
+        ["--release"] => "tidegate".to_owned(),
+        ["--release", "-p", package, "--example", name] => {
+            let source = root().join(format!("crates/{package}/examples/{name}"));
+            ensure!(
+                source.is_dir() || source.with_extension("rs").is_file(),
+                "README.md: `{command}`: {package} has no example {name}"
+            );
+            format!("examples/{name}")
+        }
+        _ => bail!(
+            "README.md: `{command}`: expected `cargo run --release` for the server or \
+             `cargo run --release -p PACKAGE --example NAME`"
+        ),
+    };
+    let file = built.join(file);
+    Ok(format!("'{}' {arguments}", file.display())
+        .trim_end()
+        .to_owned())
 }
 
 fn skip_reason(command: &str) -> Option<&'static str> {
@@ -113,6 +160,41 @@ mod tests {
         let markdown = "text\n```sh\n# a comment\ncargo run\n\ncargo test \\\n  --all\n```\n\
                         ```toml\nnot = 1\n```\n```sh\nls\n```\n";
         assert_eq!(commands(markdown), ["cargo run", "cargo test --all", "ls"]);
+    }
+
+    #[test]
+    fn cargo_run_is_the_program_that_the_tests_have_built() {
+        let run = |command: &str| runnable(command, Path::new("/built")).unwrap();
+        assert_eq!(
+            run("cargo run --release -- serve"),
+            "'/built/tidegate' serve"
+        );
+        let example = "cargo run --release -p tidegate-tower --example axum -- --try";
+        assert_eq!(run(example), "'/built/examples/axum' --try");
+        let example = "cargo run --release -p tidegate --example tide";
+        assert_eq!(run(example), "'/built/examples/tide'");
+        assert_eq!(run("curl -i localhost"), "curl -i localhost");
+        for wrong in [
+            "cargo run -- serve",
+            "cargo bench",
+            "cargo run --release -p tidegate --example no-such",
+        ] {
+            let error = runnable(wrong, Path::new("/built"))
+                .unwrap_err()
+                .to_string();
+            assert!(error.starts_with("README.md: "), "{error}");
+        }
+    }
+
+    /// What `cargo run` without a package runs.
+    #[test]
+    fn the_default_program_is_the_server() {
+        let read = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
+        let has = |text: &str, line: &str| text.lines().any(|it| it == line);
+        let member = "default-members = [\"crates/tidegate-server\"]";
+        assert!(has(&read("Cargo.toml"), member));
+        let server = read("crates/tidegate-server/Cargo.toml");
+        assert!(has(&server, "default-run = \"tidegate\""));
     }
 
     #[test]

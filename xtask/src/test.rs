@@ -5,49 +5,41 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, root, run as execute};
-use crate::{install, pictures, readme, second_try};
+use crate::{install, pictures, readme, suites};
 
-/// What to do, and what has to be said about it at the end.
-type Step = (&'static str, fn() -> Result<Vec<String>>);
+/// A heading, and what to do.
+type Step = (&'static str, fn() -> Result<()>);
 
 const STEPS: &[Step] = &[
-    ("What the tests need", || quietly(install::run_all)),
-    ("Format", || quietly(format)),
-    ("Clippy", || quietly(clippy)),
+    ("What the tests need", install::run_all),
+    ("Format", format),
+    ("Clippy", clippy),
     (
         "Tests: unit, property, integration and doc tests",
-        second_try::run_tests,
+        suites::run_others,
     ),
-    ("Documentation", || quietly(documentation)),
-    ("The pictures of docs/algorithms.md", || {
-        quietly(pictures::check)
-    }),
-    ("Loom", || quietly(loom)),
-    ("The commands of README.md", || {
-        quietly(readme::run_commands)
-    }),
+    ("Tests that need real time", suites::run_timing),
+    ("Documentation", documentation),
+    ("The pictures of docs/algorithms.md", pictures::check),
+    ("Loom", loom),
+    ("The commands of README.md", readme::run_commands),
 ];
-
-/// A step of which nothing has to be said at the end.
-fn quietly(step: fn() -> Result<()>) -> Result<Vec<String>> {
-    step().map(|()| Vec::new())
-}
 
 /// Runs all steps; the first that fails ends it.
 pub(crate) fn run() -> Result<()> {
     let start = Instant::now();
-    let mut remarks = Vec::new();
+    let mut times = Vec::new();
     for (heading, step) in STEPS {
         let start = Instant::now();
         println!("\n=== {heading}");
-        remarks.extend(step().with_context(|| format!("step failed: {heading}"))?);
-        println!("--- {heading}: {:.1} s", start.elapsed().as_secs_f64());
+        step().with_context(|| format!("step failed: {heading}"))?;
+        let time = format!("{:7.1} s  {heading}", start.elapsed().as_secs_f64());
+        println!("--- {}", time.trim_start());
+        times.push(time);
     }
     let seconds = start.elapsed().as_secs_f64();
-    println!("\nAll steps passed in {seconds:.1} s.");
-    for remark in remarks {
-        println!("\n*** {remark} ***");
-    }
+    println!("\n{}", times.join("\n"));
+    println!("{seconds:7.1} s  in all\n\nAll steps passed.");
     Ok(())
 }
 
