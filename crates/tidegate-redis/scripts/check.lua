@@ -1,5 +1,5 @@
 -- One check of a policy: any number of levels, all charged or none, in one step.
--- Assembled for the policy's shape: the sections of each level's algorithm take the
+-- Assembled for the algorithms of its levels: the sections of each one take the
 -- places marked below, with its number for every at-sign.
 --
 -- KEYS   one key a level, in the policy's order (levels that block have none)

@@ -68,7 +68,7 @@ end
 redis.call('SET', @key, struct.pack('<BI7I7I6I4I6', 2, era@, now, left@, used@, window@),
   'PXAT', string.format('%d', (now + left@ + 999) / 1000))
 
---@told
+--@parcel
 cost, own_left, opened = I7I7I7
 
 --@flush

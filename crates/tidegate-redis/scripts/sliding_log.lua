@@ -276,7 +276,7 @@ elseif log@.added > 0 or asked > 0 and log@.outdated then
   log_write(log@, now, limit@, log@.added)
 end
 
---@told
+--@parcel
 cost = I7
 
 --@flush

@@ -101,7 +101,7 @@ redis.call('SET', @key,
   struct.pack('<BI7I7I7I4I4I6I6', 3, era@, old_era@, now, before@, used@, elapsed@, window@),
   'PXAT', string.format('%d', (now + reset + 999) / 1000))
 
---@told
+--@parcel
 cost, last, own_elapsed = I7I7I7
 
 --@flush

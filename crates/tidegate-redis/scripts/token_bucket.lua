@@ -127,7 +127,7 @@ redis.call('SET', @key,
   struct.pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
   'PXAT', string.format('%d', (fresh_at + 999) / 1000))
 
---@told
+--@parcel
 cost, all_us, all_parts, own_us, own_parts, full, kept = I7I7I7I7I7I7I7
 
 --@flush

@@ -29,7 +29,7 @@ where
         asked.spawn(ask(address));
     }
     let enough = asked.len() / 2 + 1;
-    let mut told: Vec<(T, usize)> = Vec::new();
+    let mut answers: Vec<(T, usize)> = Vec::new();
     let mut error = RedisError::from((Client::InvalidClientConfig, "nobody is named to ask"));
     let mut until: Option<Instant> = None;
     loop {
@@ -40,13 +40,13 @@ where
         match next {
             Some(Ok(Ok(answer))) => {
                 until.get_or_insert_with(|| Instant::now() + MOMENT);
-                let votes = match told.iter_mut().find(|(other, _)| *other == answer) {
+                let votes = match answers.iter_mut().find(|(other, _)| *other == answer) {
                     Some((_, votes)) => {
                         *votes += 1;
                         *votes
                     }
                     None => {
-                        told.push((answer, 1));
+                        answers.push((answer, 1));
                         1
                     }
                 };
@@ -65,10 +65,10 @@ where
             None => break,
         }
     }
-    told.sort_by_key(|(_, votes)| std::cmp::Reverse(*votes));
-    match told.is_empty() {
+    answers.sort_by_key(|(_, votes)| std::cmp::Reverse(*votes));
+    match answers.is_empty() {
         true => Err(error),
-        false => Ok(told),
+        false => Ok(answers),
     }
 }
 

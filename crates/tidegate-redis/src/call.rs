@@ -64,16 +64,16 @@ pub(crate) fn pack(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
 /// cost is one: nearly all of them.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    one: Form,
+    one: Template,
     levels: usize,
 }
 
 /// The part of a call that the keys do not change.
 #[derive(Debug, Clone)]
-pub(crate) struct Form(Arc<FormParts>);
+pub(crate) struct Template(Arc<TemplateParts>);
 
 #[derive(Debug)]
-struct FormParts {
+struct TemplateParts {
     /// For one check in a call, and for many.
     one: Arc<Script>,
     many: Arc<Script>,
@@ -82,14 +82,14 @@ struct FormParts {
     argument: Vec<u8>,
 }
 
-impl Form {
+impl Template {
     fn new(scripts: &Scripts, charge: Charge, limits: Vec<Limit>, cost: Cost) -> Self {
         let (one, many) = match charge {
             Charge::Always => (Task::CheckCounting, Task::ChecksCounting),
             Charge::Admitted | Charge::Nothing => (Task::Check, Task::Checks),
         };
         let asked = u32::from(charge != Charge::Nothing);
-        Self(Arc::new(FormParts {
+        Self(Arc::new(TemplateParts {
             one: scripts.get(one, &limits),
             many: scripts.get(many, &limits),
             argument: argument(&limits, cost, asked),
@@ -113,7 +113,7 @@ impl Prepared {
     pub(crate) fn new(scripts: &Scripts, policy: &Policy, charge: Charge) -> Self {
         let limits = policy.levels().iter().map(|level| *level.limit()).collect();
         Self {
-            one: Form::new(scripts, charge, limits, Cost::ONE),
+            one: Template::new(scripts, charge, limits, Cost::ONE),
             levels: policy.levels().len(),
         }
     }
@@ -122,7 +122,7 @@ impl Prepared {
 /// One check of a policy, ready to be asked by anybody who wants the same.
 #[derive(Debug)]
 pub(crate) struct Call {
-    form: Form,
+    template: Template,
     pub(crate) keys: SmallVec<[String; 2]>,
     pub(crate) cost: Cost,
     pub(crate) charge: Charge,
@@ -141,17 +141,17 @@ impl Call {
     ) -> Self {
         let ordinary = keys.iter().filter(|key| key.overridden_by().is_none());
         let is_ordinary = cost == Cost::ONE && ordinary.count() == prepared.levels;
-        let form = match is_ordinary && charge != Charge::Nothing {
+        let template = match is_ordinary && charge != Charge::Nothing {
             true => prepared.one.clone(),
             false => {
                 let limits = keys.iter().map(|key| *key.limit()).collect();
-                Form::new(scripts, charge, limits, cost)
+                Template::new(scripts, charge, limits, cost)
             }
         };
         let keys = stored_keys(keys, prefix);
         Self {
-            hash: FixedState::default().hash_one((&keys[..], &form.0.argument)),
-            form,
+            hash: FixedState::default().hash_one((&keys[..], &template.0.argument)),
+            template,
             keys,
             cost,
             charge,
@@ -160,21 +160,21 @@ impl Call {
 
     /// The script that decides it alone.
     pub(crate) fn script(&self) -> &Arc<Script> {
-        &self.form.0.one
+        &self.template.0.one
     }
 
     /// The script that decides it with others in one call.
     pub(crate) fn batch_script(&self) -> &Arc<Script> {
-        &self.form.0.many
+        &self.template.0.many
     }
 
     pub(crate) fn limits(&self) -> &[Limit] {
-        &self.form.0.limits
+        &self.template.0.limits
     }
 
     /// What the script is given, for a single check. How many ask comes first, in 4 bytes.
     pub(crate) fn argument(&self) -> &[u8] {
-        &self.form.0.argument
+        &self.template.0.argument
     }
 
     /// Whether one call can answer both: with refusals counted, each changes what the
@@ -184,7 +184,7 @@ impl Call {
             && self.charge != Charge::Always
             && self.charge == other.charge
             && self.keys == other.keys
-            && self.form.0.argument == other.form.0.argument
+            && self.template.0.argument == other.template.0.argument
             && Arc::ptr_eq(self.script(), other.script())
     }
 }

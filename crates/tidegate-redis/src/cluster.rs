@@ -1,6 +1,6 @@
-//! A cluster: which node has which slots, and finding out when that has changed.
+//! A cluster: which server has which slots, and finding out when that has changed.
 //!
-//! The map is fetched by a task of its own whenever a node's answer, or the lack of
+//! The map is fetched by a task of its own whenever a server's answer, or the lack of
 //! one, makes it doubtful: never by a caller, whose deadline is short, never by two at
 //! once, and ever more seldom while it says nothing new. Until a new one is there,
 //! redirections lead the way.
@@ -18,11 +18,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::agreement::ask_several;
 use crate::connector::{Connector, client, connect};
 use crate::error::{ErrorKind, StoreError};
-use crate::node::{Node, Wiring, jitter};
 use crate::place::Login;
+use crate::server::{Server, Wiring, jitter};
 use crate::slots::{Range, Redirection, ranges, slot};
 
-/// How long a node may take to tell the map, and how many are asked at once: one of them
+/// How long a server may take to tell the map, and how many are asked at once: one of them
 /// may have been away.
 const PATIENCE: Duration = Duration::from_millis(500);
 const ASKED: usize = 3;
@@ -34,7 +34,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// After so long without a doubt, a new one has nothing to do with those before.
 const CALM: Duration = Duration::from_secs(3);
 
-/// A node that has no slots is forgotten when nobody was sent to it for so long.
+/// A server that has no slots is forgotten when nobody was sent to it for so long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// Where keys are in a cluster.
@@ -47,10 +47,10 @@ struct Inner {
     certificates: Option<redis::TlsCertificates>,
     wiring: Wiring,
     map: RwLock<Arc<Map>>,
-    /// Every node that the map or a redirection has named, by address, and when.
-    nodes: Mutex<HashMap<String, (Arc<Node>, Instant)>>,
+    /// Every server that the map or a redirection has named, by address, and when.
+    servers: Mutex<HashMap<String, (Arc<Server>, Instant)>>,
     /// Who answers for slots that nobody has.
-    nowhere: Arc<Node>,
+    nowhere: Arc<Server>,
     fetching: AtomicBool,
     /// Counts the maps that were fetched, or could not be.
     fetched: watch::Sender<u64>,
@@ -60,7 +60,7 @@ struct Inner {
 
 /// Who has which slots: ranges in order, first and last.
 #[derive(Default)]
-struct Map(Vec<(u16, u16, Arc<Node>)>);
+struct Map(Vec<(u16, u16, Arc<Server>)>);
 
 impl Cluster {
     pub(crate) fn new(
@@ -69,8 +69,8 @@ impl Cluster {
         certificates: Option<redis::TlsCertificates>,
         wiring: Wiring,
     ) -> Self {
-        let nowhere = Node::nowhere();
-        let detail = "no node has said yet where keys are";
+        let nowhere = Server::nowhere();
+        let detail = "no server has said yet where keys are";
         nowhere.explain(Some(StoreError::new(ErrorKind::Timeout, detail)));
         Self(Arc::new(Inner {
             seeds,
@@ -78,7 +78,7 @@ impl Cluster {
             certificates,
             wiring,
             map: RwLock::default(),
-            nodes: Mutex::default(),
+            servers: Mutex::default(),
             nowhere: Arc::new(nowhere),
             fetching: AtomicBool::new(false),
             fetched: watch::Sender::new(0),
@@ -86,8 +86,8 @@ impl Cluster {
         }))
     }
 
-    /// The node that has a key. The first to ask wait for the map.
-    pub(crate) async fn node(&self, key: Option<&str>, deadline: Instant) -> Arc<Node> {
+    /// The server that has a key. The first to ask wait for the map.
+    pub(crate) async fn server(&self, key: Option<&str>, deadline: Instant) -> Arc<Server> {
         if self.map().0.is_empty() && !self.0.nowhere.is_open() {
             let mut fetched = self.0.fetched.subscribe();
             self.fetch();
@@ -97,21 +97,25 @@ impl Cluster {
             }
         }
         let map = self.map();
-        let node = match key {
-            Some(key) => map.node(slot(key.as_bytes())),
-            None => map.0.first().map(|(_, _, node)| node),
+        let server = match key {
+            Some(key) => map.server(slot(key.as_bytes())),
+            None => map.0.first().map(|(_, _, server)| server),
         };
-        Arc::clone(node.unwrap_or(&self.0.nowhere))
+        Arc::clone(server.unwrap_or(&self.0.nowhere))
     }
 
     /// Where an error leads, and whether to ask there for keys on their way.
-    pub(crate) fn redirected(&self, error: &StoreError, from: &Node) -> Option<(Arc<Node>, bool)> {
+    pub(crate) fn redirected(
+        &self,
+        error: &StoreError,
+        from: &Server,
+    ) -> Option<(Arc<Server>, bool)> {
         let redirection = Redirection::read(error, &from.address)?;
         if !redirection.asking {
             self.fetch();
         }
-        let node = self.named(&redirection.address).ok()?;
-        Some((node, redirection.asking))
+        let server = self.named(&redirection.address).ok()?;
+        Some((server, redirection.asking))
     }
 
     /// Fetches the map again, if this error makes it doubtful.
@@ -131,12 +135,12 @@ impl Cluster {
         }
     }
 
-    /// All nodes that have slots.
-    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
-        let nodes = self.map().nodes();
-        match nodes.is_empty() {
+    /// All servers that have slots.
+    pub(crate) fn servers(&self) -> Vec<Arc<Server>> {
+        let servers = self.map().servers();
+        match servers.is_empty() {
             true => vec![Arc::clone(&self.0.nowhere)],
-            false => nodes,
+            false => servers,
         }
     }
 
@@ -145,20 +149,20 @@ impl Cluster {
         Arc::clone(&map.expect("nothing panics under this lock"))
     }
 
-    /// The node at an address, made if need be.
-    fn named(&self, address: &str) -> RedisResult<Arc<Node>> {
-        let nodes = self.0.nodes.lock();
-        let mut nodes = nodes.expect("nothing panics under this lock");
-        if let Some((node, named)) = nodes.get_mut(address) {
+    /// The server at an address, made if need be.
+    fn named(&self, address: &str) -> RedisResult<Arc<Server>> {
+        let servers = self.0.servers.lock();
+        let mut servers = servers.expect("nothing panics under this lock");
+        if let Some((server, named)) = servers.get_mut(address) {
             *named = Instant::now();
-            return Ok(Arc::clone(node));
+            return Ok(Arc::clone(server));
         }
         let inner = &self.0;
         let url = inner.login.url(address);
         let connector = Connector::direct(&url, inner.certificates.as_ref())?;
-        let node = Arc::new(Node::new(address.into(), &connector, &inner.wiring));
-        nodes.insert(address.into(), (Arc::clone(&node), Instant::now()));
-        Ok(node)
+        let server = Arc::new(Server::new(address.into(), &connector, &inner.wiring));
+        servers.insert(address.into(), (Arc::clone(&server), Instant::now()));
+        Ok(server)
     }
 
     /// Fetches the map, unless somebody does.
@@ -188,7 +192,7 @@ impl Cluster {
         });
     }
 
-    /// Many processes have the same doubts when a node fails, and those who are left have
+    /// Many processes have the same doubts when a server fails, and those who are left have
     /// to answer them all.
     async fn pause(&self, is_new: bool) {
         let paused = || {
@@ -204,25 +208,25 @@ impl Cluster {
         *paused() = Some((Instant::now(), pause));
     }
 
-    /// The map that most of some nodes tell.
+    /// The map that most of some servers tell.
     async fn ask_for_map(&self) -> Result<Vec<Range>, StoreError> {
         // Those who have slots, who hear of changes first; then those named at the start,
         // which the others may be, too. Not the same ones each time: they may be down.
         let mut addresses = Vec::new();
-        for node in self.map().nodes() {
-            addresses.push(node.address.clone());
+        for server in self.map().servers() {
+            addresses.push(server.address.clone());
         }
         turn(&mut addresses);
         let mut seeds = self.0.seeds.clone();
         turn(&mut seeds);
         seeds.retain(|seed| !addresses.contains(seed));
         addresses.extend(seeds);
-        let told = ask_several(addresses, ASKED, |address| {
+        let maps = ask_several(addresses, ASKED, |address| {
             let inner = Arc::clone(&self.0);
             async move { inner.map_of(&address).await }
         });
-        match told.await {
-            Ok(told) => Ok(told
+        match maps.await {
+            Ok(maps) => Ok(maps
                 .into_iter()
                 .map(|(map, _)| map)
                 .next()
@@ -231,7 +235,7 @@ impl Cluster {
         }
     }
 
-    /// Puts a map in force, and says whether it is another one. Nodes that are in none any
+    /// Puts a map in force, and says whether it is another one. Servers that are in none any
     /// more go with their connections.
     fn take(&self, ranges: Vec<Range>) -> bool {
         let map = ranges
@@ -239,11 +243,11 @@ impl Cluster {
             .filter_map(|(first, last, address)| Some((first, last, self.named(&address).ok()?)));
         let map = Map(map.collect());
         self.0.nowhere.explain(None);
-        let nodes = self.0.nodes.lock();
-        let mut nodes = nodes.expect("nothing panics under this lock");
-        let with_slots = map.nodes();
-        nodes.retain(|_, (node, named)| {
-            let has_slots = with_slots.iter().any(|other| Arc::ptr_eq(node, other));
+        let servers = self.0.servers.lock();
+        let mut servers = servers.expect("nothing panics under this lock");
+        let with_slots = map.servers();
+        servers.retain(|_, (server, named)| {
+            let has_slots = with_slots.iter().any(|other| Arc::ptr_eq(server, other));
             has_slots || named.elapsed() < FORGOTTEN
         });
         let old = self.0.map.write();
@@ -276,7 +280,7 @@ impl Drop for Fetching {
 }
 
 impl Inner {
-    /// The map as one node knows it.
+    /// The map as one server knows it.
     async fn map_of(&self, asked: &str) -> RedisResult<Vec<Range>> {
         let client = client(&self.login.url(asked), self.certificates.as_ref())?;
         let mut connection = connect(&client, PATIENCE, PATIENCE).await?;
@@ -284,7 +288,7 @@ impl Inner {
         let slots: Value = question.arg("SLOTS").query_async(&mut connection).await?;
         match ranges(&slots, asked) {
             ranges if ranges.is_empty() => {
-                Err((redis::ErrorKind::Io, "a node that knows no slots").into())
+                Err((redis::ErrorKind::Io, "a server that knows no slots").into())
             }
             ranges => Ok(ranges),
         }
@@ -292,21 +296,21 @@ impl Inner {
 }
 
 impl Map {
-    fn node(&self, slot: u16) -> Option<&Arc<Node>> {
+    fn server(&self, slot: u16) -> Option<&Arc<Server>> {
         let after = self.0.partition_point(|(first, _, _)| *first <= slot);
-        let (_, last, node) = self.0.get(after.checked_sub(1)?)?;
-        (slot <= *last).then_some(node)
+        let (_, last, server) = self.0.get(after.checked_sub(1)?)?;
+        (slot <= *last).then_some(server)
     }
 
-    /// Its nodes, each once.
-    fn nodes(&self) -> Vec<Arc<Node>> {
-        let mut nodes: Vec<Arc<Node>> = Vec::new();
-        for (_, _, node) in &self.0 {
-            if !nodes.iter().any(|other| Arc::ptr_eq(other, node)) {
-                nodes.push(Arc::clone(node));
+    /// Its servers, each once.
+    fn servers(&self) -> Vec<Arc<Server>> {
+        let mut servers: Vec<Arc<Server>> = Vec::new();
+        for (_, _, server) in &self.0 {
+            if !servers.iter().any(|other| Arc::ptr_eq(other, server)) {
+                servers.push(Arc::clone(server));
             }
         }
-        nodes
+        servers
     }
 
     /// Whether it says the same.

@@ -5,11 +5,11 @@
 
 mod pair;
 
+mod flush;
 mod levels;
 mod logs;
 mod pitfalls;
 mod random;
 mod scenarios;
 mod spread;
-mod told;
 mod written;

@@ -117,8 +117,8 @@ impl Sentinels {
             tokio::spawn(async move {
                 // Of a change, the last sentinel hears some seconds after the first: as long
                 // as they differ, who is connected stays.
-                let told = sentinels.masters().await.unwrap_or_default();
-                if let [(master, votes), ..] = &told[..]
+                let masters = sentinels.masters().await.unwrap_or_default();
+                if let [(master, votes), ..] = &masters[..]
                     && *votes > sentinels.addresses.len() / 2
                 {
                     sentinels.leader().address = Some(master.as_str().into());
@@ -157,11 +157,11 @@ impl Sentinels {
     /// Where the master is, as the sentinels have it, and how many of them: most first.
     async fn masters(self: &Arc<Self>) -> RedisResult<Vec<(String, usize)>> {
         let (addresses, at_once) = (self.addresses.clone(), self.addresses.len());
-        let told = ask_several(addresses, at_once, |address| {
+        let masters = ask_several(addresses, at_once, |address| {
             let sentinels = Arc::clone(self);
             async move { sentinels.master(&address).await }
         });
-        told.await
+        masters.await
     }
 
     /// Where the master is, according to a sentinel. It lets anybody in, or those whom

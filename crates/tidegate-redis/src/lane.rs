@@ -1,7 +1,7 @@
 //! A lane: one connection, and the queue of those who wait for it.
 //!
 //! Whoever waits when the lane is ready travels in one batch, as one write. Identical
-//! checks in it are one check, which several ask; checks of one shape are one call. So a
+//! checks in it are one check, which several ask; checks by one script are one call. So a
 //! lane that is idle adds nothing to a round trip, and a busy one sends larger batches
 //! instead of more of them.
 //!
@@ -24,9 +24,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::acks::Acks;
 use crate::connector::{Connected, Connector, SILENCE};
 use crate::error::{ErrorKind, StoreError};
-use crate::node::Wiring;
 use crate::question::{Asked, Question};
 use crate::sent::{Held, Sent, Writer};
+use crate::server::Wiring;
 use crate::wire::{self, Reply};
 
 /// Questions that may wait for a lane.

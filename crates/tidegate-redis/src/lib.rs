@@ -42,8 +42,9 @@ mod limiter;
 
 mod background;
 mod custom;
+mod decider;
+mod fingerprint;
 mod local;
-mod prints;
 mod refusals;
 mod shared;
 
@@ -55,8 +56,8 @@ mod servers;
 mod agreement;
 mod cluster;
 mod connector;
-mod node;
 mod place;
+mod server;
 mod slots;
 
 mod breaker;
@@ -77,19 +78,9 @@ mod wire;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
-#[path = "../tests/it/server.rs"]
-#[expect(dead_code, reason = "the integration tests use all of it")]
-mod server;
+mod harness;
 #[cfg(test)]
 mod simulator;
-#[cfg(test)]
-#[path = "../tests/cluster/test_cluster.rs"]
-#[expect(dead_code, reason = "the integration tests use all of it")]
-mod test_cluster;
-#[cfg(test)]
-#[path = "../tests/cluster/test_sentinels.rs"]
-#[expect(dead_code, reason = "the integration tests use all of it")]
-mod test_sentinels;
 
 pub use configured::SetupError;
 pub use error::{ErrorKind, StoreError};

@@ -246,7 +246,7 @@ impl SharedLimiter {
     pub async fn verify_scripts(&self) -> Vec<(&str, StoreError)> {
         let mut wrong = Vec::new();
         for shared in self.shared.values() {
-            if let Some(custom) = &shared.custom
+            if let Some(custom) = shared.decider.script()
                 && let Err(error) = shared.store.load(custom.script()).await
             {
                 wrong.push((shared.policy.name(), error));
@@ -263,7 +263,7 @@ impl SharedLimiter {
     /// ask, there is nothing to warn about.
     ///
     /// On a cluster, all keys of a policy whose levels have no attribute in common live
-    /// on one node, however many there are.
+    /// on one server, however many there are.
     pub async fn warnings(&self) -> Vec<String> {
         let in_one_place = self
             .shared
@@ -271,7 +271,7 @@ impl SharedLimiter {
             .filter(|shared| shared.store.is_cluster() && shared.policy.tag().len() == 0);
         let in_one_place = in_one_place.map(|shared| {
             let name = shared.policy.name();
-            format!("policy {name:?}: its levels have no attribute in common, so all its keys live in one slot, and one node of the cluster has all its checks")
+            format!("policy {name:?}: its levels have no attribute in common, so all its keys live in one slot, and one server of the cluster answers all its checks")
         });
         let mut warnings: Vec<String> = in_one_place.collect();
         warnings.sort_unstable();
@@ -302,13 +302,11 @@ impl SharedLimiter {
             return Ok(());
         };
         let keys = shared.keys(attributes, Cost::ONE)?;
-        if let Some(background) = &shared.background
-            && background.give_back(&keys, receipt)
-        {
+        if shared.decider.refund(&keys, receipt) {
             return Ok(());
         }
         let refunded = shared.store.refund(&keys, receipt).await;
-        shared.forget_refusals(&keys);
+        shared.decider.forget_refusals(Some(&keys));
         Ok(refunded?)
     }
 
@@ -329,29 +327,26 @@ impl SharedLimiter {
         let stored = shared.policy.stored_keys(attributes, which, prefix)?;
         let forgotten = shared.store.delete(stored.clone()).await;
         // One level may be named without the attributes of the others.
-        match shared.policy.keys(attributes) {
-            Ok(keys) => shared.forget_refusals(&keys),
-            Err(_) => shared.forget_all_refusals(),
-        }
+        let keys = shared.policy.keys(attributes).ok();
+        shared.decider.forget_refusals(keys.as_ref());
         let forgotten = forgotten?;
-        if let Some(background) = &shared.background {
-            background.forget(&stored);
-        }
+        shared.decider.reset(&stored);
         if let Some(local) = &shared.local {
             local.reset(policy, attributes, which)?;
         }
         Ok(forgotten)
     }
 
-    /// Tells the stores all that was admitted in the mode `background`: whether that was
-    /// done within this time. For the end of a program; what is not told is lost with it.
+    /// Sends the stores everything they do not know yet, such as the charges of policies in
+    /// the mode `background`. Returns whether that was done within this time. For the end of
+    /// a program: what is not sent by then is lost.
     pub async fn flush(&self, within: Duration) -> bool {
-        let mut told = JoinSet::new();
-        let policies = self.shared.values();
-        for background in policies.filter_map(|shared| shared.background.clone()) {
-            told.spawn(async move { background.flush(within).await });
+        let mut flushes = JoinSet::new();
+        for shared in self.shared.values().cloned() {
+            flushes.spawn(async move { shared.decider.flush(within).await });
         }
-        told.join_all().await.into_iter().all(|told| told)
+        let flushed = flushes.join_all().await;
+        flushed.into_iter().all(|is_flushed| is_flushed)
     }
 
     /// Every level as it stands for these attributes, with its settings, charging
@@ -485,7 +480,7 @@ mod tests {
         let check = before.check("own", &[("key", "a")], Cost::ONE).await;
         let receipt = check.expect("a policy").receipt().expect("a charge");
         let interval = |limiter: &SharedLimiter| {
-            let background = limiter.shared["shared"].background.as_ref();
+            let background = limiter.shared["shared"].decider.background();
             Arc::clone(background.expect("the mode background")).sync_interval()
         };
         for refused in [

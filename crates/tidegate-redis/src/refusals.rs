@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use tidegate::algorithm::Outcome;
 use tidegate::{Cost, Decision, Keys, LevelKey, LevelOutcome};
 
-use crate::prints::{Print, Prints, part};
+use crate::fingerprint::{Fingerprint, Fingerprints, shard_of};
 
 /// The keys remembered at once: this many in each of so many parts. More of them are
 /// asked for.
@@ -34,13 +34,13 @@ pub(crate) struct Refusals {
     held: AtomicUsize,
     /// How often some were forgotten: an answer from before that says nothing.
     forgotten: AtomicU64,
-    prints: Prints,
+    fingerprints: Fingerprints,
 }
 
 /// Some of the keys, and when those that were over were last looked for.
 #[derive(Debug, Default)]
 struct Shard {
-    keys: HashMap<Print, Refusal>,
+    keys: HashMap<Fingerprint, Refusal>,
     swept: Option<Duration>,
 }
 
@@ -49,7 +49,7 @@ struct Refusal {
     cost: Cost,
     /// When the question was sent, when it was answered, and the answer.
     sent: Duration,
-    told: Duration,
+    answered: Duration,
     outcome: Outcome,
 }
 
@@ -71,7 +71,7 @@ impl Refusals {
             shards: Default::default(),
             held: AtomicUsize::new(0),
             forgotten: AtomicU64::new(0),
-            prints: Prints::default(),
+            fingerprints: Fingerprints::default(),
         }
     }
 
@@ -82,8 +82,8 @@ impl Refusals {
             return known;
         }
         for key in keys.iter() {
-            let print = self.prints.of(&key);
-            let refusal = self.shard(print).keys.get(&print).copied();
+            let fingerprint = self.fingerprints.of(&key);
+            let refusal = self.shard(fingerprint).keys.get(&fingerprint).copied();
             let refusal = refusal.filter(|refusal| refusal.cost == cost);
             if let Some(outcome) = refusal.and_then(|refusal| refusal.at(now, self.longest)) {
                 let mark = 0;
@@ -128,15 +128,15 @@ impl Refusals {
             let refusal = Refusal {
                 cost,
                 sent: sent.at,
-                told: now,
+                answered: now,
                 outcome,
             };
-            let print = self.prints.of(&key);
-            let mut shard = self.shard(print);
+            let fingerprint = self.fingerprints.of(&key);
+            let mut shard = self.shard(fingerprint);
             let before = shard.keys.len();
             shard.make_room(sent.at, self.longest);
             if shard.keys.len() < KEYS {
-                shard.keys.insert(print, refusal);
+                shard.keys.insert(fingerprint, refusal);
             }
             let after = shard.keys.len();
             drop(shard);
@@ -149,8 +149,8 @@ impl Refusals {
     pub(crate) fn forget(&self, keys: &Keys<'_>) {
         self.forgotten.fetch_add(1, Relaxed);
         for key in keys.iter() {
-            let print = self.prints.of(&key);
-            if self.shard(print).keys.remove(&print).is_some() {
+            let fingerprint = self.fingerprints.of(&key);
+            if self.shard(fingerprint).keys.remove(&fingerprint).is_some() {
                 self.held.fetch_sub(1, Relaxed);
             }
         }
@@ -166,8 +166,8 @@ impl Refusals {
         }
     }
 
-    fn shard(&self, print: Print) -> MutexGuard<'_, Shard> {
-        let shard = self.shards[part(print, SHARDS)].lock();
+    fn shard(&self, fingerprint: Fingerprint) -> MutexGuard<'_, Shard> {
+        let shard = self.shards[shard_of(fingerprint, SHARDS)].lock();
         shard.unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -195,7 +195,7 @@ impl Refusal {
         if passed >= longest || wait_us.is_some_and(|wait| micros(passed) >= wait) {
             return None;
         }
-        let since_us = micros(now.saturating_sub(self.told));
+        let since_us = micros(now.saturating_sub(self.answered));
         Some(Outcome {
             retry_after_us: wait_us.map(|wait| wait.saturating_sub(since_us)),
             reset_after_us: self.outcome.reset_after_us.saturating_sub(since_us),

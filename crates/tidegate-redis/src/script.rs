@@ -1,7 +1,8 @@
-//! The scripts: put together, for a policy's shape, from a fragment an algorithm.
+//! The scripts: put together, for the algorithms of a policy's levels, from one fragment per
+//! algorithm.
 //!
 //! A script knows no numbers, only which algorithms it has to run in which order, so
-//! that policies of the same shape share one, and a change of a limit is a change of
+//! that policies with the same algorithms share one, and a change of a limit is a change of
 //! its arguments.
 
 use std::collections::HashMap;
@@ -108,11 +109,11 @@ pub(crate) enum Time {
 #[derive(Debug)]
 pub(crate) struct Scripts {
     time: Time,
-    known: Mutex<HashMap<Shape, Arc<Script>>>,
+    known: Mutex<HashMap<Purpose, Arc<Script>>>,
 }
 
-/// What tells scripts apart.
-type Shape = (Task, Vec<Algorithm>);
+/// What a script does, and the algorithms of its levels in order.
+type Purpose = (Task, Vec<Algorithm>);
 
 impl Scripts {
     pub(crate) fn new(time: Time) -> Self {
@@ -128,11 +129,13 @@ impl Scripts {
         task: Task,
         limits: impl IntoIterator<Item = &'l Limit>,
     ) -> Arc<Script> {
-        let shape: Vec<Algorithm> = limits.into_iter().map(Limit::algorithm).collect();
+        let algorithms: Vec<Algorithm> = limits.into_iter().map(Limit::algorithm).collect();
         let mut known = self.known.lock().expect("nothing panics under this lock");
         let script = known
-            .entry((task, shape))
-            .or_insert_with_key(|(task, shape)| Arc::new(assemble(*task, shape, self.time)));
+            .entry((task, algorithms))
+            .or_insert_with_key(|(task, algorithms)| {
+                Arc::new(assemble(*task, algorithms, self.time))
+            });
         Arc::clone(script)
     }
 }
@@ -160,16 +163,20 @@ fn fragment(algorithm: Algorithm) -> &'static str {
 
 /// Puts a script together: the skeleton of its task, with the levels' sections in the
 /// places that name them (`--+name`).
-fn assemble(task: Task, shape: &[Algorithm], time: Time) -> Script {
+fn assemble(task: Task, algorithms: &[Algorithm], time: Time) -> Script {
     let skeleton = match task {
         Task::Check | Task::CheckCounting => CHECK,
         Task::Checks | Task::ChecksCounting => CHECKS,
         Task::Refund => REFUND,
         Task::Flush => FLUSH,
     };
-    let assembly = Assembly { task, shape, time };
+    let assembly = Assembly {
+        task,
+        algorithms,
+        time,
+    };
     let mut reply = vec![7, 4];
-    for algorithm in shape {
+    for algorithm in algorithms {
         let (_, format) = names(&part(fragment(*algorithm), "numbers"));
         reply.extend(lengths(&format));
     }
@@ -182,7 +189,8 @@ fn assemble(task: Task, shape: &[Algorithm], time: Time) -> Script {
 /// A script that is being put together.
 struct Assembly<'s> {
     task: Task,
-    shape: &'s [Algorithm],
+    /// Of the levels, in order.
+    algorithms: &'s [Algorithm],
     time: Time,
 }
 
@@ -218,7 +226,7 @@ impl Assembly<'_> {
             "once" => {
                 let mut text = String::new();
                 let mut done: Vec<Algorithm> = Vec::new();
-                for algorithm in self.shape {
+                for algorithm in self.algorithms {
                     if !done.contains(algorithm) {
                         text.push_str(&part(fragment(*algorithm), "once"));
                         done.push(*algorithm);
@@ -251,14 +259,14 @@ impl Assembly<'_> {
 
     /// How many keys a check has.
     fn keys(&self) -> usize {
-        let stateful = self.shape.iter().filter(|it| **it != Algorithm::Block);
+        let stateful = self.algorithms.iter().filter(|it| **it != Algorithm::Block);
         stateful.count()
     }
 
     /// Whether limits stay unpacked while checks of a call have the same.
     fn is_cached(&self) -> bool {
         let has_many = matches!(self.task, Task::Checks | Task::ChecksCounting);
-        has_many && self.shape.len() <= KEPT
+        has_many && self.algorithms.len() <= KEPT
     }
 
     /// What a packed argument has in it.
@@ -269,14 +277,14 @@ impl Assembly<'_> {
         };
         self.join("limit", &mut all, &mut format);
         if self.task == Task::Flush {
-            self.join("told", &mut all, &mut format);
+            self.join("parcel", &mut all, &mut format);
         }
         (all, format)
     }
 
     /// Appends the names and formats that every level has in a section.
     fn join(&self, section: &str, all: &mut String, format: &mut String) {
-        for (level, algorithm) in self.shape.iter().enumerate() {
+        for (level, algorithm) in self.algorithms.iter().enumerate() {
             let (more, its) = names(&part(fragment(*algorithm), section));
             if !more.is_empty() {
                 if !all.is_empty() {
@@ -293,7 +301,7 @@ impl Assembly<'_> {
     fn levels(&self, section: &str, other: &str) -> String {
         let mut text = String::new();
         let mut keys = 0;
-        for (level, algorithm) in self.shape.iter().enumerate() {
+        for (level, algorithm) in self.algorithms.iter().enumerate() {
             keys += usize::from(*algorithm != Algorithm::Block);
             let key = match self.task {
                 Task::Check | Task::CheckCounting | Task::Refund => format!("KEYS[{keys}]"),

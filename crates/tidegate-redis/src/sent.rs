@@ -35,15 +35,15 @@ pub(crate) struct Sent {
 enum What {
     /// The keys of the next command are on their way to this server.
     Asking,
-    Checks(Vec<Group>),
-    Flushes(Vec<Told>),
-    Command(Generic),
+    Checks(Vec<PendingCheck>),
+    Flushes(Vec<PendingFlush>),
+    Command(PendingCommand),
     /// Replicas must have all that was sent before.
     Wait,
 }
 
 /// Checks alike.
-struct Group {
+struct PendingCheck {
     call: Arc<Call>,
     asking: bool,
     is_alone: bool,
@@ -51,7 +51,7 @@ struct Group {
 }
 
 /// What a node has admitted of a key.
-struct Told {
+struct PendingFlush {
     flush: Arc<Flush>,
     asking: bool,
     is_alone: bool,
@@ -59,7 +59,7 @@ struct Told {
     deadline: Instant,
 }
 
-struct Generic {
+struct PendingCommand {
     command: Arc<Command>,
     asking: bool,
     responder: Responder<Value>,
@@ -112,7 +112,7 @@ pub(crate) struct Writer<'l> {
 impl Writer<'_> {
     /// Writes requests as few commands: how many they are.
     pub(crate) fn write(&mut self, requests: Vec<Request>, is_cluster: bool) -> u64 {
-        let (mut groups, mut told) = (Vec::new(), Vec::new());
+        let (mut checks, mut flushes) = (Vec::new(), Vec::new());
         let mut known: HashMap<u64, usize, FixedState> = HashMap::default();
         let mut commands = 0;
         for request in requests {
@@ -125,14 +125,14 @@ impl Writer<'_> {
             match asked {
                 Asked::Check(call, responder) => {
                     let alike = known.get(&call.hash).and_then(|index| {
-                        let group: Option<&mut Group> = groups.get_mut(*index);
-                        group.filter(|it| it.asking == asking && it.waiting.len() < ALIKE)
+                        let check: Option<&mut PendingCheck> = checks.get_mut(*index);
+                        check.filter(|it| it.asking == asking && it.waiting.len() < ALIKE)
                     });
-                    match alike.filter(|group| group.call.is_like(&call)) {
-                        Some(group) => group.waiting.push((responder, deadline)),
+                    match alike.filter(|check| check.call.is_like(&call)) {
+                        Some(check) => check.waiting.push((responder, deadline)),
                         None => {
-                            known.insert(call.hash, groups.len());
-                            groups.push(Group {
+                            known.insert(call.hash, checks.len());
+                            checks.push(PendingCheck {
                                 call,
                                 asking,
                                 is_alone,
@@ -141,7 +141,7 @@ impl Writer<'_> {
                         }
                     }
                 }
-                Asked::Flush(flush, responder) => told.push(Told {
+                Asked::Flush(flush, responder) => flushes.push(PendingFlush {
                     flush,
                     asking,
                     is_alone,
@@ -150,7 +150,7 @@ impl Writer<'_> {
                 }),
                 Asked::Command(command, responder) => {
                     commands += 1;
-                    self.command(Generic {
+                    self.command(PendingCommand {
                         command,
                         asking,
                         responder,
@@ -159,10 +159,10 @@ impl Writer<'_> {
                 }
             }
         }
-        let calls = bundled(groups, is_cluster);
+        let calls = bundled(checks, is_cluster);
         commands += calls.len() as u64;
         calls.into_iter().for_each(|call| self.checks(call));
-        let calls = bundled(told, is_cluster);
+        let calls = bundled(flushes, is_cluster);
         commands += calls.len() as u64;
         calls.into_iter().for_each(|call| self.flushes(call));
         commands
@@ -207,23 +207,23 @@ impl Writer<'_> {
         wire::number(self.out, keys);
     }
 
-    fn checks(&mut self, groups: Vec<Group>) {
-        let Some(first) = groups.first() else {
+    fn checks(&mut self, checks: Vec<PendingCheck>) {
+        let Some(first) = checks.first() else {
             return;
         };
         self.asking(first.asking);
-        let script = match groups.len() {
+        let script = match checks.len() {
             1 => first.call.script(),
             _ => first.call.batch_script(),
         };
-        let keys = groups.iter().map(|group| group.call.keys.len()).sum();
-        self.script(&Arc::clone(script), keys, groups.len());
-        for key in groups.iter().flat_map(|group| &group.call.keys) {
+        let keys = checks.iter().map(|check| check.call.keys.len()).sum();
+        self.script(&Arc::clone(script), keys, checks.len());
+        for key in checks.iter().flat_map(|check| &check.call.keys) {
             wire::word(self.out, key.as_bytes());
         }
-        for group in &groups {
-            let argument = group.call.argument();
-            match (group.waiting.len(), group.call.charge) {
+        for check in &checks {
+            let argument = check.call.argument();
+            match (check.waiting.len(), check.call.charge) {
                 (1, _) | (_, Charge::Nothing) => wire::word(self.out, argument),
                 (asked, _) => {
                     let asked = u32::try_from(asked).unwrap_or(u32::MAX).to_le_bytes();
@@ -232,28 +232,28 @@ impl Writer<'_> {
                 }
             }
         }
-        self.push(What::Checks(groups));
+        self.push(What::Checks(checks));
     }
 
-    fn flushes(&mut self, told: Vec<Told>) {
-        let Some(first) = told.first() else {
+    fn flushes(&mut self, flushes: Vec<PendingFlush>) {
+        let Some(first) = flushes.first() else {
             return;
         };
         self.asking(first.asking);
         let script = Arc::clone(&first.flush.script);
-        self.script(&script, told.len(), told.len());
-        for key in told.iter().flat_map(|it| &it.flush.key) {
+        self.script(&script, flushes.len(), flushes.len());
+        for key in flushes.iter().flat_map(|it| &it.flush.key) {
             wire::word(self.out, key.as_bytes());
         }
-        for it in &told {
+        for it in &flushes {
             wire::word(self.out, &it.flush.argument);
         }
-        self.push(What::Flushes(told));
+        self.push(What::Flushes(flushes));
     }
 
-    fn command(&mut self, generic: Generic) {
-        self.asking(generic.asking);
-        match &*generic.command {
+    fn command(&mut self, pending: PendingCommand) {
+        self.asking(pending.asking);
+        match &*pending.command {
             Command::Script {
                 script,
                 keys,
@@ -286,7 +286,7 @@ impl Writer<'_> {
                 wire::word(self.out, b"memory");
             }
         }
-        self.push(What::Command(generic));
+        self.push(What::Command(pending));
     }
 }
 
@@ -298,7 +298,7 @@ trait Bundled {
     fn is_alone(&self) -> bool;
 }
 
-impl Bundled for Group {
+impl Bundled for PendingCheck {
     fn script(&self) -> &Arc<Script> {
         self.call.batch_script()
     }
@@ -312,7 +312,7 @@ impl Bundled for Group {
     }
 }
 
-impl Bundled for Told {
+impl Bundled for PendingFlush {
     fn script(&self) -> &Arc<Script> {
         &self.flush.script
     }
@@ -361,9 +361,9 @@ impl Sent {
     pub(crate) fn fail(self, error: &StoreError) {
         match self.what {
             What::Asking | What::Wait => {}
-            What::Checks(groups) => groups.into_iter().for_each(|group| group.fail(error)),
-            What::Flushes(told) => told.into_iter().for_each(|it| it.fail(error)),
-            What::Command(generic) => drop(generic.responder.send(Err(error.clone()))),
+            What::Checks(checks) => checks.into_iter().for_each(|check| check.fail(error)),
+            What::Flushes(flushes) => flushes.into_iter().for_each(|it| it.fail(error)),
+            What::Command(pending) => drop(pending.responder.send(Err(error.clone()))),
         }
     }
 
@@ -398,29 +398,29 @@ impl Sent {
                     _ => 0,
                 }));
             }
-            (What::Checks(groups), Some(error)) => {
-                let script = groups.first().map(|group| Arc::clone(group.call.script()));
-                let verdict = script.map(|it| verdict(&it, &error, by_name, groups.len()));
-                settled.refuse(groups, verdict, refused);
+            (What::Checks(checks), Some(error)) => {
+                let script = checks.first().map(|check| Arc::clone(check.call.script()));
+                let verdict = script.map(|it| verdict(&it, &error, by_name, checks.len()));
+                settled.refuse(checks, verdict, refused);
             }
-            (What::Checks(groups), None) => answer_checks(groups, reply, held),
-            (What::Flushes(told), Some(error)) => {
-                let script = told.first().map(|it| Arc::clone(&it.flush.script));
-                let verdict = script.map(|it| verdict(&it, &error, by_name, told.len()));
-                settled.refuse(told, verdict, refused);
+            (What::Checks(checks), None) => answer_checks(checks, reply, held),
+            (What::Flushes(flushes), Some(error)) => {
+                let script = flushes.first().map(|it| Arc::clone(&it.flush.script));
+                let verdict = script.map(|it| verdict(&it, &error, by_name, flushes.len()));
+                settled.refuse(flushes, verdict, refused);
             }
-            (What::Flushes(told), None) => answer_flushes(told, reply),
-            (What::Command(generic), Some(error)) => {
-                let verdict = match &*generic.command {
+            (What::Flushes(flushes), None) => answer_flushes(flushes, reply),
+            (What::Command(pending), Some(error)) => {
+                let verdict = match &*pending.command {
                     Command::Script { script, .. } => verdict(script, &error, by_name, 1),
                     _ => Verdict::Failed(StoreError::from_server(&error)),
                 };
-                settled.refuse(vec![generic], Some(verdict), refused);
+                settled.refuse(vec![pending], Some(verdict), refused);
             }
-            (What::Command(generic), None) => {
-                let Generic {
+            (What::Command(pending), None) => {
+                let PendingCommand {
                     command, responder, ..
-                } = generic;
+                } = pending;
                 match (redis::parse_redis_value(bytes), held) {
                     (Ok(value), Some(held)) if command.writes() => {
                         held.push(Held::Command(responder, value));
@@ -464,7 +464,7 @@ trait Refusable {
     fn fail(self, error: &StoreError);
 }
 
-impl Refusable for Group {
+impl Refusable for PendingCheck {
     fn requests(self, is_alone: bool, again: &mut Vec<Request>) {
         again.extend(
             self.waiting
@@ -485,7 +485,7 @@ impl Refusable for Group {
     }
 }
 
-impl Refusable for Told {
+impl Refusable for PendingFlush {
     fn requests(self, is_alone: bool, again: &mut Vec<Request>) {
         again.push(Request {
             asked: Asked::Flush(self.flush, self.responder),
@@ -500,7 +500,7 @@ impl Refusable for Told {
     }
 }
 
-impl Refusable for Generic {
+impl Refusable for PendingCommand {
     fn requests(self, is_alone: bool, again: &mut Vec<Request>) {
         again.push(Request {
             asked: Asked::Command(self.command, self.responder),
@@ -553,18 +553,18 @@ fn parts<'r, 'b>(reply: &'r Reply<'b>, parts: usize) -> Vec<Option<&'r Reply<'b>
     }
 }
 
-fn answer_checks(groups: Vec<Group>, reply: &Reply<'_>, mut held: Option<&mut Vec<Held>>) {
+fn answer_checks(checks: Vec<PendingCheck>, reply: &Reply<'_>, mut held: Option<&mut Vec<Held>>) {
     // One check alone has no list around its reply.
-    let parts = match groups.len() {
+    let parts = match checks.len() {
         1 => vec![Some(reply)],
         many => parts(reply, many),
     };
-    for (group, part) in groups.into_iter().zip(parts) {
-        group.answer(part, held.as_deref_mut());
+    for (check, part) in checks.into_iter().zip(parts) {
+        check.answer(part, held.as_deref_mut());
     }
 }
 
-impl Group {
+impl PendingCheck {
     fn answer(self, reply: Option<&Reply<'_>>, mut held: Option<&mut Vec<Held>>) {
         let numbers = match reply {
             Some(Reply::Text(bytes)) => self.call.script().numbers(bytes),
@@ -604,9 +604,9 @@ fn read(call: &Call, numbers: &[i64], asked: usize) -> Option<Vec<Decision>> {
     Some(decisions)
 }
 
-fn answer_flushes(told: Vec<Told>, reply: &Reply<'_>) {
-    let parts = parts(reply, told.len());
-    for (it, part) in told.into_iter().zip(parts) {
+fn answer_flushes(flushes: Vec<PendingFlush>, reply: &Reply<'_>) {
+    let parts = parts(reply, flushes.len());
+    for (it, part) in flushes.into_iter().zip(parts) {
         let Flush { script, limit, .. } = &*it.flush;
         let answer = match part {
             Some(Reply::Text(bytes)) => {

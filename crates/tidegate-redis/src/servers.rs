@@ -1,4 +1,4 @@
-//! Which servers a store has: one, whoever is the master, or the nodes of a cluster.
+//! Which servers a store has: one, whoever is the master, or the servers of a cluster.
 
 use std::sync::Arc;
 
@@ -7,15 +7,14 @@ use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::connector::{Connector, Sentinels, client};
-use crate::error::{ErrorKind, StoreError};
-use crate::node::{Node, Wiring};
 use crate::place::Place;
+use crate::server::{Server, Wiring};
 
 /// The servers of a store.
 pub(crate) enum Servers {
     /// All keys are in one place, even if that moves.
-    One(Arc<Node>),
-    /// Keys are spread over nodes.
+    One(Arc<Server>),
+    /// Keys are spread over servers.
     Cluster(Cluster),
 }
 
@@ -55,40 +54,23 @@ impl Servers {
                 return Ok(Self::Cluster(cluster));
             }
         };
-        Ok(Self::One(Arc::new(Node::new(address, &connector, &wiring))))
+        Ok(Self::One(Arc::new(Server::new(
+            address, &connector, &wiring,
+        ))))
     }
 
-    /// The one to ask.
-    pub(crate) async fn of(&self, keys: &[String], deadline: Instant) -> Arc<Node> {
-        match self {
-            Self::One(node) => Arc::clone(node),
-            Self::Cluster(cluster) => {
-                let key = keys.first();
-                cluster.node(key.map(String::as_str), deadline).await
-            }
+    /// Waits until it is known which servers there are.
+    pub(crate) async fn ready(&self, deadline: Instant) {
+        if let Self::Cluster(cluster) = self {
+            drop(cluster.server(None, deadline).await);
         }
     }
 
     /// All of them.
-    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Server>> {
         match self {
-            Self::One(node) => vec![Arc::clone(node)],
-            Self::Cluster(cluster) => cluster.nodes(),
-        }
-    }
-
-    /// Where an error leads, and whether to ask there for keys on their way.
-    pub(crate) fn redirected(&self, error: &StoreError, from: &Node) -> Option<(Arc<Node>, bool)> {
-        match self {
-            Self::One(_) => None,
-            Self::Cluster(cluster) => cluster.redirected(error, from),
-        }
-    }
-
-    /// An error may mean that keys are elsewhere now.
-    pub(crate) fn doubt(&self, kind: ErrorKind) {
-        if let Self::Cluster(cluster) = self {
-            cluster.doubt(kind);
+            Self::One(server) => vec![Arc::clone(server)],
+            Self::Cluster(cluster) => cluster.servers(),
         }
     }
 }

@@ -3,23 +3,21 @@
 //! nowhere else.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
 use tidegate::algorithm::{Outcome, Used};
 use tidegate::{
-    Attributes, Charge, CheckError, Cost, Decision, Keys, LevelOutcome, Limit, Mode, OnError,
-    Policy, PolicyDecision, PolicyLimiter, Source,
+    Attributes, Charge, CheckError, Cost, Decision, Keys, LevelOutcome, Limit, OnError, Policy,
+    PolicyDecision, PolicyLimiter, Source,
 };
 use tokio::time::Instant;
 
-use crate::background::{Background, Decided};
+use crate::background::Decided;
 use crate::call::Prepared;
 use crate::configured::SetupError;
-use crate::custom::Custom;
+use crate::decider::Decider;
 use crate::error::{ErrorKind, StoreError};
 use crate::local;
-use crate::refusals::{Known, Refusals};
+use crate::refusals::Known;
 use crate::store::RedisStore;
 
 /// A policy whose counts are kept in Redis.
@@ -29,15 +27,10 @@ pub(crate) struct Shared {
     pub(crate) store: RedisStore,
     pub(crate) charge: Charge,
     prepared: Prepared,
-    /// Decides in place of the levels' limits.
-    pub(crate) custom: Option<Custom>,
+    pub(crate) decider: Decider,
     /// Decides when the store cannot, under `on_error = "local"`.
     pub(crate) local: Option<PolicyLimiter>,
-    /// Decides in place of the store, which is told later.
-    pub(crate) background: Option<Arc<Background>>,
-    /// What need not be asked again for a moment.
-    refusals: Option<Refusals>,
-    /// Their time is counted from here.
+    /// The clock of the refusals counts from here.
     start: Instant,
 }
 
@@ -48,11 +41,12 @@ impl Shared {
         folder: &Path,
         before: Option<&Self>,
     ) -> Result<Self, SetupError> {
-        let custom = policy.script().map(|script| Custom::read(script, folder));
-        let custom = custom.transpose().map_err(|problem| SetupError::Script {
-            policy: policy.name().into(),
-            problem,
-        })?;
+        let charge = match policy.count_denied() {
+            true => Charge::Always,
+            false => Charge::Admitted,
+        };
+        let decider_before = before.map(|before| &before.decider);
+        let decider = Decider::new(&policy, &store, charge, folder, decider_before)?;
         let local = match policy.on_error() {
             OnError::Local => Some(local::limiter(
                 &policy,
@@ -60,29 +54,13 @@ impl Shared {
             )?),
             OnError::Allow | OnError::Deny => None,
         };
-        let charge = match policy.count_denied() {
-            true => Charge::Always,
-            false => Charge::Admitted,
-        };
-        // A refusal that is counted has to be told to the store.
-        let memory = match charge {
-            Charge::Always => Duration::ZERO,
-            _ if policy.mode() != Mode::Exact => Duration::ZERO,
-            _ => policy.refusal_memory(),
-        };
-        let background = (policy.mode() == Mode::Background).then(|| {
-            let before = before.and_then(|before| before.background.as_ref());
-            Background::new(&policy, &store, before)
-        });
         Ok(Self {
-            background,
             prepared: store.prepare(&policy, charge),
+            decider,
             policy,
             store,
             charge,
-            refusals: (!memory.is_zero()).then(|| Refusals::new(memory)),
             start: Instant::now(),
-            custom,
             local,
         })
     }
@@ -90,9 +68,7 @@ impl Shared {
     /// Puts into force what it shares with the policy before it. Building it changed
     /// nothing: the policies after it may have been refused.
     pub(crate) fn commit(&self) {
-        if let Some(background) = &self.background {
-            background.set_sync_interval(self.policy.sync_interval());
-        }
+        self.decider.commit(&self.policy);
     }
 
     /// The keys to ask about at this cost: none where nothing is measured.
@@ -128,44 +104,58 @@ impl Shared {
             // Nothing counts, so there is nothing to ask.
             return Ok(self.decision(keys, self.allowed(Source::Store)));
         }
-        // A look reports every level's numbers, which only the store has.
-        if charge != Charge::Nothing
-            && self.custom.is_none()
-            && let Some(blocked) = self.blocked(keys, cost)
-        {
-            return Ok(blocked);
-        }
-        if let Some(custom) = &self.custom {
+        if let Decider::Script(custom) = &self.decider {
             if charge == Charge::Nothing {
                 let detail = "a script of one's own has no numbers to look at";
                 return Err(StoreError::new(ErrorKind::Script, detail));
             }
             return custom.decide(&self.store, &self.policy, keys, cost).await;
         }
-        if let Some(background) = &self.background
-            && charge == Charge::Admitted
-            && let Some(decided) = background.decide(keys, cost)
-        {
-            let Decided {
-                decision, levels, ..
-            } = decided;
-            let reported = keys.iter().enumerate();
-            let reported = reported.filter(|(level, _)| levels.contains(level));
-            let reported = reported.map(|(_, key)| key);
-            return Ok(PolicyDecision::of_levels(&self.policy, reported, decision));
-        }
-        let refusals = self.refusals.as_ref();
-        let refusals = refusals.filter(|_| charge == Charge::Admitted);
-        let sent = match refusals {
-            Some(refusals) => {
-                let now = self.start.elapsed();
-                let known = refusals.find(keys, cost, now);
-                if !known.is_empty() {
-                    return Ok(self.remembered(&known));
-                }
-                Some((refusals, refusals.sent(now)))
+        // A look reports every level's numbers, which only the store has.
+        if charge != Charge::Nothing {
+            if let Some(blocked) = self.blocked(keys, cost) {
+                return Ok(blocked);
             }
-            None => None,
+            if let Some(decided) = self.decide_here(keys, cost) {
+                return Ok(decided);
+            }
+        }
+        let decision = self.ask_store(keys, cost, charge).await?;
+        Ok(self.decision(keys, decision))
+    }
+
+    /// What this node can decide without asking the store.
+    fn decide_here(&self, keys: &Keys<'_>, cost: Cost) -> Option<PolicyDecision<'_>> {
+        match &self.decider {
+            Decider::Background(background) => {
+                let Decided {
+                    decision, levels, ..
+                } = background.decide(keys, cost)?;
+                let reported = keys.iter().enumerate();
+                let reported = reported.filter(|(level, _)| levels.contains(level));
+                let reported = reported.map(|(_, key)| key);
+                Some(PolicyDecision::of_levels(&self.policy, reported, decision))
+            }
+            Decider::Exact(Some(refusals)) => {
+                let known = refusals.find(keys, cost, self.start.elapsed());
+                (!known.is_empty()).then(|| self.remembered(&known))
+            }
+            Decider::Exact(None) | Decider::Script(_) => None,
+        }
+    }
+
+    /// Has the store decide, and remembers what it says.
+    async fn ask_store(
+        &self,
+        keys: &Keys<'_>,
+        cost: Cost,
+        charge: Charge,
+    ) -> Result<Decision, StoreError> {
+        let sent = match &self.decider {
+            Decider::Exact(Some(refusals)) if charge != Charge::Nothing => {
+                Some((refusals, refusals.sent(self.start.elapsed())))
+            }
+            _ => None,
         };
         let decision = self
             .store
@@ -174,14 +164,16 @@ impl Shared {
         if let Some((refusals, sent)) = sent {
             refusals.learn(keys, cost, sent, &decision, self.start.elapsed());
         }
-        if let (Some(background), true) = (&self.background, decision.receipt().is_some()) {
-            background.admitted(keys, cost);
+        if decision.receipt().is_some() {
+            if let Decider::Background(background) = &self.decider {
+                background.admitted(keys, cost);
+            }
+            if let Some(local) = &self.local {
+                // What the store has admitted counts here, too: it goes on from there.
+                local::charge(local, keys, cost);
+            }
         }
-        if let (Some(local), true) = (&self.local, decision.receipt().is_some()) {
-            // What the store has admitted counts here, too: it goes on from there.
-            local::charge(local, keys, cost);
-        }
-        Ok(self.decision(keys, decision))
+        Ok(decision)
     }
 
     /// Refuses keys that a level blocks, without asking the store: one that is down must
@@ -216,20 +208,6 @@ impl Shared {
             (None, _) => {
                 self.decision(&Keys::none(&self.policy), self.allowed(Source::ErrorPolicy))
             }
-        }
-    }
-
-    /// Somebody here has given back or forgotten what these keys have used.
-    pub(crate) fn forget_refusals(&self, keys: &Keys<'_>) {
-        if let Some(refusals) = &self.refusals {
-            refusals.forget(keys);
-        }
-    }
-
-    /// The same of keys that are not known.
-    pub(crate) fn forget_all_refusals(&self) {
-        if let Some(refusals) = &self.refusals {
-            refusals.forget_all();
         }
     }
 

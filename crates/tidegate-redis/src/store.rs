@@ -14,14 +14,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::breaker::{Change, Failure};
 use crate::call::{Call, Prepared, marker, refund_arguments, stored_keys};
+use crate::cluster::Cluster;
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
 use crate::lane::Traffic;
-use crate::node::{Node, Permit, Wiring, jitter};
 use crate::options::RedisOptions;
 use crate::question::{Command, Flush, Question};
 use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
+use crate::server::{Permit, Server, Wiring, jitter};
 use crate::servers::Servers;
 
 /// How often a question may be sent on to another server before it pauses.
@@ -133,7 +134,7 @@ impl RedisStore {
         let errors = ErrorKind::ALL.iter().zip(&inner.errors);
         RedisStats {
             up: inner.up.load(Relaxed),
-            breaker_open: inner.servers.all().iter().any(|node| node.is_open()),
+            breaker_open: inner.servers.all().iter().any(|server| server.is_open()),
             questions: count(&inner.traffic.questions),
             commands: count(&inner.traffic.commands),
             batches: count(&inner.traffic.batches),
@@ -147,8 +148,8 @@ impl RedisStore {
     /// How long until a store that fails is asked again.
     #[must_use]
     pub fn next_probe(&self) -> Duration {
-        let nodes = self.0.servers.all();
-        let waits = nodes.iter().map(|node| node.next_probe());
+        let servers = self.0.servers.all();
+        let waits = servers.iter().map(|server| server.next_probe());
         let waits = waits.filter(|wait| !wait.is_zero());
         waits.min().unwrap_or_default()
     }
@@ -211,13 +212,13 @@ impl RedisStore {
     pub(crate) async fn eviction_warning(&self) -> Option<String> {
         let question = Arc::new(Command::Memory);
         let deadline = Instant::now() + self.0.timeout;
-        drop(self.0.servers.of(&[], deadline).await);
-        for node in self.0.servers.all() {
-            if node.is_open() {
+        self.0.servers.ready(deadline).await;
+        for server in self.0.servers.all() {
+            if server.is_open() {
                 continue;
             }
             let deadline = Instant::now() + self.0.timeout;
-            let asked = node.attempt(&question, false, deadline).await;
+            let asked = server.attempt(&question, false, deadline).await;
             let error = asked.as_ref().err().map(StoreError::kind);
             self.heard(!error.is_some_and(ErrorKind::speaks_of_the_store));
             let Ok(info) = asked else {
@@ -252,10 +253,10 @@ impl RedisStore {
         self.run(command).await
     }
 
-    /// Tells the store what was admitted of a key, which may take so long, or the timeout
-    /// where that is longer. It is not asked for again here, and need not be known to
-    /// replicas: a node tells again what it could not tell.
-    pub(crate) async fn tell(
+    /// Adds what this node has admitted of a key, within this time, or the timeout where
+    /// that is longer. It is not tried again here, and does not wait for replicas: the node
+    /// sends again what did not arrive.
+    pub(crate) async fn flush(
         &self,
         flush: Flush,
         within: Duration,
@@ -295,64 +296,97 @@ impl RedisStore {
         within: Duration,
         is_retried: bool,
     ) -> Result<Q::Answer, StoreError> {
-        let inner = &self.0;
-        let deadline = Instant::now() + within;
         let question = Arc::new(question);
-        let mut schedule = Schedule::default();
-        // Whom to ask, whether for keys on their way to it, and its breaker's leave.
-        let mut next: Option<(Arc<Node>, bool)> = None;
-        let mut permit: Option<Permit> = None;
-        let mut redirections = 0;
-        let error = loop {
-            let (node, asking) = match next.take() {
-                Some(next) => next,
-                None => (inner.servers.of(question.keys(), deadline).await, false),
-            };
-            // Asked again, it needs no other leave.
-            let kept = permit.take().filter(|it| Arc::ptr_eq(&it.node, &node));
-            let leave = match kept.map_or_else(|| node.permit(), Ok) {
-                Ok(leave) => permit.insert(leave),
-                Err(wait) => {
-                    let detail = format!("{}: not asked for another {wait:?}", node.address);
-                    break StoreError::new(ErrorKind::BreakerOpen, detail);
-                }
-            };
-            let error = match node.attempt(&question, asking, deadline).await {
+        let attempts = Attempts {
+            deadline: Instant::now() + within,
+            is_retried,
+            schedule: Schedule::default(),
+        };
+        let asked = match &self.0.servers {
+            Servers::One(server) => self.ask_one(server, &question, attempts).await,
+            Servers::Cluster(cluster) => self.ask_cluster(cluster, &question, attempts).await,
+        };
+        asked.map_err(|error| {
+            let error = self.counted(error);
+            match error.kind() {
+                ErrorKind::WrongType => error.about(question.keys()),
+                _ => error,
+            }
+        })
+    }
+
+    /// Asks the one server there is.
+    async fn ask_one<Q: Question>(
+        &self,
+        server: &Arc<Server>,
+        question: &Arc<Q>,
+        mut attempts: Attempts,
+    ) -> Result<Q::Answer, StoreError> {
+        let mut permit = server.permit()?;
+        loop {
+            let error = match server.attempt(question, false, attempts.deadline).await {
                 Ok(answer) => {
-                    self.answered(leave);
+                    self.answered(&mut permit);
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            let Some(pause) = attempts.pause_after(&error) else {
+                self.failed(&mut permit, &error);
+                return Err(error);
+            };
+            self.0.retries.fetch_add(1, Relaxed);
+            sleep(pause).await;
+        }
+    }
+
+    /// Asks the server that has the keys, and follows redirections.
+    async fn ask_cluster<Q: Question>(
+        &self,
+        cluster: &Cluster,
+        question: &Arc<Q>,
+        mut attempts: Attempts,
+    ) -> Result<Q::Answer, StoreError> {
+        let key = question.keys().first().map(String::as_str);
+        let mut redirections = 0;
+        // Where the last answer led, and whether for keys on their way there.
+        let mut next: Option<(Arc<Server>, bool)> = None;
+        // A server that is asked again needs no second permit.
+        let mut kept: Option<Permit> = None;
+        loop {
+            let (server, asking) = match next.take() {
+                Some(next) => next,
+                None => (cluster.server(key, attempts.deadline).await, false),
+            };
+            let kept_permit = kept.take().filter(|it| Arc::ptr_eq(&it.server, &server));
+            let permit = kept_permit.map_or_else(|| server.permit(), Ok);
+            let mut permit = permit.inspect_err(|error| cluster.doubt(error.kind()))?;
+            let error = match server.attempt(question, asking, attempts.deadline).await {
+                Ok(answer) => {
+                    self.answered(&mut permit);
                     return Ok(answer);
                 }
                 Err(error) => error,
             };
             if redirections < REDIRECTIONS
-                && let Some(elsewhere) = inner.servers.redirected(&error, &node)
+                && let Some(elsewhere) = cluster.redirected(&error, &server)
             {
-                // It did not run here, and this server is well: at once, to the other.
-                self.answered(leave);
+                // It did not run here, and this server is well: ask the other one at once.
+                self.answered(&mut permit);
                 redirections += 1;
                 next = Some(elsewhere);
                 continue;
             }
-            inner.servers.doubt(error.kind());
-            let left = deadline.saturating_duration_since(Instant::now());
-            let pause = match is_retried && error.kind().is_worth_retrying() {
-                true => schedule.pause(left, jitter()),
-                false => None,
+            cluster.doubt(error.kind());
+            let Some(pause) = attempts.pause_after(&error) else {
+                self.failed(&mut permit, &error);
+                return Err(error);
             };
-            let Some(pause) = pause else { break error };
-            inner.retries.fetch_add(1, Relaxed);
+            self.0.retries.fetch_add(1, Relaxed);
             sleep(pause).await;
             redirections = 0;
-        };
-        inner.servers.doubt(error.kind());
-        if let Some(permit) = &mut permit {
-            self.failed(permit, &error);
+            kept = Some(permit);
         }
-        let error = self.counted(error);
-        Err(match error.kind() {
-            ErrorKind::WrongType => error.about(question.keys()),
-            _ => error,
-        })
     }
 
     /// Whether the last question had an answer.
@@ -366,11 +400,11 @@ impl RedisStore {
     fn answered(&self, permit: &mut Permit) {
         self.heard(true);
         let change = permit.answered();
-        let node = &permit.node;
-        if change == Some(Change::Closed) && node.said_to_fail.swap(false, Relaxed) {
+        let server = &permit.server;
+        if change == Some(Change::Closed) && server.said_to_fail.swap(false, Relaxed) {
             tracing::info!(
                 store = self.0.name,
-                server = node.address,
+                server = server.address,
                 "the store answers again"
             );
         }
@@ -391,10 +425,10 @@ impl RedisStore {
                     _ => Failure::Answered,
                 };
                 let change = permit.failed(failure);
-                let node = &permit.node;
+                let server = &permit.server;
                 if change == Some(Change::Opened) && inner.lines.check("open").allowed() {
-                    node.said_to_fail.store(true, Relaxed);
-                    let (name, server) = (&inner.name, &node.address);
+                    server.said_to_fail.store(true, Relaxed);
+                    let (name, server) = (&inner.name, &server.address);
                     tracing::error!(store = name, server, error = %error.redacted(), "the store keeps failing and is not asked for a while: on_error decides");
                 }
             }
@@ -415,6 +449,24 @@ impl RedisStore {
             tracing::warn!(store = inner.name, error = %error.redacted(), "the store has not answered: on_error decides");
         }
         error
+    }
+}
+
+/// The attempts of one question: until when, and how they are spaced.
+struct Attempts {
+    deadline: Instant,
+    is_retried: bool,
+    schedule: Schedule,
+}
+
+impl Attempts {
+    /// The pause before the next attempt, if there is one after this error.
+    fn pause_after(&mut self, error: &StoreError) -> Option<Duration> {
+        if !self.is_retried || !error.kind().is_worth_retrying() {
+            return None;
+        }
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        self.schedule.pause(left, jitter())
     }
 }
 

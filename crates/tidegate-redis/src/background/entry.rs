@@ -244,12 +244,12 @@ impl Entry {
     pub(super) fn is_spent(&mut self, now: Duration) -> bool {
         let limit = self.limit;
         self.tick(&limit, now);
-        let is_told = self.in_flight.is_none() && self.pending.is_none();
-        is_told && !self.queued && count::reset_after_us(&limit, &self.local) == 0
+        let is_synced = self.in_flight.is_none() && self.pending.is_none();
+        is_synced && !self.queued && count::reset_after_us(&limit, &self.local) == 0
     }
 
     /// Whether the store has been told everything.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn is_synced(&self) -> bool {
         self.in_flight.is_none_or(|unsent| unsent.is_none()) && self.pending.is_none()
     }
 

@@ -136,15 +136,15 @@ impl Background {
 
     /// Tells the store everything, now: whether it was told within this time.
     pub(crate) async fn flush(&self, within: Duration) -> bool {
-        let told = async {
-            while !self.0.table.is_told() {
+        let synced = async {
+            while !self.0.table.is_synced() {
                 self.0.start();
                 self.0.is_hurried.store(true, Relaxed);
                 self.0.wake.notify_one();
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(within, told).await.is_ok()
+        timeout(within, synced).await.is_ok()
     }
 }
 
@@ -183,7 +183,7 @@ async fn run(running: Running) {
         if end.is_none() && inner.is_over.load(Relaxed) {
             end = Some(Instant::now() + FAREWELL);
         }
-        if end.is_some_and(|end| inner.table.is_told() || Instant::now() >= end) {
+        if end.is_some_and(|end| inner.table.is_synced() || Instant::now() >= end) {
             return;
         }
         if inner.is_hurried.swap(false, Relaxed) || end.is_some() {
@@ -196,7 +196,7 @@ async fn run(running: Running) {
                 outgoing,
                 has_arrived: false,
             };
-            flights.spawn(flight.tell());
+            flights.spawn(flight.flush());
         }
         // First said, then looked: whoever adds a key after the look sees this.
         inner.is_idle.store(true, SeqCst);
@@ -204,7 +204,7 @@ async fn run(running: Running) {
         inner.is_idle.store(next.is_none(), SeqCst);
         tokio::select! {
             biased;
-            Some(told) = flights.join_next() => match told {
+            Some(landed) = flights.join_next() => match landed {
                 // A store that fails is not tried again and again.
                 Ok(Err(error)) if !error.kind().is_about_a_key() => {
                     let now = inner.start.elapsed();
@@ -235,7 +235,7 @@ struct Flight {
 }
 
 impl Flight {
-    async fn tell(mut self) -> Result<(), StoreError> {
+    async fn flush(mut self) -> Result<(), StoreError> {
         let inner = &self.inner;
         let sent = inner.start.elapsed();
         let Outgoing { key, parcel, .. } = &self.outgoing;
@@ -245,7 +245,7 @@ impl Flight {
             argument: parcel.argument(),
             limit: parcel.limit,
         };
-        let heard = inner.store.tell(flush, PATIENCE).await?;
+        let heard = inner.store.flush(flush, PATIENCE).await?;
         let now = inner.start.elapsed();
         inner.table.arrived(&self.outgoing, sent, now, heard);
         self.has_arrived = true;

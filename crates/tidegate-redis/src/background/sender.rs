@@ -108,36 +108,36 @@ mod tests {
     }
 
     #[test]
-    fn g4_every_busy_key_is_told_in_every_interval() {
+    fn g4_every_busy_key_is_sent_in_every_interval() {
         for keys in [1, 10, 40, 500] {
             let (policy, table) = (policy(), Table::new("tg", 1, START_US, Duration::ZERO));
             let mut sender = Sender::default();
-            let mut told: HashMap<String, u32> = HashMap::new();
+            let mut sent: HashMap<String, u32> = HashMap::new();
             for round in 0..60 {
                 let now = INTERVAL * round;
                 ask(&table, &policy, keys, now);
                 for outgoing in sender.send(&table, INTERVAL, now) {
-                    *told.entry(outgoing.key.clone()).or_default() += 1;
+                    *sent.entry(outgoing.key.clone()).or_default() += 1;
                     arrive(&table, &outgoing, now, now + Duration::from_millis(1));
                     sender.arrived();
                 }
             }
-            assert_eq!(told.len() as u64, keys);
-            let seldom = told.values().min();
-            assert_eq!(seldom, Some(&60), "{keys} keys, told in 60 intervals");
+            assert_eq!(sent.len() as u64, keys);
+            let seldom = sent.values().min();
+            assert_eq!(seldom, Some(&60), "{keys} keys, sent in 60 intervals");
         }
     }
 
     #[test]
     fn a_round_of_many_keys_sends_each_of_them_once() {
         let (policy, table) = (policy(), Table::new("tg", 1, START_US, Duration::ZERO));
-        let (mut sender, mut told) = (Sender::default(), HashMap::<String, u32>::new());
+        let (mut sender, mut sent) = (Sender::default(), HashMap::<String, u32>::new());
         let keys = 5_000;
         ask(&table, &policy, keys, Duration::ZERO);
         let mut flying = sender.send(&table, INTERVAL, Duration::ZERO);
         assert_eq!(flying.len(), AT_ONCE);
         while let Some(outgoing) = flying.pop() {
-            *told.entry(outgoing.key.clone()).or_default() += 1;
+            *sent.entry(outgoing.key.clone()).or_default() += 1;
             // Each is asked for again as soon as it has arrived.
             arrive(&table, &outgoing, Duration::ZERO, Duration::ZERO);
             sender.arrived();
@@ -145,8 +145,8 @@ mod tests {
             flying.extend(sender.send(&table, INTERVAL, Duration::ZERO));
             assert!(sender.in_flight <= AT_ONCE);
         }
-        assert_eq!(told.len() as u64, keys);
-        assert!(told.values().all(|times| *times == 1));
+        assert_eq!(sent.len() as u64, keys);
+        assert!(sent.values().all(|times| *times == 1));
         assert_eq!(sender.wakes_at(&table), Some(INTERVAL));
     }
 

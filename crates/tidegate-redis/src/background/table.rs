@@ -12,7 +12,7 @@ use tidegate::{Cost, Decision, Keys, LevelOutcome, Limit, Receipt, Source};
 
 use super::entry::{Entry, offset, on_clock};
 use super::unsent::Parcel;
-use crate::prints::{Print, Prints, part};
+use crate::fingerprint::{Fingerprint, Fingerprints, shard_of};
 
 /// The keys that are decided here at once. Others are asked for, as in the mode `exact`:
 /// they have to wait, but nothing is forgotten, and nothing grows.
@@ -41,13 +41,13 @@ pub(crate) struct Table {
     turn: AtomicUsize,
     /// The store's clock less this node's, as it was last heard.
     offset_us: AtomicI64,
-    prints: Prints,
+    fingerprints: Fingerprints,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    keys: HashMap<Print, Entry>,
-    queue: VecDeque<Print>,
+    keys: HashMap<Fingerprint, Entry>,
+    queue: VecDeque<Fingerprint>,
     /// Keys at the front of the queue that the round in progress has still to send.
     due: usize,
     swept: Option<Duration>,
@@ -66,7 +66,7 @@ pub(crate) struct Decided {
 /// A parcel, and where it comes from.
 #[derive(Debug, Clone)]
 pub(crate) struct Outgoing {
-    print: Print,
+    fingerprint: Fingerprint,
     number: u64,
     pub(crate) key: String,
     pub(crate) parcel: Parcel,
@@ -90,7 +90,7 @@ impl Table {
             parcels: AtomicU64::new(1 << 60 | offset_us.unsigned_abs()),
             turn: AtomicUsize::new(0),
             offset_us: AtomicI64::new(offset_us),
-            prints: Prints::default(),
+            fingerprints: Fingerprints::default(),
         }
     }
 
@@ -98,22 +98,22 @@ impl Table {
     /// before. Where there is no room for a key, the keys that are here decide if one of
     /// them refuses; otherwise the answer is `None`.
     pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost, now: Duration) -> Option<Decided> {
-        let levels: SmallVec<[(Print, &Limit); 2]> = keys
+        let levels: SmallVec<[(Fingerprint, &Limit); 2]> = keys
             .iter()
-            .map(|key| (self.prints.of(&key), key.limit()))
+            .map(|key| (self.fingerprints.of(&key), key.limit()))
             .collect();
         let (first, _) = *levels.first()?;
         let mut shard = self.shard(first);
         // Of a key that is not here, nothing is known.
         let mut admits: SmallVec<[Option<bool>; 4]> = SmallVec::new();
-        for (key, (print, limit)) in keys.iter().zip(&levels) {
-            if !shard.keys.contains_key(print) && shard.has_room(self.keys_a_shard, now) {
+        for (key, (fingerprint, limit)) in keys.iter().zip(&levels) {
+            if !shard.keys.contains_key(fingerprint) && shard.has_room(self.keys_a_shard, now) {
                 let (stored, offset_us) = (key.stored(&self.prefix), self.offset_us.load(Relaxed));
                 let number = self.parcels.fetch_add(1, Relaxed) + 1;
                 let entry = Entry::new(stored, **limit, (offset_us, number), now);
-                shard.keys.insert(*print, entry);
+                shard.keys.insert(*fingerprint, entry);
             }
-            admits.push(shard.keys.get_mut(print).map(|entry| {
+            admits.push(shard.keys.get_mut(fingerprint).map(|entry| {
                 entry.tick(limit, now);
                 limit.admits(&entry.local, cost)
             }));
@@ -130,8 +130,8 @@ impl Table {
         };
         let (mut decided_at_us, mut is_more) = (None, false);
         let mut outcomes: SmallVec<[LevelOutcome; 2]> = SmallVec::new();
-        for ((print, _), admits) in levels.iter().zip(&admits) {
-            let entry = shard.keys.get_mut(print);
+        for ((fingerprint, _), admits) in levels.iter().zip(&admits) {
+            let entry = shard.keys.get_mut(fingerprint);
             let Some(entry) = entry.filter(|_| is_reported(admits)) else {
                 continue;
             };
@@ -145,7 +145,7 @@ impl Table {
                 mark: entry.last_parcel,
             });
             if entry.ask() {
-                shard.queue.push_back(*print);
+                shard.queue.push_back(*fingerprint);
                 self.queued.fetch_add(1, SeqCst);
                 is_more = true;
             }
@@ -167,8 +167,8 @@ impl Table {
     /// The store has admitted this, and some of the keys are here.
     pub(crate) fn admitted(&self, keys: &Keys<'_>, cost: Cost, now: Duration) {
         for key in keys.iter().filter(|key| *key.limit() != Limit::block()) {
-            let print = self.prints.of(&key);
-            if let Some(entry) = self.shard(print).keys.get_mut(&print) {
+            let fingerprint = self.fingerprints.of(&key);
+            if let Some(entry) = self.shard(fingerprint).keys.get_mut(&fingerprint) {
                 entry.tick(key.limit(), now);
                 entry.local = key.limit().charge(entry.local, cost);
             }
@@ -180,11 +180,11 @@ impl Table {
     pub(crate) fn give_back(&self, keys: &Keys<'_>, receipt: &Receipt, now: Duration) -> bool {
         let mut any = false;
         for (key, (cost, parcel)) in keys.iter().zip(receipt.charges()) {
-            let print = self.prints.of(&key);
+            let fingerprint = self.fingerprints.of(&key);
             if *key.limit() == Limit::block() {
                 continue;
             }
-            if let Some(entry) = self.shard(print).keys.get_mut(&print) {
+            if let Some(entry) = self.shard(fingerprint).keys.get_mut(&fingerprint) {
                 entry.tick(key.limit(), now);
                 any |= entry.give_back(receipt.id(), cost, receipt.decided_at_us(), parcel);
             }
@@ -206,9 +206,9 @@ impl Table {
     }
 
     /// Whether the store has been told everything.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_synced(&self) -> bool {
         let mut shards = self.shards.iter();
-        shards.all(|shard| lock(shard).keys.values().all(Entry::is_told))
+        shards.all(|shard| lock(shard).keys.values().all(Entry::is_synced))
     }
 
     /// Keys that the round in progress has still to send.
@@ -247,14 +247,14 @@ impl Table {
             let taken = shard.due.min(share).min(most - parcels.len());
             shard.due -= taken;
             let Shard { keys, queue, .. } = &mut *shard;
-            for print in queue.drain(..taken) {
-                let Some(entry) = keys.get_mut(&print) else {
+            for fingerprint in queue.drain(..taken) {
+                let Some(entry) = keys.get_mut(&fingerprint) else {
                     continue;
                 };
                 let number = self.parcels.fetch_add(1, Relaxed) + 1;
                 if let Some(parcel) = entry.send(number, now) {
                     parcels.push(Outgoing {
-                        print,
+                        fingerprint,
                         number,
                         key: entry.key.to_string(),
                         parcel,
@@ -301,30 +301,34 @@ impl Table {
         cost: Cost,
         now: Duration,
     ) -> Option<Decision> {
-        let print = self.prints.of(&keys.iter().next()?);
-        let before = self.shard(print).keys.get(&print).map(|entry| entry.local);
+        let fingerprint = self.fingerprints.of(&keys.iter().next()?);
+        let before = self
+            .shard(fingerprint)
+            .keys
+            .get(&fingerprint)
+            .map(|entry| entry.local);
         let decision = self.decide(keys, cost, now)?.decision;
-        let mut shard = self.shard(print);
-        let entry = shard.keys.get_mut(&print)?;
+        let mut shard = self.shard(fingerprint);
+        let entry = shard.keys.get_mut(&fingerprint)?;
         let new = entry.limit.new_state(entry.now_us(now));
         entry.local = before.unwrap_or(new);
         Some(decision)
     }
 
     fn landed(&self, outgoing: &Outgoing, change: impl FnOnce(&mut Entry) -> bool) {
-        let mut shard = self.shard(outgoing.print);
-        let entry = shard.keys.get_mut(&outgoing.print);
+        let mut shard = self.shard(outgoing.fingerprint);
+        let entry = shard.keys.get_mut(&outgoing.fingerprint);
         // It may have been forgotten in the meantime.
         if let Some(entry) = entry.filter(|entry| entry.last_parcel == outgoing.number)
             && change(entry)
         {
-            shard.queue.push_back(outgoing.print);
+            shard.queue.push_back(outgoing.fingerprint);
             self.queued.fetch_add(1, SeqCst);
         }
     }
 
-    fn shard(&self, print: Print) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[part(print, self.shards.len())])
+    fn shard(&self, fingerprint: Fingerprint) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[shard_of(fingerprint, self.shards.len())])
     }
 }
 
@@ -450,7 +454,7 @@ mod tests {
         let again = table.send(100, SECOND);
         let costs: Vec<u64> = again.iter().map(|it| it.parcel.unsent.cost).collect();
         assert_eq!(costs, [4, 3, 3, 3]);
-        assert!(!table.is_told());
+        assert!(!table.is_synced());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use tidegate::{Charge, Cost, Limit};
 
 use super::pair::{Host, Pair, SECOND};
-use crate::server::Server;
+use crate::harness::server::Server;
 
 const MANY: usize = 16;
 

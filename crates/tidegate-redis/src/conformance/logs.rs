@@ -5,7 +5,7 @@ use redis::RedisResult;
 use tidegate::{Cost, Limit};
 
 use super::pair::{MINUTE, Pair, SECOND, counter};
-use crate::server::Server;
+use crate::harness::server::Server;
 
 /// The first byte of a state: short, short with wide totals or a shift, and a ring.
 const SHORT: u8 = 5;
@@ -138,7 +138,7 @@ fn every_event_can_be_given_back_in_every_form() {
                 let receipt = pair.receipts[usize::try_from(index).expect("an index")].clone();
                 pair.at(10 * SECOND).refund(&receipt);
                 let left = u64::from(pair.look(Cost::ONE).remaining());
-                assert_eq!(left, 121 - count, "{} {index}", pair.told);
+                assert_eq!(left, 121 - count, "{} {index}", pair.context);
                 if costs == 1 {
                     assert_eq!(form(&mut pair), expected);
                 }

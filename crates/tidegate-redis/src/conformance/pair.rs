@@ -9,8 +9,8 @@ use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryS
 use tokio::runtime::Runtime;
 
 use crate::call::{argument, decisions, marker, refund_arguments};
+use crate::harness::server::Server;
 use crate::script::{Scripts, Task, Time};
-use crate::server::Server;
 use crate::store::RedisStore;
 
 pub(super) const SECOND: u64 = 1_000_000;
@@ -59,7 +59,7 @@ pub(super) struct Pair {
     /// Of every charge so far, from both stores.
     pub(super) receipts: Vec<[Receipt; 2]>,
     /// What is said when the stores differ.
-    pub(super) told: String,
+    pub(super) context: String,
 }
 
 impl Pair {
@@ -88,7 +88,7 @@ impl Pair {
             limits: limits.to_vec(),
             charge: Charge::Admitted,
             receipts: Vec::new(),
-            told: name.to_owned(),
+            context: name.to_owned(),
         }
     }
 
@@ -127,7 +127,7 @@ impl Pair {
             (differ, got.len()),
             (None, asked),
             "{}: {asked} of {cost:?}, {}",
-            self.told,
+            self.context,
             self.state()
         );
         let both = expected.iter().zip(&got);
@@ -146,7 +146,7 @@ impl Pair {
             got,
             expected,
             "{}: a look at {cost:?}, {}",
-            self.told,
+            self.context,
             self.state()
         );
         got
@@ -300,7 +300,7 @@ impl Pair {
                     expiry_ms,
                     fresh_ms,
                     "{}: the expiry of {limit}, {}",
-                    self.told,
+                    self.context,
                     self.state()
                 );
             }

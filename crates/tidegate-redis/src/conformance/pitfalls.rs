@@ -7,7 +7,7 @@ use redis::RedisResult;
 use tidegate::{Align, Charge, Cost, Limit};
 
 use super::pair::{MINUTE, Pair, SECOND, counter};
-use crate::server::Server;
+use crate::harness::server::Server;
 
 /// So many per window, counted by each algorithm.
 fn every_algorithm(requests: u32, window_us: u64) -> [Limit; 5] {

@@ -3,7 +3,7 @@
 use tidegate::{Charge, Cost, Limit};
 
 use super::pair::{Host, Pair};
-use crate::server::Server;
+use crate::harness::server::Server;
 
 /// A small generator of random numbers (splitmix64).
 pub(super) struct Random(pub(super) u64);
@@ -148,7 +148,7 @@ fn run(server: &impl Host, run: Run) {
         pair.charge = Charge::Always;
     }
     for step in 0..run.steps {
-        pair.told = format!("seed {}, step {step}", run.seed);
+        pair.context = format!("seed {}, step {step}", run.seed);
         pair.set_time(pair.now_us + random.wait_us());
         if random.chance(run.steps_back) {
             pair.set_time(pair.now_us - random.below(20_000_000));
@@ -170,7 +170,7 @@ fn run(server: &impl Host, run: Run) {
                 let index = random.index(pair.receipts.len());
                 let receipt = pair.receipts.swap_remove(index);
                 pair.refund(&receipt);
-                pair.told = format!("{} after {receipt:?}", pair.told);
+                pair.context = format!("{} after {receipt:?}", pair.context);
                 let _ = pair.look(Cost::ONE);
             }
             _ => {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tidegate::{Charge, Cost, Decision, Limit};
 
 use super::pair::{Host, Pair};
-use crate::server::Server;
+use crate::harness::server::Server;
 
 struct Scenario {
     name: &'static str,

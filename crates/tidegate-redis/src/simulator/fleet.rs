@@ -11,10 +11,10 @@ use tidegate::audit::{Audit, Background, Record, Verdict};
 use tidegate::{Cost, Decision, Limit, Mode, Policy};
 
 use super::Random;
+use super::background_store::BackgroundStore;
 use super::due::Due;
 use super::network::Network;
 use super::tests::is_aligned;
-use super::told::Told;
 use crate::background::{Outgoing, Sender, Table};
 
 /// How long a node waits for the store to have heard.
@@ -60,8 +60,8 @@ pub(super) struct Setting {
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) verdict: Verdict,
-    /// How often the store was told something.
-    pub(super) told: u64,
+    /// How many parcels were sent.
+    pub(super) flushes: u64,
     /// From the first admission to the last.
     pub(super) span: Duration,
 }
@@ -118,9 +118,9 @@ struct World {
     nodes: Vec<Node>,
     /// Those that have crashed: what they had not told, nobody knows.
     gone: Vec<Node>,
-    store: Told,
+    store: BackgroundStore,
     audit: Audit,
-    told: u64,
+    flushes: u64,
     round_trip: Duration,
     outage: Duration,
     admitted_from_us: Option<u64>,
@@ -132,14 +132,14 @@ pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
     let policy = Policy::builder("p").limit(setting.limit);
     let policy = policy.mode(Mode::Background).build().expect("a policy");
     let mut world = World {
-        store: Told::new(setting.limit),
+        store: BackgroundStore::new(setting.limit),
         audit: Audit::new(setting.limit),
         now: Duration::from_secs(1),
         queue: BinaryHeap::new(),
         sequence: 0,
         nodes: Vec::new(),
         gone: Vec::new(),
-        told: 0,
+        flushes: 0,
         round_trip: Duration::ZERO,
         outage: Duration::ZERO,
         admitted_from_us: None,
@@ -224,10 +224,10 @@ impl World {
                 node,
                 outgoing,
             } => {
-                self.told += 1;
+                self.flushes += 1;
                 let now_us = self.now_us();
                 let Outgoing { key, parcel, .. } = &outgoing;
-                let heard = self.store.tell(now_us, key, parcel);
+                let heard = self.store.flush(now_us, key, parcel);
                 let reply = Event::Reply {
                     number,
                     node,
@@ -419,7 +419,7 @@ impl World {
         let from_us = self.admitted_from_us.unwrap_or(self.admitted_to_us);
         Outcome {
             verdict: audit.verdict(),
-            told: self.told,
+            flushes: self.flushes,
             span: Duration::from_micros(self.admitted_to_us - from_us),
         }
     }

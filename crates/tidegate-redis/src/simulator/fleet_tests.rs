@@ -172,8 +172,8 @@ fn under_overload_the_limit_is_used() {
         let admitted = outcome.verdict.admitted as f64;
         let used = admitted / (100.0 * outcome.span.as_secs_f64());
         println!(
-            "{limit}: {used:.3} of the rate, told {} times",
-            outcome.told
+            "{limit}: {used:.3} of the rate, {} flushes",
+            outcome.flushes
         );
         assert!(expected.contains(&used), "{limit}: {used} of the rate");
     }

@@ -6,6 +6,7 @@
 //! repetitions, pauses, crashes, steps of the clock, failovers that forget. The same
 //! seed gives the same run; one that fails is printed, and kept in [`tests`].
 
+mod background_store;
 mod due;
 mod fleet;
 mod fleet_tests;
@@ -13,7 +14,6 @@ mod network;
 mod node;
 mod store;
 mod tests;
-mod told;
 mod world;
 
 /// Numbers that look random and are not.

@@ -74,9 +74,9 @@ fn some_setting(seed: u64, calm: bool, mutation: Mutation) -> Setting {
 
 /// What must hold in every run.
 fn judge(seed: u64, setting: &Setting, outcome: &Outcome) {
-    let told = || format!("seed {seed}: {setting:?}: {outcome:?}");
-    assert!(outcome.verdict.held(), "the bound is broken, {}", told());
-    assert_eq!(outcome.answered, setting.requests, "{}", told());
+    let context = || format!("seed {seed}: {setting:?}: {outcome:?}");
+    assert!(outcome.verdict.held(), "the bound is broken, {}", context());
+    assert_eq!(outcome.answered, setting.requests, "{}", context());
 }
 
 /// Runs seeds on two threads, and hands each of them on with what it came to.

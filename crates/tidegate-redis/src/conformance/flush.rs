@@ -9,8 +9,8 @@ use super::pair::{Pair, START_US};
 use super::random::{LIMITS, Random, more};
 use crate::background::{Parcel, Unsent, heard};
 
+use crate::harness::server::Server;
 use crate::script::Task;
-use crate::server::Server;
 
 /// What the store must have of a key by now.
 struct Expected {
@@ -20,7 +20,7 @@ struct Expected {
 }
 
 impl Expected {
-    fn tell(&mut self, parcel: &Parcel, now_us: u64) -> State {
+    fn flush(&mut self, parcel: &Parcel, now_us: u64) -> State {
         let mut events = self.events.clone();
         let before = match parcel.limit.kind() {
             Kind::SlidingLog(log) => {
@@ -88,7 +88,7 @@ fn run(server: &Server, seed: u64) {
         .map(|limit| Limit::parse(limit).expect("a limit"))
         .collect();
     let limit = limits[random.index(limits.len())];
-    let mut pair = Pair::one(server, &format!("told {seed}"), limit);
+    let mut pair = Pair::one(server, &format!("flush {seed}"), limit);
     let mut expected = Expected {
         count: None,
         events: Vec::new(),
@@ -110,15 +110,15 @@ fn run(server: &Server, seed: u64) {
         let reply = Vec::<Vec<u8>>::from_redis_value(reply.expect("a reply"));
         let reply = pair.numbers(Task::Flush, &reply.expect("one reply")[0]);
         let (then_us, mut got) = heard(&limit, &reply).expect("a count");
-        let mut wanted = expected.tell(&parcel, now_us);
+        let mut wanted = expected.flush(&parcel, now_us);
         // When there is room in a log again is not known from its total.
         for count in [&mut got, &mut wanted] {
             if let State::SlidingLog(log) = count {
                 log.retry_after_us = 0;
             }
         }
-        let told = format!("seed {seed}, step {step}: {limit}: {parcel:?}");
-        assert_eq!((then_us, got), (now_us, wanted), "{told}");
+        let context = format!("seed {seed}, step {step}: {limit}: {parcel:?}");
+        assert_eq!((then_us, got), (now_us, wanted), "{context}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The store that nodes in the mode `background` tell: what arrives is counted by the
+//! The store of nodes in the mode `background`: what they flush is counted by the
 //! same arithmetic that the conformance tests hold equal to the script's.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use tidegate::{Kind, Limit};
 
 use crate::background::{KEPT, Parcel};
 
-pub(super) struct Told {
+pub(super) struct BackgroundStore {
     limit: Limit,
     keys: HashMap<String, Key>,
     /// How far the clock is off.
@@ -25,7 +25,7 @@ struct Key {
     events: Vec<(u64, u32)>,
 }
 
-impl Told {
+impl BackgroundStore {
     pub(super) fn new(limit: Limit) -> Self {
         Self {
             limit,
@@ -35,7 +35,7 @@ impl Told {
         }
     }
 
-    pub(super) fn tell(&mut self, now_us: u64, key: &str, parcel: &Parcel) -> (u64, State) {
+    pub(super) fn flush(&mut self, now_us: u64, key: &str, parcel: &Parcel) -> (u64, State) {
         let now_us = now_us.saturating_add_signed(self.offset_us);
         let stored = self.keys.get(key).cloned();
         let before = stored.and_then(|key| key.at(&self.limit, now_us));

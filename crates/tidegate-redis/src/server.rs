@@ -15,7 +15,7 @@ use crate::lane::{Lane, Traffic};
 use crate::question::Question;
 
 /// A server, or, without lanes, the lack of one.
-pub(crate) struct Node {
+pub(crate) struct Server {
     /// Where it is, for log lines: never with a password.
     pub(crate) address: String,
     lanes: Box<[Lane]>,
@@ -43,7 +43,7 @@ pub(crate) struct Wiring {
     pub(crate) traffic: Arc<Traffic>,
 }
 
-impl Node {
+impl Server {
     pub(crate) fn new(address: String, connector: &Connector, wiring: &Wiring) -> Self {
         let lane = || Lane::new(connector.clone(), wiring);
         Self {
@@ -72,20 +72,23 @@ impl Node {
         }
     }
 
-    /// Leave to ask it now, or how long until the next probe.
-    pub(crate) fn permit(self: &Arc<Self>) -> Result<Permit, Duration> {
+    /// A permit to ask it now, unless its breaker is open.
+    pub(crate) fn permit(self: &Arc<Self>) -> Result<Permit, StoreError> {
         let now = self.start.elapsed();
         match self.breaker(|breaker| breaker.ask(now)) {
             Verdict::Go(asked) => Ok(Permit {
-                node: Arc::clone(self),
+                server: Arc::clone(self),
                 asked,
                 is_resolved: false,
             }),
-            Verdict::Wait(wait) => Err(wait),
+            Verdict::Wait(wait) => {
+                let detail = format!("{}: not asked for another {wait:?}", self.address);
+                Err(StoreError::new(ErrorKind::BreakerOpen, detail))
+            }
         }
     }
 
-    /// Puts a question once. `asking` is for keys that are on their way to this node.
+    /// Puts a question once. `asking` is for keys that are on their way to this server.
     pub(crate) async fn attempt<Q: Question>(
         &self,
         question: &Arc<Q>,
@@ -143,10 +146,11 @@ impl Node {
     }
 }
 
-/// Leave to ask a server, which has to hear what came of it. Dropped without a word, it
-/// makes room for another probe: its caller has left, or the question was never put.
+/// Permission of a server's breaker to ask it. The holder reports the outcome; a permit
+/// that is dropped without one lets the next probe out: its caller has left, or the question
+/// was never sent.
 pub(crate) struct Permit {
-    pub(crate) node: Arc<Node>,
+    pub(crate) server: Arc<Server>,
     asked: Asked,
     is_resolved: bool,
 }
@@ -155,14 +159,14 @@ impl Permit {
     /// The server has answered.
     pub(crate) fn answered(&mut self) -> Option<Change> {
         self.is_resolved = true;
-        self.node.breaker(|breaker| breaker.succeeded(self.asked))
+        self.server.breaker(|breaker| breaker.succeeded(self.asked))
     }
 
     /// It has not.
     pub(crate) fn failed(&mut self, failure: Failure) -> Option<Change> {
         self.is_resolved = true;
-        let (now, jitter) = (self.node.start.elapsed(), jitter());
-        self.node
+        let (now, jitter) = (self.server.start.elapsed(), jitter());
+        self.server
             .breaker(|breaker| breaker.failed(self.asked, failure, now, jitter))
     }
 }
@@ -170,7 +174,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if !self.is_resolved {
-            self.node.breaker(|breaker| breaker.abandoned(self.asked));
+            self.server.breaker(|breaker| breaker.abandoned(self.asked));
         }
     }
 }
@@ -187,25 +191,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn dropped_permit_does_not_hold_the_breaker_half_open() {
-        let node = Arc::new(Node::nowhere());
+        let server = Arc::new(Server::nowhere());
         for _ in 0..5 {
-            let Ok(mut permit) = node.permit() else {
+            let Ok(mut permit) = server.permit() else {
                 panic!("not closed");
             };
             permit.failed(Failure::Answered);
         }
-        assert!(node.permit().is_err());
+        assert!(server.permit().is_err());
         tokio::time::advance(Duration::from_millis(100)).await;
-        let Ok(probe) = node.permit() else {
+        let Ok(probe) = server.permit() else {
             panic!("no probe");
         };
-        assert!(node.permit().is_err(), "one probe at a time");
+        assert!(server.permit().is_err(), "one probe at a time");
         drop(probe);
-        let Ok(mut probe) = node.permit() else {
+        let Ok(mut probe) = server.permit() else {
             panic!("no other probe at once");
         };
         assert_eq!(probe.answered(), Some(Change::Closed));
         drop(probe);
-        assert!(!node.is_open());
+        assert!(!server.is_open());
     }
 }
