@@ -4,7 +4,7 @@
 //! both are full, entries move to their own other bucket to make room (a cuckoo
 //! hash), and when that fails the shard is rebuilt a little larger, leaving out
 //! the keys whose quota is full again. So entries lie packed to nine tenths or more,
-//! and since a shard holds about a thousand keys, a rebuild takes microseconds.
+//! and since a shard holds a few hundred keys, a rebuild takes microseconds.
 //!
 //! A key whose quota is full again is *dead*: dropping it changes nothing. When the
 //! store's bound on keys is reached, a new key first sweeps its shard for dead keys,

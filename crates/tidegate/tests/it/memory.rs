@@ -151,10 +151,11 @@ fn checks_on_the_system_clock_do_not_allocate() {
 }
 
 #[test]
-fn a_key_takes_at_most_forty_bytes() {
+fn a_key_of_a_full_store_takes_at_most_forty_bytes() {
     const KEYS: u32 = 200_000;
     let before = BYTES.get();
     let limiter = Limiter::builder(Limit::per_day(5))
+        .max_keys(KEYS as usize)
         .clock(ManualClock::at_us(START))
         .build();
     for key in 0..KEYS {
