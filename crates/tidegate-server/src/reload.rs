@@ -92,3 +92,6 @@ async fn reload(engine: &Engine, settings: &Settings) -> Option<Seen> {
     }
     seen
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,9 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+#[cfg(test)]
+use tokio::io::DuplexStream;
 use tokio::net::{
     TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream, lookup_host,
 };
+#[cfg(test)]
+use tokio::sync::mpsc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
@@ -61,12 +65,17 @@ enum Socket {
     Tcp(TcpListener, SocketAddr),
     /// The path goes with the socket.
     Unix(UnixListener, PathBuf),
+    /// A test hands connections over.
+    #[cfg(test)]
+    Memory(tokio::sync::Mutex<mpsc::UnboundedReceiver<DuplexStream>>),
 }
 
 /// A connection that nobody has looked at yet.
 enum Accepted {
     Tcp(std::net::TcpStream),
     Unix(std::os::unix::net::UnixStream),
+    #[cfg(test)]
+    Memory(DuplexStream),
 }
 
 impl Room {
@@ -81,11 +90,14 @@ impl Room {
         }
     }
 
-    /// A place, when there is one, and whether it is a spare one.
-    async fn take(&self) -> Option<(OwnedSemaphorePermit, bool)> {
-        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
-        let is_spare = self.places.available_permits() < self.spare;
-        Some((place, is_spare))
+    /// A place, when there is one.
+    async fn take(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).acquire_owned().await.ok()
+    }
+
+    /// Whether somebody has a spare place by now.
+    fn is_full(&self) -> bool {
+        self.places.available_permits() < self.spare
     }
 
     /// Waits until every place is free.
@@ -129,6 +141,22 @@ impl Listener {
         })
     }
 
+    /// Takes the connections that are sent to it, in the clear.
+    #[cfg(test)]
+    pub(super) fn in_memory(
+        protocol: Arc<dyn Protocol>,
+        room: Room,
+    ) -> (Self, mpsc::UnboundedSender<DuplexStream>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let listener = Self {
+            socket: Socket::Memory(receiver.into()),
+            protocol,
+            tls: Arc::new(|| None),
+            room,
+        };
+        (listener, sender)
+    }
+
     /// Where it listens, as a client would write it.
     #[must_use]
     pub fn url(&self) -> String {
@@ -136,6 +164,8 @@ impl Listener {
             Socket::Tcp(_, address) if (self.tls)().is_some() => format!("https://{address}"),
             Socket::Tcp(_, address) => format!("http://{address}"),
             Socket::Unix(_, path) => format!("unix:{}", path.display()),
+            #[cfg(test)]
+            Socket::Memory(_) => "memory".to_owned(),
         }
     }
 
@@ -144,7 +174,7 @@ impl Listener {
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.socket {
             Socket::Tcp(_, address) => Some(*address),
-            Socket::Unix(..) => None,
+            _ => None,
         }
     }
 
@@ -156,7 +186,7 @@ impl Listener {
     pub(super) async fn accept(self, shared: Arc<Shared>) {
         let mut closing = shared.closing.clone();
         let mut last = false;
-        while let Some((place, is_spare)) = self.room.take().await {
+        while let Some(place) = self.room.take().await {
             let accepted = tokio::select! {
                 biased;
                 accepted = self.socket.accept() => accepted,
@@ -167,7 +197,8 @@ impl Listener {
                 }
             };
             match accepted {
-                Ok(accepted) => self.hand_over(accepted, &shared, place, is_spare),
+                // Asked now and not when the place was taken: that may be long ago.
+                Ok(accepted) => self.hand_over(accepted, &shared, place, self.room.is_full()),
                 Err(error) => {
                     if shared.lines.check("accept").allowed() {
                         tracing::warn!(%error, "cannot accept a connection; trying again");
@@ -191,7 +222,7 @@ impl Listener {
     ) {
         let tls = match accepted {
             Accepted::Tcp(_) => (self.tls)(),
-            Accepted::Unix(_) => None,
+            _ => None,
         };
         let (protocol, shared) = (Arc::clone(&self.protocol), Arc::clone(shared));
         shared.workers.choose().run(async move |worker: Chosen| {
@@ -248,6 +279,8 @@ impl Accepted {
                 TcpStream::from_std(stream).map(Io::Tcp)
             }
             Self::Unix(stream) => UnixStream::from_std(stream).map(Io::Unix),
+            #[cfg(test)]
+            Self::Memory(stream) => Ok(Io::Memory(stream)),
         }
     }
 }
@@ -264,6 +297,11 @@ impl Socket {
                 let (stream, _) = socket.accept().await?;
                 stream.into_std().map(Accepted::Unix)
             }
+            #[cfg(test)]
+            Self::Memory(streams) => match streams.lock().await.recv().await {
+                Some(stream) => Ok(Accepted::Memory(stream)),
+                None => std::future::pending().await,
+            },
         }
     }
 }

@@ -7,6 +7,8 @@
 
 mod clock;
 mod connection;
+#[cfg(test)]
+mod in_memory;
 mod listen;
 mod stream;
 pub(crate) mod tls;
@@ -17,8 +19,8 @@ use std::time::Duration;
 
 use prometheus::IntGauge;
 use tidegate::{Limit, Limiter};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::engine::Engine;
@@ -63,25 +65,43 @@ pub struct Times {
 
 /// What others may tell this process to do.
 #[derive(Debug)]
-pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
+pub struct Signals(mpsc::UnboundedReceiver<Told>);
+
+/// How to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// SIGTERM: drain first.
+    Terminate,
+    /// SIGINT: without the wait.
+    Interrupt,
 }
 
 impl Signals {
-    /// Listens to them from now on.
+    /// Listens to them from now on, on the runtime that calls this.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            loop {
+                let told = tokio::select! {
+                    _ = terminate.recv() => Told::Terminate,
+                    _ = interrupt.recv() => Told::Interrupt,
+                };
+                if sender.send(told).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self(receiver))
     }
 
-    /// Waits for either of them. Whether it is a polite one.
-    async fn next(&mut self) -> bool {
-        tokio::select! {
-            _ = self.terminate.recv() => true,
-            _ = self.interrupt.recv() => false,
+    /// Waits for the next one.
+    async fn next(&mut self) -> Told {
+        match self.0.recv().await {
+            Some(told) => told,
+            // Nobody is left to tell anything.
+            None => std::future::pending().await,
         }
     }
 }
@@ -92,12 +112,24 @@ impl Signals {
 pub async fn run(
     engine: Arc<Engine>,
     listeners: Vec<Listener>,
-    mut signals: Signals,
+    signals: Signals,
     times: Times,
 ) -> std::io::Result<()> {
+    run_on(Workers::start()?, engine, listeners, signals, times).await;
+    Ok(())
+}
+
+/// [`run`], with these workers.
+async fn run_on(
+    workers: Workers,
+    engine: Arc<Engine>,
+    listeners: Vec<Listener>,
+    mut signals: Signals,
+    times: Times,
+) {
     let (close, closing) = watch::channel(false);
     let shared = Arc::new(Shared {
-        workers: Workers::start()?,
+        workers,
         times,
         closing,
         open: engine.metrics.connections().clone(),
@@ -113,8 +145,8 @@ pub async fn run(
     let accepting = accepting.map(|listener| tokio::spawn(listener.accept(Arc::clone(&shared))));
     let accepting: Vec<_> = accepting.collect();
     let wait = match signals.next().await {
-        true => times.drain,
-        false => Duration::ZERO,
+        Told::Terminate => times.drain,
+        Told::Interrupt => Duration::ZERO,
     };
     engine.drain();
     tracing::info!(
@@ -149,5 +181,4 @@ pub async fn run(
         true => tracing::info!("stopped"),
         false => tracing::warn!("stopped, with connections still open"),
     }
-    Ok(())
 }

@@ -28,6 +28,22 @@ pub(super) enum Io {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
+    /// A test holds the other end.
+    #[cfg(test)]
+    Memory(tokio::io::DuplexStream),
+}
+
+/// The same call, whatever the bytes travel by.
+macro_rules! on {
+    ($io:expr, $stream:ident => $call:expr) => {
+        match $io {
+            Io::Tcp($stream) => $call,
+            Io::Unix($stream) => $call,
+            Io::Tls($stream) => $call,
+            #[cfg(test)]
+            Io::Memory($stream) => $call,
+        }
+    };
 }
 
 impl Stream {
@@ -69,11 +85,7 @@ impl AsyncRead for Stream {
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
-        ready!(match &mut this.io {
-            Io::Tcp(io) => Pin::new(io).poll_read(cx, buffer),
-            Io::Unix(io) => Pin::new(io).poll_read(cx, buffer),
-            Io::Tls(io) => Pin::new(io).poll_read(cx, buffer),
-        })?;
+        ready!(on!(&mut this.io, io => Pin::new(io).poll_read(cx, buffer)))?;
         if buffer.filled().len() > before {
             this.connection.heard();
         }
@@ -89,11 +101,7 @@ impl AsyncWrite for Stream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        let written = match &mut this.io {
-            Io::Tcp(io) => Pin::new(io).poll_write(cx, bytes),
-            Io::Unix(io) => Pin::new(io).poll_write(cx, bytes),
-            Io::Tls(io) => Pin::new(io).poll_write(cx, bytes),
-        };
+        let written = on!(&mut this.io, io => Pin::new(io).poll_write(cx, bytes));
         this.connection.wrote(written.is_pending());
         written
     }
@@ -104,38 +112,26 @@ impl AsyncWrite for Stream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        let written = match &mut this.io {
-            Io::Tcp(io) => Pin::new(io).poll_write_vectored(cx, slices),
-            Io::Unix(io) => Pin::new(io).poll_write_vectored(cx, slices),
-            Io::Tls(io) => Pin::new(io).poll_write_vectored(cx, slices),
-        };
+        let written = on!(&mut this.io, io => Pin::new(io).poll_write_vectored(cx, slices));
         this.connection.wrote(written.is_pending());
         written
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.io {
-            Io::Tcp(io) => io.is_write_vectored(),
-            Io::Unix(io) => io.is_write_vectored(),
-            Io::Tls(io) => io.is_write_vectored(),
-        }
+        on!(&self.io, io => io.is_write_vectored())
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = match &mut self.io {
-            // A socket has nothing to flush.
-            Io::Tcp(_) | Io::Unix(_) => return Poll::Ready(Ok(())),
             Io::Tls(io) => Pin::new(io).poll_flush(cx),
+            // A socket has nothing to flush.
+            _ => return Poll::Ready(Ok(())),
         };
         self.connection.wrote(flushed.is_pending());
         flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Tcp(io) => Pin::new(io).poll_shutdown(cx),
-            Io::Unix(io) => Pin::new(io).poll_shutdown(cx),
-            Io::Tls(io) => Pin::new(io).poll_shutdown(cx),
-        }
+        on!(&mut self.io, io => Pin::new(io).poll_shutdown(cx))
     }
 }

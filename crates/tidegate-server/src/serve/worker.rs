@@ -20,7 +20,7 @@ use super::connection::{Connection, Verdict};
 
 /// When all connections are to end: how long a client that has just connected may take
 /// to send its first request.
-const FIRST_REQUEST: Duration = Duration::from_millis(500);
+pub(super) const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
 thread_local! {
     /// The number of this thread's worker, from 1; 0 on all other threads.
@@ -80,6 +80,20 @@ impl Workers {
             next: AtomicUsize::new(0),
             _over: over,
         })
+    }
+
+    /// One worker on the runtime that calls this, whose clock a test may pause.
+    #[cfg(test)]
+    pub(super) fn here() -> Self {
+        let worker = Worker {
+            handle: Handle::current(),
+            shared: Arc::new(Shared::new(&Arc::new(Clock::new()))),
+        };
+        Self {
+            all: vec![worker],
+            next: AtomicUsize::new(0),
+            _over: watch::Sender::new(false),
+        }
     }
 
     /// The one with the fewest connections. It has one more from now on, until the guard
@@ -204,12 +218,7 @@ impl Worker {
             .build()?;
         let worker = Self {
             handle: runtime.handle().clone(),
-            shared: Arc::new(Shared {
-                open: AtomicUsize::new(0),
-                clock: Arc::clone(clock),
-                connections: Mutex::default(),
-                next: AtomicU64::new(0),
-            }),
+            shared: Arc::new(Shared::new(clock)),
         };
         let thread = Builder::new().name(format!("worker-{number}"));
         thread.spawn(move || {
@@ -222,6 +231,15 @@ impl Worker {
 }
 
 impl Shared {
+    fn new(clock: &Arc<Clock>) -> Self {
+        Self {
+            open: AtomicUsize::new(0),
+            clock: Arc::clone(clock),
+            connections: Mutex::default(),
+            next: AtomicU64::new(0),
+        }
+    }
+
     fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
         let connections = self.connections.lock();
         connections.unwrap_or_else(PoisonError::into_inner)

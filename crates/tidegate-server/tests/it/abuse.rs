@@ -1,10 +1,7 @@
 //! Clients that mean harm, or are broken in the same way: what they cost, in bounds that
-//! docs/http.md states.
+//! docs/http.md states. How long each of them lasts is in `src/serve/in_memory`.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::net::{SocketAddr, TcpStream};
 
 use bytes::Bytes;
 use http::Request;
@@ -12,30 +9,16 @@ use http_body_util::Full;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::client::Connection;
 use crate::observed::metrics;
-use crate::process::{Start, Tidegate, until};
+use crate::process::{PATIENCE, Start, Tidegate, until};
 
 /// As many as the server takes at once.
 const ALL: usize = 10_000;
 
-/// Held by tests that open as many: two at once would run out of file descriptors.
-static MANY: Mutex<()> = Mutex::new(());
-
-/// The head of a request that never ends.
-const HALF: &[u8] = b"GET /v1/gate/default?key=k HTTP/1.1\r\nHost:";
-
+/// Connects, and waits for a place in the backlog as long as anything may take.
 fn connect(server: &Tidegate) -> TcpStream {
-    TcpStream::connect(server.address()).expect("a place in the backlog")
-}
-
-/// Asks for health until it is answered, and says how long that took.
-fn healthy(server: &Tidegate) -> Duration {
-    let start = Instant::now();
-    let mut connection = Connection::tcp(server.address());
-    let answer = connection.ask("GET", "/healthz", &[], b"");
-    assert_eq!(answer.status, 200);
-    start.elapsed()
+    let address: SocketAddr = server.address().parse().expect("an address");
+    TcpStream::connect_timeout(&address, PATIENCE).expect("a place in the backlog")
 }
 
 fn open(server: &Tidegate) -> f64 {
@@ -43,106 +26,28 @@ fn open(server: &Tidegate) -> f64 {
 }
 
 #[test]
-fn health_is_answered_beside_ten_thousand_half_sent_heads() {
-    let _one_at_a_time = MANY.lock().unwrap_or_else(PoisonError::into_inner);
-    let server = Tidegate::start("");
-    let begun = Instant::now();
-    let mut half: Vec<TcpStream> = Vec::new();
-    for _ in 0..ALL {
-        let mut stream = connect(&server);
-        stream.write_all(HALF).expect("a server that reads");
-        half.push(stream);
-    }
-    until("all of them are open", || {
-        (open(&server) > ALL as f64 - 1.0).then_some(())
-    });
-    let took = healthy(&server);
-    assert!(took < Duration::from_secs(2), "{took:?}");
-    // What is no health check is told to come back.
-    let mut late = server.connect();
-    let answer = late.ask("GET", "/v1/gate/default?key=k", &[], b"");
-    // On a slow machine the first heads have met their deadline by now.
-    if begun.elapsed() < Duration::from_secs(10) {
-        assert_eq!(answer.status, 503);
-        assert_eq!(answer.detail(), "all connections are taken");
-        assert_eq!(answer.header("retry-after"), Some("1"));
-        assert!(late.has_ended());
-    }
-    // And the heads have a deadline of ten seconds, whoever sends them.
-    let waited = Instant::now();
-    until("they are gone", || (open(&server) < 10.0).then_some(()));
-    let waited = waited.elapsed();
-    assert!(waited < Duration::from_secs(15), "{waited:?}");
-    assert_eq!(server.get("/v1/gate/default?key=k").status, 200);
-}
-
-#[test]
-fn head_sent_byte_by_byte_has_the_same_deadline() {
-    let server = Tidegate::start("");
-    let mut stream = connect(&server);
-    let start = Instant::now();
-    stream.write_all(HALF).expect("a server that reads");
-    let ended = loop {
-        std::thread::sleep(Duration::from_millis(200));
-        if stream.write_all(b"x").is_err() || start.elapsed() > Duration::from_secs(60) {
-            break start.elapsed();
-        }
-    };
-    assert!(ended > Duration::from_secs(10), "{ended:?}");
-    assert!(ended < Duration::from_secs(15), "{ended:?}");
-}
-
-#[test]
-fn health_is_answered_beside_ten_thousand_slow_bodies() {
-    let _one_at_a_time = MANY.lock().unwrap_or_else(PoisonError::into_inner);
-    let server = Tidegate::start("");
-    let head = b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{\"policy\"";
-    let mut slow: Vec<TcpStream> = Vec::new();
-    for _ in 0..ALL {
-        let mut stream = connect(&server);
-        stream.write_all(head).expect("a server that reads");
-        slow.push(stream);
-    }
-    let took = healthy(&server);
-    assert!(took < Duration::from_secs(2), "{took:?}");
-    let waited = Instant::now();
-    until("they are sent away", || {
-        (open(&server) < 10.0).then_some(())
-    });
-    let waited = waited.elapsed();
-    assert!(waited < Duration::from_secs(15), "{waited:?}");
-    let mut answer = String::new();
-    let first = &mut slow[0];
-    first.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
-}
-
-#[test]
 fn silent_connections_leave_room_for_health() {
-    let _one_at_a_time = MANY.lock().unwrap_or_else(PoisonError::into_inner);
-    let server = Tidegate::start("");
+    // They stay as long as this takes, however slow the machine is.
+    let server = Start::new("").argument("--idle").argument("600").start();
     let silent: Vec<TcpStream> = (0..ALL + 100).map(|_| connect(&server)).collect();
     until("all places are taken", || {
         (open(&server) > ALL as f64 - 1.0).then_some(())
     });
-    let took = healthy(&server);
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert_eq!(server.get("/healthz").status, 200);
+    assert!(open(&server) > ALL as f64 - 1.0, "they are still there");
     drop(silent);
     until("they are gone", || (open(&server) < 10.0).then_some(()));
 }
 
 #[test]
 fn burst_of_connections_waits_in_the_backlog() {
-    // G6: with a backlog of 128 the rest of them would wait a second, until the system
-    // sends their first packet again.
+    // G6: with a backlog of 128 the rest of them would have to wait until the server
+    // accepts, which it does not do while it stands still.
     let server = Tidegate::start("");
     server.signal("STOP");
-    let start = Instant::now();
     let burst: Vec<TcpStream> = (0..2_000).map(|_| connect(&server)).collect();
-    let took = start.elapsed();
     server.signal("CONT");
     assert_eq!(burst.len(), 2_000);
-    assert!(took < Duration::from_secs(1), "{took:?}");
     assert_eq!(server.get("/healthz").status, 200);
 }
 
@@ -173,9 +78,10 @@ async fn batches_that_nobody_reads_hold_a_bounded_amount() {
         200
     );
     let before = server.resident_kb();
-    let mut answered = Vec::new();
+    let (mut answered, mut senders) = (Vec::new(), Vec::new());
     for _ in 0..4 {
         let sender = without_a_window(&server).await;
+        senders.push(sender.clone());
         for _ in 0..100 {
             let (mut sender, request) = (sender.clone(), post(&batch));
             answered.push(tokio::spawn(
@@ -198,34 +104,16 @@ async fn batches_that_nobody_reads_hold_a_bounded_amount() {
     assert!(held < 80 << 10, "{held} kB for {taken} responses");
     // Short answers need no room, and others are served in the meantime.
     assert_eq!(server.check(check).status, 200);
-    // Who does not read loses the connection, and the room is free again.
-    let start = Instant::now();
+    // When the clients are gone, the room is free again.
+    drop(kept);
+    drop(senders);
     until("the clients are gone", || {
         (open(&server) <= 1.0).then_some(())
     });
-    let took = start.elapsed();
-    assert!(took < Duration::from_secs(45), "{took:?}");
     assert_eq!(
         server.check(std::str::from_utf8(&batch).unwrap()).status,
         200
     );
-}
-
-#[tokio::test]
-async fn stalled_http1_reader_loses_the_connection() {
-    let server = Tidegate::start("[[policies]]\nname = \"default\"\nlimit = \"1000000/1h\"\n");
-    let check = "{\"policy\":\"default\",\"key\":\"k\"}";
-    let batch = format!("[{}]", vec![check; 1_000].join(","));
-    let request = crate::client::request("POST", "/v1/check", &[], batch.as_bytes());
-    let mut stalled = server.connect();
-    let start = Instant::now();
-    // More than the buffers of both ends take; sending may wait for the end, too.
-    stalled.send(&request.repeat(40));
-    until("it is counted", || (open(&server) > 1.0).then_some(()));
-    until("it is gone", || (open(&server) <= 1.0).then_some(()));
-    let took = start.elapsed();
-    assert!(took > Duration::from_secs(29), "{took:?}");
-    assert!(took < Duration::from_secs(60), "{took:?}");
 }
 
 #[test]
@@ -237,12 +125,14 @@ fn shutdown_does_not_wait_for_tls_handshakes() {
     }
     let mut server = start.argument("--drain").argument("0").start();
     let silent: Vec<TcpStream> = (0..50).map(|_| connect(&server)).collect();
-    std::thread::sleep(Duration::from_millis(200));
-    let begun = Instant::now();
     server.signal("TERM");
     assert!(server.end().0.success());
+    // It gives up after ten seconds and says so, if it waits for them.
     server.line("stopped");
-    let took = begun.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    let log = server.log();
+    assert!(
+        !log.iter().any(|line| line.contains("still open")),
+        "{log:#?}"
+    );
     drop(silent);
 }

@@ -306,10 +306,3 @@ pub(crate) fn until<T>(what: &str, mut asked: impl FnMut() -> Option<T>) -> T {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
-
-/// What is said about time need not hold while the machine does other things, too: in one
-/// of three tries it has to.
-pub(crate) fn in_one_of_three(mut claim: impl FnMut() -> Result<(), String>) {
-    let wrong: Vec<String> = (0..3).map_while(|_| claim().err()).collect();
-    assert!(wrong.len() < 3, "not once: {wrong:?}");
-}

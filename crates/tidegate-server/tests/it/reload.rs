@@ -1,7 +1,6 @@
 //! A new config while requests go on, however it gets there.
 
 use std::os::unix::fs::symlink;
-use std::time::{Duration, Instant};
 
 use crate::client::Answer;
 use crate::observed::metrics;
@@ -99,33 +98,6 @@ fn sighup_reads_it_at_once_and_again() {
         });
     }
     assert_eq!(ask(&server).json()["remaining"], 4);
-}
-
-#[test]
-fn a_file_that_is_being_written_is_not_taken() {
-    let server = Tidegate::start(&limit(5));
-    let path = server.folder().path("tidegate.toml");
-    // Empty for a while, then gone for a while: both would be something else.
-    std::fs::write(&path, "").expect("a file");
-    std::thread::sleep(Duration::from_millis(1_300));
-    std::fs::remove_file(&path).expect("a file");
-    std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(reloads(&server), (0.0, 0.0));
-    assert_eq!(ask(&server).json()["limit"], 5);
-    // It grows, faster than it is looked at.
-    let whole = limit(6);
-    let mut longest = Duration::ZERO;
-    for end in 1..=whole.len() {
-        let start = Instant::now();
-        std::fs::write(&path, &whole[..end]).expect("a file");
-        std::thread::sleep(Duration::from_millis(5));
-        longest = longest.max(start.elapsed());
-    }
-    wait_for(&server, 6);
-    // Unless the machine has stopped, and it did not grow for longer than that.
-    if longest < Duration::from_millis(300) {
-        assert_eq!(reloads(&server), (1.0, 0.0));
-    }
 }
 
 #[test]

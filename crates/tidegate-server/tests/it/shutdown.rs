@@ -1,12 +1,13 @@
-//! How it ends: readiness first, then the last requests, then the process.
+//! How it ends: readiness first, then the last requests, then the process. How long each
+//! of these takes is in `src/serve/in_memory/shutdown.rs`.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::client::{Connection, request};
-use crate::process::{Start, Tidegate, in_one_of_three, until};
+use crate::process::{Start, Tidegate, until};
 
 fn start(drain: &str) -> Tidegate {
     let config = "[[policies]]\nname = \"default\"\nlimit = \"1000000/1h\"\n";
@@ -14,100 +15,6 @@ fn start(drain: &str) -> Tidegate {
         .argument("--drain")
         .argument(drain)
         .start()
-}
-
-/// A client that keeps its connection as long as it may, and goes to the other server
-/// once this one is not ready. Returns how many requests were answered.
-fn client(servers: [&Tidegate; 2], ready: &AtomicBool, done: &AtomicBool) -> u64 {
-    let mut answered = 0;
-    let mut open: Option<(bool, Connection)> = None;
-    while !done.load(Relaxed) {
-        let first = ready.load(Relaxed);
-        let kept = open.take().filter(|(other, _)| *other == first);
-        let (_, mut connection) = kept.unwrap_or_else(|| {
-            let server = servers[usize::from(!first)];
-            (first, Connection::tcp(server.address()))
-        });
-        let question = b"{\"policy\":\"default\",\"key\":\"k\"}";
-        let answer = connection.ask("POST", "/v1/check", &[], question);
-        assert_eq!(answer.json()["allowed"], true);
-        answered += 1;
-        if answer.header("connection") != Some("close") {
-            open = Some((first, connection));
-        }
-    }
-    answered
-}
-
-#[test]
-fn sigterm_under_load_fails_no_request() {
-    // Longer than a machine that does other things, too, keeps the clients waiting.
-    let (mut first, second) = (start("4"), start("4"));
-    let (ready, done, unready) = (
-        AtomicBool::new(true),
-        AtomicBool::new(false),
-        AtomicU64::new(0),
-    );
-    let answered = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| client([&first, &second], &ready, &done)))
-            .collect();
-        std::thread::sleep(Duration::from_millis(300));
-        first.signal("TERM");
-        // A load balancer that asks now and then.
-        until("it is not ready", || {
-            let answer = first.get("/readyz");
-            (answer.status == 503).then(|| unready.fetch_add(1, Relaxed))
-        });
-        assert_eq!(first.get("/healthz").status, 200, "it still lives");
-        let gate = first.get("/v1/gate/default?key=k");
-        assert_eq!(gate.status, 200, "it still answers");
-        assert_eq!(gate.header("connection"), Some("close"));
-        std::thread::sleep(Duration::from_millis(200));
-        ready.store(false, Relaxed);
-        until("the first is gone", || {
-            TcpStream::connect(first.address()).err()
-        });
-        std::thread::sleep(Duration::from_millis(200));
-        done.store(true, Relaxed);
-        let clients = clients.into_iter().map(|client| client.join());
-        clients
-            .map(|answered| answered.expect("no request failed"))
-            .sum::<u64>()
-    });
-    assert!(answered > 100, "{answered} requests are no load");
-    assert!(first.end().0.success());
-    first.line("shutting down");
-    first.line("stopped");
-}
-
-#[test]
-fn whoever_connects_at_the_last_moment_is_answered() {
-    // They have half a second for it, and a machine that stops for longer has none.
-    in_one_of_three(|| {
-        let mut server = start("0");
-        let mut connections: Vec<Connection> = (0..20).map(|_| server.connect()).collect();
-        // So that the server knows of them.
-        until("all are accepted", || {
-            let open = crate::observed::metrics(&server)["tidegate_connections"];
-            (open >= 20.0).then_some(())
-        });
-        server.signal("TERM");
-        server.line("shutting down");
-        let question = request("GET", "/v1/gate/default?key=k", &[], b"");
-        for connection in &mut connections {
-            connection.send(&question);
-        }
-        for (number, connection) in connections.iter_mut().enumerate() {
-            let Some(answer) = connection.receive("GET") else {
-                return Err(format!("the connection {number} has no answer"));
-            };
-            assert_eq!(answer.status, 200);
-            assert!(connection.has_ended());
-        }
-        assert!(server.end().0.success());
-        Ok(())
-    });
 }
 
 #[test]
@@ -126,7 +33,6 @@ fn sigint_is_quick_and_lets_requests_under_way_finish() {
     let end = whole.len() - 30;
     busy.send(&whole[..end]);
     assert_eq!(busy.receive("POST").expect("go ahead").status, 100);
-    let begun = Instant::now();
     server.signal("INT");
     assert!(kept.has_ended(), "a connection without a request");
     until("nobody listens", || {
@@ -140,10 +46,11 @@ fn sigint_is_quick_and_lets_requests_under_way_finish() {
     assert_eq!(answer.status, 200);
     drop(idle);
     assert!(server.end().0.success());
+    server.line("stopped");
+    let log = server.log();
     assert!(
-        begun.elapsed() < Duration::from_secs(9),
-        "{:?}",
-        begun.elapsed()
+        !log.iter().any(|line| line.contains("still open")),
+        "{log:#?}"
     );
 }
 
@@ -158,10 +65,78 @@ fn a_second_signal_ends_it_at_once() {
         server.signal(first);
         server.line("shutting down");
         assert!(server.is_running());
-        let begun = Instant::now();
         server.signal(second);
         assert!(server.end().0.success());
         server.line("stopped, with connections still open");
-        assert!(begun.elapsed() < Duration::from_secs(9), "{first} {second}");
+    }
+}
+
+/// Clients have to hear of the drain before it is over.
+mod timing {
+    use super::*;
+
+    /// A client that keeps its connection as long as it may, and goes to the other server
+    /// once this one is not ready. Returns how many requests were answered.
+    fn client(servers: [&Tidegate; 2], ready: &AtomicBool, done: &AtomicBool) -> u64 {
+        let mut answered = 0;
+        let mut open: Option<(bool, Connection)> = None;
+        while !done.load(Relaxed) {
+            let first = ready.load(Relaxed);
+            let kept = open.take().filter(|(other, _)| *other == first);
+            let (_, mut connection) = kept.unwrap_or_else(|| {
+                let server = servers[usize::from(!first)];
+                (first, Connection::tcp(server.address()))
+            });
+            let question = b"{\"policy\":\"default\",\"key\":\"k\"}";
+            let answer = connection.ask("POST", "/v1/check", &[], question);
+            assert_eq!(answer.json()["allowed"], true);
+            answered += 1;
+            if answer.header("connection") != Some("close") {
+                open = Some((first, connection));
+            }
+        }
+        answered
+    }
+
+    #[test]
+    fn sigterm_under_load_fails_no_request() {
+        // Longer than a machine that does other things, too, keeps the clients waiting.
+        let (mut first, second) = (start("4"), start("4"));
+        let (ready, done, unready) = (
+            AtomicBool::new(true),
+            AtomicBool::new(false),
+            AtomicU64::new(0),
+        );
+        let answered = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| client([&first, &second], &ready, &done)))
+                .collect();
+            std::thread::sleep(Duration::from_millis(300));
+            first.signal("TERM");
+            // A load balancer that asks now and then.
+            until("it is not ready", || {
+                let answer = first.get("/readyz");
+                (answer.status == 503).then(|| unready.fetch_add(1, Relaxed))
+            });
+            assert_eq!(first.get("/healthz").status, 200, "it still lives");
+            let gate = first.get("/v1/gate/default?key=k");
+            assert_eq!(gate.status, 200, "it still answers");
+            assert_eq!(gate.header("connection"), Some("close"));
+            std::thread::sleep(Duration::from_millis(200));
+            ready.store(false, Relaxed);
+            until("the first is gone", || {
+                TcpStream::connect(first.address()).err()
+            });
+            std::thread::sleep(Duration::from_millis(200));
+            done.store(true, Relaxed);
+            let clients = clients.into_iter().map(|client| client.join());
+            clients
+                .map(|answered| answered.expect("no request failed"))
+                .sum::<u64>()
+        });
+        assert!(answered > 100, "{answered} requests are no load");
+        assert!(first.end().0.success());
+        first.line("shutting down");
+        first.line("stopped");
     }
 }

@@ -261,29 +261,6 @@ async fn ten_over_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'st
     }
 }
 
-#[tokio::test]
-async fn http2_is_told_to_go_away_and_answered_until_then() {
-    let mut server = Start::new("").argument("--drain").argument("3").start();
-    let stream = TcpStream::connect(server.address()).await;
-    let mut sender = connect_http2(stream.expect("a server")).await;
-    server.signal("TERM");
-    server.line("shutting down");
-    let mut answered = 0;
-    // A client that is told so opens no more requests on this connection.
-    while sender.ready().await.is_ok() && !sender.is_closed() {
-        match ask_http2(sender.clone(), "POST", "/v1/check", QUESTION).await {
-            Ok((status, _)) => assert_eq!(status, 200),
-            // It was told just then, and has not sent it.
-            Err(error) if error.is_canceled() => break,
-            Err(error) => panic!("{error}"),
-        }
-        answered += 1;
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    assert!(answered > 1, "{answered}");
-    assert!(server.end().0.success());
-}
-
 const TEN: &str = "[[policies]]\nname = \"default\"\nlimit = \"10/1h\"\n";
 
 #[tokio::test]
@@ -354,4 +331,32 @@ async fn tls_with_http2_and_http1_and_certificates_that_change() {
     drop(connected.expect("the new certificate"));
     assert!(connect(b"h2").await.is_err(), "the old authority");
     sender.ready().await.expect("the old connection goes on");
+}
+
+/// A client has to ask twice before the drain is over.
+mod timing {
+    use super::*;
+
+    #[tokio::test]
+    async fn http2_is_told_to_go_away_and_answered_until_then() {
+        let mut server = Start::new("").argument("--drain").argument("3").start();
+        let stream = TcpStream::connect(server.address()).await;
+        let mut sender = connect_http2(stream.expect("a server")).await;
+        server.signal("TERM");
+        server.line("shutting down");
+        let mut answered = 0;
+        // A client that is told so opens no more requests on this connection.
+        while sender.ready().await.is_ok() && !sender.is_closed() {
+            match ask_http2(sender.clone(), "POST", "/v1/check", QUESTION).await {
+                Ok((status, _)) => assert_eq!(status, 200),
+                // It was told just then, and has not sent it.
+                Err(error) if error.is_canceled() => break,
+                Err(error) => panic!("{error}"),
+            }
+            answered += 1;
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        assert!(answered > 1, "{answered}");
+        assert!(server.end().0.success());
+    }
 }

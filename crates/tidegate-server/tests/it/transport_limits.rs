@@ -1,9 +1,8 @@
-//! What nobody can make the server read, keep or wait for.
-
-use std::time::{Duration, Instant};
+//! What nobody can make the server read or keep. What it waits for is in
+//! `src/serve/in_memory`.
 
 use crate::client::request;
-use crate::process::{Start, Tidegate};
+use crate::process::Tidegate;
 
 const BODY: usize = 1 << 20;
 
@@ -95,77 +94,4 @@ fn attributes_have_a_greatest_number() {
     let refused = server.check(&body(65));
     assert_eq!(refused.status, 400);
     assert!(refused.detail().contains("expected at most 64 attributes"));
-}
-
-#[test]
-fn a_body_that_does_not_come_is_waited_for_so_long_and_no_longer() {
-    let server = Tidegate::start("");
-    let start = Instant::now();
-    let mut connection = server.connect();
-    connection.send(b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{\"policy\"");
-    let answer = connection.receive("POST").expect("an answer");
-    assert_eq!(answer.status, 408);
-    assert_eq!(answer.detail(), "the body: not there within 10s");
-    assert!(start.elapsed() >= Duration::from_secs(10));
-    assert!(connection.has_ended());
-    // Others were not kept waiting, and a body that breaks off is nobody's problem.
-    let mut connection = server.connect();
-    connection.send(b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{\"policy\"");
-    drop(connection);
-    assert_eq!(server.get("/healthz").status, 200);
-}
-
-#[test]
-fn a_connection_without_a_request_is_closed_after_a_while() {
-    let start = Start::new("").argument("--idle").argument("3");
-    let server = start.start();
-    let start = Instant::now();
-    let mut silent = server.connect();
-    let mut used = server.connect();
-    assert_eq!(used.ask("GET", "/healthz", &[], b"").status, 200);
-    let mut slow = server.connect();
-    slow.send(b"GET /healthz HTTP/1.1\r\nHost:");
-    let mut half = server.connect();
-    half.send(b"PRI * HTTP/2.0\r\n");
-    for connection in [&mut silent, &mut used, &mut slow, &mut half] {
-        let answer = connection.receive("GET");
-        assert!(answer.is_none_or(|answer| answer.status >= 400));
-    }
-    let took = start.elapsed();
-    assert!(took >= Duration::from_secs(3), "{took:?}");
-    let open = crate::process::until("all of them are gone", || {
-        let open = crate::observed::metrics(&server)["tidegate_connections"];
-        (open == 1.0).then_some(open)
-    });
-    assert_eq!(open, 1.0);
-}
-
-#[test]
-fn long_bodies_at_once_have_a_bound_and_short_ones_pass_by() {
-    let server = Tidegate::start("");
-    let long = check_of(BODY);
-    let whole = request("POST", "/v1/check", &[], long.as_bytes());
-    // There is room for 64 of them, and none of these ends before its time is up.
-    let start = Instant::now();
-    let mut slow: Vec<_> = (0..72).map(|_| server.connect()).collect();
-    for connection in &mut slow {
-        connection.send(&whole[..32 << 10]);
-    }
-    let answer = server.check(&check_of(16 << 10));
-    assert_eq!(answer.status, 200);
-    crate::process::until("those without room are sent away", || {
-        let open = crate::observed::metrics(&server)["tidegate_connections"];
-        (open <= 65.0).then_some(())
-    });
-    let answer = server.check(&long);
-    // On a very slow machine the first of them have been given up by now.
-    if start.elapsed() < Duration::from_secs(9) {
-        assert_eq!(answer.status, 503);
-        assert_eq!(answer.detail(), "too many long bodies at once");
-        assert_eq!(answer.header("retry-after"), Some("1"));
-    }
-    drop(slow);
-    crate::process::until("there is room again", || {
-        (server.check(&long).status == 200).then_some(())
-    });
 }

@@ -1,0 +1,106 @@
+//! Files that change while they are looked at, on tokio's paused clock: the file changes
+//! exactly when the test says so, however slow the machine is.
+
+use std::path::PathBuf;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+
+use super::*;
+use crate::cli::Source;
+use crate::settings::Listen;
+
+/// A server's config in a file of its own, watched.
+struct Watched {
+    file: PathBuf,
+    engine: Arc<Engine>,
+}
+
+impl Watched {
+    async fn start(name: &str, text: &str) -> Self {
+        let name = format!("tidegate-reload-{}-{name}.toml", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        std::fs::write(&file, text).unwrap();
+        let source = Source {
+            config: Some(file.clone()),
+            store: None,
+        };
+        let settings = Settings::new(&source, Listen::default()).unwrap();
+        let loaded = settings.load().unwrap();
+        let seen = loaded.seen.clone();
+        let engine = Arc::new(Engine::new(loaded).unwrap());
+        let hangup = signal(SignalKind::hangup()).unwrap();
+        tokio::spawn(watch(Arc::clone(&engine), settings, seen, hangup));
+        // Between two looks from now on.
+        sleep(PERIOD / 2).await;
+        Self { file, engine }
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.file, text).unwrap();
+    }
+
+    /// The number of requests per year in force.
+    fn limit(&self) -> u32 {
+        let limit = self.engine.current().config.policies[0].levels()[0]
+            .limit()
+            .to_string();
+        limit.split('/').next().unwrap().parse().unwrap()
+    }
+
+    /// Reloads that succeeded, and that failed.
+    fn reloads(&self) -> (u64, u64) {
+        let text = self.engine.metrics.text(&self.engine.current().limiter);
+        let text = String::from_utf8(text).unwrap();
+        let count = |result: &str| {
+            let name = format!("tidegate_reload_total{{result=\"{result}\"}} ");
+            let value = text.lines().find_map(|line| line.strip_prefix(&name));
+            value.unwrap().parse().unwrap()
+        };
+        (count("ok"), count("error"))
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.file));
+    }
+}
+
+fn limit(requests: u32) -> String {
+    format!("[[policies]]\nname = \"default\"\nlimit = \"{requests}/366d\"\n")
+}
+
+#[tokio::test(start_paused = true)]
+async fn file_that_is_being_written_is_not_taken() {
+    let watched = Watched::start("written", &limit(5)).await;
+    // Empty at one look, and gone at the next.
+    watched.write("");
+    sleep(PERIOD).await;
+    std::fs::remove_file(&watched.file).unwrap();
+    sleep(3 * PERIOD).await;
+    assert_eq!((watched.limit(), watched.reloads()), (5, (0, 0)));
+    // It is longer at each look.
+    let whole = limit(6);
+    for end in 1..whole.len() {
+        watched.write(&whole[..end]);
+        sleep(PERIOD).await;
+    }
+    assert_eq!((watched.limit(), watched.reloads()), (5, (0, 0)));
+    watched.write(&whole);
+    sleep(PERIOD).await;
+    assert_eq!(watched.limit(), 5, "seen once");
+    sleep(PERIOD).await;
+    assert_eq!((watched.limit(), watched.reloads()), (6, (1, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn file_that_is_wrong_is_tried_once() {
+    let watched = Watched::start("wrong", &limit(5)).await;
+    watched.write("nonsense");
+    sleep(10 * PERIOD).await;
+    assert_eq!((watched.limit(), watched.reloads()), (5, (0, 1)));
+    watched.write(&limit(7));
+    sleep(3 * PERIOD).await;
+    assert_eq!((watched.limit(), watched.reloads()), (7, (1, 1)));
+}

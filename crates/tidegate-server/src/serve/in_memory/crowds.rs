@@ -1,0 +1,130 @@
+//! Many clients at once: as many as there is room for, and more.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::super::connection::{HEAD, SPARE};
+use super::super::{MAX_CONNECTIONS, Room, Times};
+use super::{Client, HALF_BODY, HALF_HEAD, Server, assert_about};
+
+/// As many clients as the server takes, each of which has sent this.
+async fn crowd(server: &Server, sent: &[u8]) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        let mut client = server.connect_with(1 << 10);
+        client.send(sent).await;
+        clients.push(client);
+    }
+    let all = i64::try_from(MAX_CONNECTIONS).expect("a number");
+    server.until_open(all).await;
+    clients
+}
+
+/// What is no health check is told to come back.
+async fn assert_taken(server: &Server) {
+    assert_eq!(server.get("/healthz").await.status, 200);
+    let mut late = server.connect();
+    let answer = late.get("/v1/gate/default?key=k").await;
+    assert_eq!(answer.status, 503);
+    let detail = "all connections are taken";
+    assert!(answer.body.contains(detail), "{}", answer.body);
+    assert!(
+        answer.head.contains("retry-after: 1\r\n"),
+        "{}",
+        answer.head
+    );
+    late.ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_is_answered_beside_ten_thousand_half_sent_heads() {
+    let server = Server::start();
+    let start = Instant::now();
+    let mut half = crowd(&server, HALF_HEAD).await;
+    assert_taken(&server).await;
+    server.until_open(0).await;
+    assert_about(start, HEAD);
+    half[0].ended().await;
+    assert_eq!(server.get("/v1/gate/default?key=k").await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_is_answered_beside_ten_thousand_slow_bodies() {
+    let server = Server::start();
+    let start = Instant::now();
+    let mut slow = crowd(&server, HALF_BODY).await;
+    assert_taken(&server).await;
+    let answer = slow[0].answer().await.expect("an answer");
+    assert_eq!(answer.status, 408);
+    server.until_open(0).await;
+    assert_about(start, Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_above_the_limit_lives_for_a_second() {
+    let times = Times {
+        drain: Duration::ZERO,
+        idle: Duration::from_secs(75),
+    };
+    let server = Server::with_room(Room::new(2, 2), times);
+    let kept = [server.connect(), server.connect()];
+    server.until_open(2).await;
+    let start = Instant::now();
+    let mut spare = [server.connect(), server.connect()];
+    server.until_open(4).await;
+    // There is no more room: this one is accepted when another one has gone.
+    let mut last = server.connect();
+    assert_eq!(last.get("/healthz").await.status, 200);
+    assert_about(start, SPARE);
+    for client in &mut spare {
+        client.ended().await;
+    }
+    drop(kept);
+    server.until_open(0).await;
+}
+
+/// The longest check, in one piece.
+fn long_check() -> Vec<u8> {
+    let (start, end) = ("{\"policy\":\"default\",\"key\":\"", "\"}");
+    let key = "k".repeat((1 << 20) - start.len() - end.len());
+    let length = 1 << 20;
+    let head = format!("POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+    format!("{head}{start}{key}{end}").into_bytes()
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_bodies_at_once_have_a_bound_and_short_ones_pass_by() {
+    let server = Server::start();
+    let long = long_check();
+    // There is room for 64 of them.
+    let mut slow = Vec::new();
+    for _ in 0..64 {
+        let mut client = server.connect_with(64 << 10);
+        client.send(&long[..32 << 10]).await;
+        slow.push(client);
+    }
+    assert_eq!(server.get("/healthz").await.status, 200);
+    let start = Instant::now();
+    let ask = async || {
+        let mut client = server.connect_with(2 << 20);
+        client.send(&long).await;
+        client.answer().await.expect("an answer")
+    };
+    let answer = ask().await;
+    assert_eq!(answer.status, 503);
+    let detail = "too many long bodies at once";
+    assert!(answer.body.contains(detail), "{}", answer.body);
+    assert!(
+        answer.head.contains("retry-after: 1\r\n"),
+        "{}",
+        answer.head
+    );
+    // It waited for room.
+    assert_eq!(start.elapsed().as_secs(), 2);
+    assert_eq!(server.get("/v1/gate/default?key=short").await.status, 200);
+    // One that leaves makes room at once.
+    slow.pop();
+    let answer = timeout(Duration::from_secs(1), ask()).await;
+    assert_eq!(answer.expect("room").status, 200);
+}
