@@ -25,10 +25,5 @@ mod fleet;
 mod report;
 
 mod access;
-mod acks;
-mod failovers;
-mod moves;
 mod places;
-mod sentinels;
-mod shards;
-mod starts;
+mod timing;

@@ -56,11 +56,19 @@ impl Member {
 }
 
 impl Report {
-    /// Whether the machine had better things to do for so long that a server which is well
-    /// may have seemed not to be: no check takes that long otherwise.
+    /// For how many milliseconds the machine has stalled at most: no check takes longer than
+    /// its deadline otherwise.
+    pub(crate) fn stalled_ms(&self) -> u64 {
+        let longest_us = self.0.iter().map(|member| member.longest_us).max();
+        let deadline_ms = u64::try_from(DEADLINE.as_millis()).expect("short");
+        (longest_us.unwrap_or(0) / 1_000).saturating_sub(deadline_ms)
+    }
+
+    /// Whether it has stalled for so long that a server which is well may have seemed not to
+    /// be.
     pub(crate) fn was_stopped(&self) -> bool {
-        let deadline_us = u64::try_from(DEADLINE.as_micros()).expect("short");
-        self.0.iter().any(|it| it.longest_us > 4 * deadline_us)
+        let deadline_ms = u64::try_from(DEADLINE.as_millis()).expect("short");
+        self.stalled_ms() > 3 * deadline_ms
     }
 
     /// All errors, by kind.
@@ -152,13 +160,14 @@ impl Report {
         let admitted = |policy| self.admitted(policy, 0..KEYS).len();
         println!(
             "{what}: {checks} checks by 3 processes, p99.9 {} ms, admitted {} + {} + {}, at \
-             most {:.2} bursts above the bound, errors {:?}",
+             most {:.2} bursts above the bound, errors {:?}, stalled for {} ms at most",
             rare.unwrap_or(0),
             admitted("one"),
             admitted("two"),
             admitted("count"),
             self.excess(),
             self.errors(),
+            self.stalled_ms(),
         );
     }
 }

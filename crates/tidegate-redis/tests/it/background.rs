@@ -7,9 +7,7 @@ use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::{
-    YEAR, check, every_algorithm, in_one_of_three, limiter, limiter_over, look, patient,
-};
+use crate::support::{YEAR, check, every_algorithm, limiter, limiter_over, look, patient};
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
@@ -47,48 +45,6 @@ async fn until_used(limiter: &SharedLimiter, policy: &str, expected: f64) {
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-}
-
-#[tokio::test]
-async fn b1_with_a_store_half_a_second_slow_each_node_counts_itself() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port()).await;
-    proxy.set(Replies::Delay(Duration::from_millis(500)));
-    let store = RedisStore::new(&proxy.url(), RedisOptions::default()).unwrap();
-    let policy = background("p", Limit::per_second(2));
-    let limiter = limiter_over(store, [policy]);
-    let start = Instant::now();
-    let (mut admitted, mut slowest) = (0_u32, Vec::new());
-    for _ in 0..400 {
-        let asked = Instant::now();
-        let decision = check(&limiter, "p", &KEY).await;
-        slowest.push(asked.elapsed());
-        admitted += u32::from(decision.allowed());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    let took = start.elapsed();
-    slowest.sort_unstable();
-    let (middle, most) = (slowest[200], slowest[399]);
-    println!("{admitted} of 400 in {took:?}; a check took {middle:?}, at most {most:?}");
-    // Two at once, and two more each second that it took.
-    let most_admitted = 2.0 + 2.0 * took.as_secs_f64();
-    assert!(admitted >= 2);
-    assert!(
-        f64::from(admitted) <= most_admitted,
-        "bound broken: {admitted} in {took:?}"
-    );
-    assert!(middle < Duration::from_millis(1), "a check took {middle:?}");
-    // The store hears of it, late as it is.
-    proxy.set(Replies::Pass);
-    assert!(limiter.flush(LONG).await);
-    let mut redis = server.connect();
-    let there: bool = redis::cmd("EXISTS")
-        .arg("tg:{a}:p:p")
-        .query(&mut redis)
-        .unwrap();
-    let info: String = redis::cmd("INFO").arg("stats").query(&mut redis).unwrap();
-    // On a machine that stops for a second, it was there.
-    assert!(there || !info.contains("expired_keys:0\r\n"), "{info}");
 }
 
 #[tokio::test]
@@ -255,54 +211,6 @@ fn a_runtime_that_ends_takes_nothing_along() {
 }
 
 #[tokio::test]
-async fn many_keys_are_told_of_in_one_interval() {
-    let server = Server::start();
-    let policy = Policy::builder("p").limit(Limit::per(5, YEAR));
-    let interval = Duration::from_secs(2);
-    let policy = policy.mode(Mode::Background).sync_interval(interval);
-    let limiter = limiter(&server, [policy.build().unwrap()]);
-    for number in 0..6_000 {
-        let _ = check(&limiter, "p", &[("key", &*number.to_string())]).await;
-    }
-    let start = Instant::now();
-    let mut redis = server.connect();
-    // As many as are on their way at once in each interval would take longer.
-    while redis::cmd("DBSIZE").query::<u32>(&mut redis).unwrap() < 6_000 {
-        assert!(start.elapsed() < 4 * interval);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-#[tokio::test]
-async fn a_request_of_a_window_that_is_over_is_not_given_back() {
-    let server = Server::start();
-    let window = Duration::from_millis(300);
-    for limit in [
-        Limit::per(2, window).fixed_window(),
-        Limit::per(2, window).sliding_log(),
-    ] {
-        // A machine that stands still lets another window begin.
-        in_one_of_three(async |_| {
-            let limiter = limiter(&server, [seldom(limit)]);
-            limiter.reset("p", &KEY, Which::Only).await.unwrap();
-            // The first is told at once: of the others, none is.
-            assert_eq!(admitted(&limiter, "p", 1).await, 1);
-            assert!(limiter.flush(LONG).await);
-            let receipt = check(&limiter, "p", &KEY).await.receipt();
-            let receipt = receipt.ok_or("refused")?;
-            tokio::time::sleep(window + window / 10).await;
-            let before = admitted(&limiter, "p", 3).await;
-            limiter.refund("p", &KEY, &receipt).await.unwrap();
-            match (before, admitted(&limiter, "p", 3).await) {
-                (2, 0) => Ok(()),
-                other => Err(format!("{limit}: {other:?}")),
-            }
-        })
-        .await;
-    }
-}
-
-#[tokio::test]
 async fn an_outage_is_not_noticed_by_those_who_ask() {
     let server = Server::start();
     let store = RedisStore::new(&server.url(), patient()).unwrap();
@@ -339,4 +247,97 @@ async fn address_flood_does_not_open_the_total() {
         assert!(decision.allowed() || decision.denied_by() == Some("total"));
     }
     assert_eq!(admitted, 5);
+}
+
+/// What takes no time, and what takes one interval.
+mod timing {
+    use super::*;
+
+    #[tokio::test]
+    async fn b1_with_a_store_half_a_second_slow_each_node_counts_itself() {
+        let server = Server::start();
+        let proxy = Proxy::start(server.port()).await;
+        proxy.set(Replies::Delay(Duration::from_millis(500)));
+        let store = RedisStore::new(&proxy.url(), RedisOptions::default()).unwrap();
+        let policy = background("p", Limit::per_second(2));
+        let limiter = limiter_over(store, [policy]);
+        let start = Instant::now();
+        let (mut admitted, mut slowest) = (0_u32, Vec::new());
+        for _ in 0..400 {
+            let asked = Instant::now();
+            let decision = check(&limiter, "p", &KEY).await;
+            slowest.push(asked.elapsed());
+            admitted += u32::from(decision.allowed());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let took = start.elapsed();
+        slowest.sort_unstable();
+        let (middle, most) = (slowest[200], slowest[399]);
+        println!("{admitted} of 400 in {took:?}; a check took {middle:?}, at most {most:?}");
+        // Two at once, and two more each second that it took.
+        let most_admitted = 2.0 + 2.0 * took.as_secs_f64();
+        assert!(admitted >= 2);
+        assert!(
+            f64::from(admitted) <= most_admitted,
+            "bound broken: {admitted} in {took:?}"
+        );
+        assert!(middle < Duration::from_millis(1), "a check took {middle:?}");
+        // The store hears of it, late as it is.
+        proxy.set(Replies::Pass);
+        assert!(limiter.flush(LONG).await);
+        let mut redis = server.connect();
+        let there: bool = redis::cmd("EXISTS")
+            .arg("tg:{a}:p:p")
+            .query(&mut redis)
+            .unwrap();
+        let info: String = redis::cmd("INFO").arg("stats").query(&mut redis).unwrap();
+        // On a machine that stops for a second, it was there.
+        assert!(there || !info.contains("expired_keys:0\r\n"), "{info}");
+    }
+
+    #[tokio::test]
+    async fn many_keys_are_told_of_in_one_interval() {
+        let server = Server::start();
+        let policy = Policy::builder("p").limit(Limit::per(5, YEAR));
+        let interval = Duration::from_secs(2);
+        let policy = policy.mode(Mode::Background).sync_interval(interval);
+        let limiter = limiter(&server, [policy.build().unwrap()]);
+        for number in 0..6_000 {
+            let _ = check(&limiter, "p", &[("key", &*number.to_string())]).await;
+        }
+        let start = Instant::now();
+        let mut redis = server.connect();
+        // As many as are on their way at once in each interval would take longer.
+        while redis::cmd("DBSIZE").query::<u32>(&mut redis).unwrap() < 6_000 {
+            assert!(start.elapsed() < 4 * interval);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_of_a_window_that_is_over_is_not_given_back() {
+        let server = Server::start();
+        // Longer than a machine stalls: another window must not begin in between.
+        let window = Duration::from_secs(4);
+        let given_back = async |limit: Limit| {
+            let limiter = limiter(&server, [seldom(limit)]);
+            // The first is told at once: of the others, none is.
+            assert_eq!(admitted(&limiter, "p", 1).await, 1);
+            assert!(limiter.flush(LONG).await);
+            let receipt = check(&limiter, "p", &KEY).await.receipt().unwrap();
+            tokio::time::sleep(window + window / 10).await;
+            let before = admitted(&limiter, "p", 3).await;
+            limiter.refund("p", &KEY, &receipt).await.unwrap();
+            assert_eq!(
+                (before, admitted(&limiter, "p", 3).await),
+                (2, 0),
+                "{limit}"
+            );
+        };
+        let limit = Limit::per(2, window);
+        tokio::join!(
+            given_back(limit.fixed_window()),
+            given_back(limit.sliding_log())
+        );
+    }
 }

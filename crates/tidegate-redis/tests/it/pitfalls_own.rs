@@ -147,7 +147,7 @@ async fn g1_in_the_background_a_receipt_is_refunded_once() {
     for (name, _) in limits {
         // The first parcel leaves at once.
         let _ = check(&limiter, name, &KEY).await;
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        assert!(limiter.flush(std::time::Duration::from_secs(20)).await);
         let _ = check(&limiter, name, &KEY).await;
         let receipt = check(&limiter, name, &KEY)
             .await

@@ -107,17 +107,25 @@ pub(crate) async fn look<'l>(
     asked.unwrap_or_else(|error| panic!("{policy}: {error}"))
 }
 
-/// What is said about time need not hold while the machine does other things, too: in one
-/// of three tries it has to. Whatever must hold in every try panics by itself.
-pub(crate) async fn in_one_of_three(mut claim: impl AsyncFnMut(u32) -> Result<(), String>) {
-    let mut wrong = Vec::new();
-    for number in 1..=3 {
-        match claim(number).await {
-            Ok(()) => return,
-            Err(what) => wrong.push(what),
-        }
+/// What a token bucket of so many per second admits while more is asked for all the time,
+/// by the instants at which it did: never more than its bound, and nearly all of it.
+pub(crate) fn assert_used(admitted_us: &mut [u64], rate: u64) {
+    admitted_us.sort_unstable();
+    let each_us = 1_000_000 / rate;
+    let first = admitted_us[0];
+    for (count, at) in (1..).zip(admitted_us.iter()) {
+        // The burst, and the rate since.
+        let most = rate + (at - first) / each_us;
+        assert!(count <= most, "bound broken: {count} of {most} by {at}");
     }
-    panic!("not once: {wrong:?}");
+    // When nobody asks for longer than a second, because the machine stalls, there is no
+    // more than a burst of it.
+    let pauses = admitted_us.windows(2).map(|pair| pair[1] - pair[0]);
+    let lost: u64 = pauses.map(|pause| pause.saturating_sub(1_000_000)).sum();
+    let whole = admitted_us[admitted_us.len() - 1] - first;
+    let most = rate + (whole - lost) / each_us;
+    let admitted = admitted_us.len() as u64;
+    assert!(admitted >= most * 95 / 100, "{admitted} of {most}");
 }
 
 /// How many of so many requests are admitted, one after the other.

@@ -29,82 +29,88 @@ async fn kind(limiter: &SharedLimiter, key: &str) -> Option<ErrorKind> {
     }
 }
 
-#[tokio::test]
-async fn refused_checks_wait_for_no_replica() {
-    let server = Server::start();
-    let limiter = without_replicas(&server, Duration::from_secs(1));
-    // Its connection and its script are there.
-    let plain = limiter_over(
-        store(&server),
-        [policy("p", Limit::per(1, YEAR).fixed_window())],
-    );
-    drop(look(&plain, "p", &[("key", "first")]).await);
-    drop(look(&limiter, "p", &[("key", "first")]).await);
-    assert_eq!(kind(&limiter, "a").await, Some(ErrorKind::NoReplicas));
-    assert_eq!(kind(&limiter, "a").await, None, "refused, and no error");
-    // Alike, and in one call: one is charged, and the others are refused.
-    let checks = [0, 1, 2].map(|_| kind(&limiter, "b"));
-    let [a, b, c] = checks;
-    let kinds = tokio::join!(a, b, c);
-    assert_eq!(kinds, (Some(ErrorKind::NoReplicas), None, None));
-}
+/// Deadlines that pass.
+mod timing {
+    use super::*;
 
-#[tokio::test]
-async fn with_replica_acks_nobody_is_charged_after_leaving() {
-    let server = Server::start();
-    let limiter = Arc::new(without_replicas(&server, Duration::from_millis(200)));
-    // The store is connected to.
-    drop(look(&limiter, "p", &[("key", "first")]).await);
-    let limit = Limit::per(1, YEAR).fixed_window();
-    let plain = Arc::new(limiter_over(store(&server), [policy("p", limit)]));
-    let mut callers = tokio::task::JoinSet::new();
-    for number in 0..8 {
-        let (limiter, plain) = (Arc::clone(&limiter), Arc::clone(&plain));
-        callers.spawn(async move {
-            tokio::time::sleep(Duration::from_millis(number * 10)).await;
-            let key = number.to_string();
-            let outcome = kind(&limiter, &key).await;
-            let used = look(&plain, "p", &[("key", &*key)]).await.rate();
-            (key, outcome, used)
-        });
-    }
-    let left = callers.join_all().await;
-    tokio::time::sleep(Duration::from_millis(800)).await;
-    for (key, outcome, used) in left {
-        assert!(outcome.is_some(), "{key} has no replica");
-        let later = look(&plain, "p", &[("key", &*key)]).await.rate();
-        assert_eq!(
-            later, used,
-            "{key} was charged after it had left: {outcome:?}"
+    #[tokio::test]
+    async fn refused_checks_wait_for_no_replica() {
+        let server = Server::start();
+        // Longer than a machine stalls.
+        let limiter = without_replicas(&server, Duration::from_secs(3));
+        // Its connection and its script are there.
+        let plain = limiter_over(
+            store(&server),
+            [policy("p", Limit::per(1, YEAR).fixed_window())],
         );
+        drop(look(&plain, "p", &[("key", "first")]).await);
+        drop(look(&limiter, "p", &[("key", "first")]).await);
+        assert_eq!(kind(&limiter, "a").await, Some(ErrorKind::NoReplicas));
+        assert_eq!(kind(&limiter, "a").await, None, "refused, and no error");
+        // Alike, and in one call: one is charged, and the others are refused.
+        let checks = [0, 1, 2].map(|_| kind(&limiter, "b"));
+        let [a, b, c] = checks;
+        let kinds = tokio::join!(a, b, c);
+        assert_eq!(kinds, (Some(ErrorKind::NoReplicas), None, None));
     }
-}
 
-/// One thread for everybody, which stands still when a check has just been asked for.
-#[tokio::test(flavor = "current_thread")]
-async fn on_a_starved_runtime_nobody_is_sent_past_the_deadline() {
-    let server = Server::start();
-    let options = RedisOptions::default().timeout(Duration::from_millis(50));
-    let store = RedisStore::new(&server.url(), options.connections(1)).expect("a valid URL");
-    let hasty = Arc::new(limiter_over(store, [policy("p", Limit::per(9, YEAR))]));
-    let patient = limiter(&server, [policy("p", Limit::per(9, YEAR))]);
-    for round in 0..5 {
-        let key = round.to_string();
-        // Both are connected.
-        drop(look(&patient, "p", &[("key", &*key)]).await);
-        while hasty.peek("p", &[("key", &*key)], Cost::ONE).await.is_err() {}
-        let check = tokio::spawn({
-            let (hasty, key) = (Arc::clone(&hasty), key.clone());
-            async move {
-                let key = [("key", &*key)];
-                hasty.try_check("p", &key, Cost::ONE).await.map(|_| ())
-            }
-        });
-        let busy = tokio::spawn(async { std::thread::sleep(Duration::from_millis(100)) });
-        busy.await.expect("no panic");
-        let checked = check.await.expect("no panic");
-        let used = look(&patient, "p", &[("key", &*key)]).await.rate();
-        assert!(checked.is_err(), "answered after its deadline");
-        assert!(used < 0.5, "charged after its deadline");
+    #[tokio::test]
+    async fn with_replica_acks_nobody_is_charged_after_leaving() {
+        let server = Server::start();
+        let limiter = Arc::new(without_replicas(&server, Duration::from_millis(200)));
+        // The store is connected to.
+        drop(look(&limiter, "p", &[("key", "first")]).await);
+        let limit = Limit::per(1, YEAR).fixed_window();
+        let plain = Arc::new(limiter_over(store(&server), [policy("p", limit)]));
+        let mut callers = tokio::task::JoinSet::new();
+        for number in 0..8 {
+            let (limiter, plain) = (Arc::clone(&limiter), Arc::clone(&plain));
+            callers.spawn(async move {
+                tokio::time::sleep(Duration::from_millis(number * 10)).await;
+                let key = number.to_string();
+                let outcome = kind(&limiter, &key).await;
+                let used = look(&plain, "p", &[("key", &*key)]).await.rate();
+                (key, outcome, used)
+            });
+        }
+        let left = callers.join_all().await;
+        tokio::time::sleep(Duration::from_millis(800)).await;
+        for (key, outcome, used) in left {
+            assert!(outcome.is_some(), "{key} has no replica");
+            let later = look(&plain, "p", &[("key", &*key)]).await.rate();
+            assert_eq!(
+                later, used,
+                "{key} was charged after it had left: {outcome:?}"
+            );
+        }
+    }
+
+    /// One thread for everybody, which stands still when a check has just been asked for.
+    #[tokio::test(flavor = "current_thread")]
+    async fn on_a_starved_runtime_nobody_is_sent_past_the_deadline() {
+        let server = Server::start();
+        let options = RedisOptions::default().timeout(Duration::from_millis(50));
+        let store = RedisStore::new(&server.url(), options.connections(1)).expect("a valid URL");
+        let hasty = Arc::new(limiter_over(store, [policy("p", Limit::per(9, YEAR))]));
+        let patient = limiter(&server, [policy("p", Limit::per(9, YEAR))]);
+        for round in 0..5 {
+            let key = round.to_string();
+            // Both are connected.
+            drop(look(&patient, "p", &[("key", &*key)]).await);
+            while hasty.peek("p", &[("key", &*key)], Cost::ONE).await.is_err() {}
+            let check = tokio::spawn({
+                let (hasty, key) = (Arc::clone(&hasty), key.clone());
+                async move {
+                    let key = [("key", &*key)];
+                    hasty.try_check("p", &key, Cost::ONE).await.map(|_| ())
+                }
+            });
+            let busy = tokio::spawn(async { std::thread::sleep(Duration::from_millis(100)) });
+            busy.await.expect("no panic");
+            let checked = check.await.expect("no panic");
+            let used = look(&patient, "p", &[("key", &*key)]).await.rate();
+            assert!(checked.is_err(), "answered after its deadline");
+            assert!(used < 0.5, "charged after its deadline");
+        }
     }
 }

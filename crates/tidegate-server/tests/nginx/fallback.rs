@@ -43,20 +43,6 @@ fn requests_are_answered_with_503_while_tidegate_is_gone_if_that_is_chosen() {
 }
 
 #[test]
-fn a_tidegate_that_stands_still_is_not_waited_for() {
-    for (changes, expected) in [(&[][..], 200), (&[CLOSED][..], 503)] {
-        let mut tidegate = Tidegate::example();
-        let nginx = Nginx::start_hasty(&[&tidegate.address()], changes);
-        tidegate.process().signal("STOP");
-        let start = Instant::now();
-        assert_eq!(get(nginx.port(), "/").status, expected);
-        let waited = start.elapsed();
-        // Unless told otherwise, nginx waits for a minute.
-        assert!(waited < Duration::from_secs(10), "{waited:?}");
-    }
-}
-
-#[test]
 fn a_tidegate_that_is_back_is_asked_again() {
     let policies = default_policy("{ip}", "2r/m");
     // A port that nobody takes while nobody listens on it.
@@ -104,5 +90,24 @@ fn a_question_that_makes_no_sense_lets_nobody_pass() {
     for status in ["404", "400"] {
         let line = format!("auth request unexpected status: {status}");
         assert!(errors.contains(&line), "{errors}");
+    }
+}
+
+/// How long nginx waits.
+mod timing {
+    use super::*;
+
+    #[test]
+    fn a_tidegate_that_stands_still_is_not_waited_for() {
+        for (changes, expected) in [(&[][..], 200), (&[CLOSED][..], 503)] {
+            let mut tidegate = Tidegate::example();
+            let nginx = Nginx::start_hasty(&[&tidegate.address()], changes);
+            tidegate.process().signal("STOP");
+            let start = Instant::now();
+            assert_eq!(get(nginx.port(), "/").status, expected);
+            let waited = start.elapsed();
+            // Unless told otherwise, nginx waits for a minute.
+            assert!(waited < Duration::from_secs(10), "{waited:?}");
+        }
     }
 }

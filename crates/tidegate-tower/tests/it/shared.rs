@@ -65,51 +65,6 @@ async fn two_instances_share_a_limit() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_redis_gone_on_error_is_obeyed_within_the_deadline() {
-    const DEADLINE: Duration = Duration::from_millis(50);
-    // Stopped: connections stay, and nobody answers. Killed: nobody is there.
-    for killed in [false, true] {
-        let mut server = Server::start();
-        let policies = [
-            hourly("allow", "{ip}", 2, OnError::Allow),
-            hourly("deny", "{ip}", 2, OnError::Deny),
-            hourly("local", "{ip}", 2, OnError::Local),
-        ];
-        let limiter = limiter(&server, DEADLINE, policies);
-        let mut instances = Vec::new();
-        for name in ["allow", "deny", "local"] {
-            let layer = RateLimitLayer::builder(limiter.clone())
-                .policy(name)
-                .key("ip", Key::address());
-            let app = Router::new().route("/", get(async || "hello"));
-            instances.push(serve(app.layer(layer.build().expect("a layer"))).await);
-        }
-        match killed {
-            true => server.kill(),
-            false => server.signal("STOP"),
-        }
-        for (address, expected) in
-            instances
-                .into_iter()
-                .zip([[200; 5], [429; 5], [200, 200, 429, 429, 429]])
-        {
-            let mut connection = http1::Connection::open(address).await;
-            let (mut statuses, mut times) = (Vec::new(), Vec::new());
-            for _ in 0..5 {
-                let start = Instant::now();
-                let answer = connection.get("/", &[]).await;
-                times.push(start.elapsed());
-                statuses.push(answer.status.as_u16());
-            }
-            assert_eq!(statuses, expected, "killed: {killed}");
-            // The machine may do something else during one or two of them.
-            times.sort_unstable();
-            assert!(times[2] < DEADLINE * 4, "killed: {killed}, {times:?}");
-        }
-    }
-}
-
 #[tokio::test]
 async fn several_policies_and_refunds_go_through_redis() {
     let server = Server::start();
@@ -200,4 +155,54 @@ fn cost_for_a_script_that_is_not_told_it_is_found_by_build() {
             .to_string(),
         "policy \"p\" is decided by a script without \"{cost}\" among its args: expected it without `cost`"
     );
+}
+
+/// A deadline that passes.
+mod timing {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn with_redis_gone_on_error_is_obeyed_within_the_deadline() {
+        const DEADLINE: Duration = Duration::from_millis(50);
+        // Stopped: connections stay, and nobody answers. Killed: nobody is there.
+        for killed in [false, true] {
+            let mut server = Server::start();
+            let policies = [
+                hourly("allow", "{ip}", 2, OnError::Allow),
+                hourly("deny", "{ip}", 2, OnError::Deny),
+                hourly("local", "{ip}", 2, OnError::Local),
+            ];
+            let limiter = limiter(&server, DEADLINE, policies);
+            let mut instances = Vec::new();
+            for name in ["allow", "deny", "local"] {
+                let layer = RateLimitLayer::builder(limiter.clone())
+                    .policy(name)
+                    .key("ip", Key::address());
+                let app = Router::new().route("/", get(async || "hello"));
+                instances.push(serve(app.layer(layer.build().expect("a layer"))).await);
+            }
+            match killed {
+                true => server.kill(),
+                false => server.signal("STOP"),
+            }
+            for (address, expected) in
+                instances
+                    .into_iter()
+                    .zip([[200; 5], [429; 5], [200, 200, 429, 429, 429]])
+            {
+                let mut connection = http1::Connection::open(address).await;
+                let (mut statuses, mut times) = (Vec::new(), Vec::new());
+                for _ in 0..5 {
+                    let start = Instant::now();
+                    let answer = connection.get("/", &[]).await;
+                    times.push(start.elapsed());
+                    statuses.push(answer.status.as_u16());
+                }
+                assert_eq!(statuses, expected, "killed: {killed}");
+                // The machine may do something else during one or two of them.
+                times.sort_unstable();
+                assert!(times[2] < DEADLINE * 4, "killed: {killed}, {times:?}");
+            }
+        }
+    }
 }

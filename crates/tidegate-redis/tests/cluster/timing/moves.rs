@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::failovers::KINDS;
+use super::failovers::KINDS;
 use crate::fleet::{Fleet, KEYS, stored};
 use crate::report::Report;
 use crate::test_cluster::{Cluster, run};

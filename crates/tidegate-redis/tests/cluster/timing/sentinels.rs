@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tidegate::Limit;
 use tidegate_redis::RedisStore;
 
-use crate::failovers::{now_us, one_failover, soon_over};
+use super::failovers::{now_us, one_failover};
 use crate::fleet::{Fleet, KEYS};
 use crate::server::Server;
 use crate::support::{YEAR, check, limiter_over, patient, policy};
@@ -35,37 +35,31 @@ async fn a_master_that_is_killed_and_one_that_is_stopped_and_continues() {
     let url = trio.url();
     let all: Vec<usize> = (0..KEYS).collect();
 
-    soon_over("killed", async |what| {
-        let (place, before) = (trio.master(), trio.epoch());
-        let fleet = Fleet::start(&url, what);
-        sleep(Duration::from_secs(1));
-        trio.servers[place].kill();
-        let (new, since_us) = successor(&trio, place, what);
-        sleep(Duration::from_secs(1));
-        let (report, failovers) = (fleet.stop(), trio.epoch() - before);
-        let back_ms = one_failover(what, &report, &url, &all, since_us, failovers).await;
-        let port = trio.servers[new].port().to_string();
-        trio.servers[place].restart_with(&["--replicaof", "127.0.0.1", &port]);
-        trio.settle();
-        back_ms
-    })
-    .await;
+    let what = "killed";
+    let (place, before) = (trio.master(), trio.epoch());
+    let fleet = Fleet::start(&url, what);
+    sleep(Duration::from_secs(1));
+    trio.servers[place].kill();
+    let (new, since_us) = successor(&trio, place, what);
+    sleep(Duration::from_secs(1));
+    let (report, failovers) = (fleet.stop(), trio.epoch() - before);
+    one_failover(what, &report, &url, &all, since_us, failovers).await;
+    let port = trio.servers[new].port().to_string();
+    trio.servers[place].restart_with(&["--replicaof", "127.0.0.1", &port]);
+    trio.settle();
 
-    soon_over("stopped", async |what| {
-        let (place, before) = (trio.master(), trio.epoch());
-        let fleet = Fleet::start(&url, what);
-        sleep(Duration::from_secs(1));
-        trio.servers[place].signal("STOP");
-        let (_, since_us) = successor(&trio, place, what);
-        sleep(Duration::from_millis(2_000));
-        trio.servers[place].signal("CONT");
-        sleep(Duration::from_millis(1_500));
-        let (report, failovers) = (fleet.stop(), trio.epoch() - before);
-        let back_ms = one_failover(what, &report, &url, &all, since_us, failovers).await;
-        trio.settle();
-        back_ms
-    })
-    .await;
+    let what = "stopped";
+    let (place, before) = (trio.master(), trio.epoch());
+    let fleet = Fleet::start(&url, what);
+    sleep(Duration::from_secs(1));
+    trio.servers[place].signal("STOP");
+    let (_, since_us) = successor(&trio, place, what);
+    sleep(Duration::from_millis(2_000));
+    trio.servers[place].signal("CONT");
+    sleep(Duration::from_millis(1_500));
+    let (report, failovers) = (fleet.stop(), trio.epoch() - before);
+    one_failover(what, &report, &url, &all, since_us, failovers).await;
+    trio.settle();
 }
 
 /// A master that was cut off from the sentinels has nothing wrong with it, nor has the

@@ -193,7 +193,7 @@ impl Rig {
     /// With the breaker open: every policy gets what it asks for, a refusal says when
     /// the store is asked next, and nobody waits.
     async fn is_obeyed(&self) {
-        let mut costs = Vec::new();
+        let (mut costs, mut compared) = (Vec::new(), 0);
         for round in 0..200 {
             let (policy, _) = POLICIES[round % 3];
             let (before, looked) = (self.store.next_probe(), Instant::now());
@@ -210,11 +210,16 @@ impl Rig {
             let passed = before.saturating_sub(after);
             let same = passed.abs_diff(looked.elapsed()) < Duration::from_millis(1);
             if policy == "deny" && after < before && same {
+                compared += 1;
                 let retry_after = decision.retry_after().unwrap();
                 assert!(retry_after <= before + Duration::from_micros(1));
                 assert!(retry_after + Duration::from_micros(1) >= after);
             }
         }
+        assert!(
+            compared > 0,
+            "no refusal could be compared with the next probe"
+        );
         costs.sort_unstable();
         let median = costs[costs.len() / 2];
         println!("a check with the breaker open: {median:?}");

@@ -61,6 +61,9 @@ impl<'f> Fault<'f> {
         rig.is_obeyed().await;
         sleep(self.lasts).await;
         assert!(rig.store.stats().breaker_open, "{what}");
+        // On a machine that stalls, deadlines may have come first; then a probe meets it.
+        let told = || self.kinds.iter().any(|kind| rig.count(*kind) > 0);
+        until("what is wrong is told", told).await;
         ends();
         let closed = until("closed", || !rig.store.stats().breaker_open).await;
         println!("{what}: opened after {opened:?}, closed {closed:?} after it was over");
@@ -78,17 +81,17 @@ impl<'f> Fault<'f> {
         until("nothing is left behind", || alive() <= tasks).await;
         load.keeps_the_deadline(what);
         for (kind, count) in rig.store.stats().errors {
-            // On a busy machine, the deadline may come first; on one that stops, connections
-            // seem to be dead.
+            // Whatever the machine does, the deadline may come first; and connections seem
+            // to be dead while it stalls, all of which is lost then.
             let always = [ErrorKind::BreakerOpen, ErrorKind::Timeout];
-            let stopped = [ErrorKind::Connect, ErrorKind::OutcomeUnknown];
-            let expected = self.kinds.contains(&kind)
-                || always.contains(&kind)
-                || load.was_stopped() && stopped.contains(&kind);
-            assert!(expected || count == 0, "{what}: {count} of {kind}");
+            let stalled = [ErrorKind::Connect, ErrorKind::OutcomeUnknown];
+            let most = match () {
+                () if self.kinds.contains(&kind) || always.contains(&kind) => u64::MAX,
+                () if stalled.contains(&kind) => load.late_checks(),
+                () => 0,
+            };
+            assert!(count <= most, "{what}: {count} of {kind}, {most} expected");
         }
-        let count: u64 = self.kinds.iter().map(|kind| rig.count(*kind)).sum();
-        assert!(count > 0 || load.was_stopped(), "{what}");
         load
     }
 }

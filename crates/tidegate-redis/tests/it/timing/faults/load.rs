@@ -129,10 +129,17 @@ impl Load {
         latest.saturating_sub(DEADLINE)
     }
 
-    /// Whether the machine had better things to do for so long that a server which is well
-    /// may have seemed not to be.
-    pub(super) fn was_stopped(&self) -> bool {
-        self.late() > DEADLINE
+    /// How often the machine may have stalled for as long as this: at most as often as a
+    /// sleep was so late.
+    pub(super) fn stalls(&self, time: Duration) -> usize {
+        let is_late = |sleep: &&Duration| sleep.saturating_sub(DEADLINE) >= time;
+        self.sleeps.iter().filter(is_late).count()
+    }
+
+    /// How many checks at most were under way while the machine stalled for a deadline.
+    pub(super) fn late_checks(&self) -> u64 {
+        // One sleep began with each check, and a check lasts twice as long at most.
+        2 * self.stalls(DEADLINE / 2) as u64
     }
 
     /// Of a thousand checks, 999 take at most a deadline and 10 ms. On a machine that has
