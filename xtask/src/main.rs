@@ -22,8 +22,8 @@ use std::process::ExitCode;
 const HELP: &str = "usage: cargo xtask COMMAND
 
   test                 install what the tests need, then check the format, run
-                       clippy and all tests, build the docs, compare the
-                       pictures, and run every command of README.md
+                       clippy and all tests, build the docs, and run every
+                       command of README.md
   test --timing        run only the tests that need real time
   test --timing N      the same N times in a row, beside two busy loops
   bench core           compare the in-memory limiter with others, and print the
@@ -50,8 +50,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
   bench tower --save   the same, and put the tables into docs/benchmarks.md
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
-  pictures             draw the pictures of docs/algorithms.md into docs/pictures
-  pictures --check     fail if docs/pictures is not what would be drawn";
+  pictures             draw the pictures of docs/algorithms.md into docs/pictures";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -76,7 +75,6 @@ fn main() -> ExitCode {
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),
-        ["pictures", "--check"] => pictures::check(),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

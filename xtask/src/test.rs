@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, root, run as execute};
-use crate::{install, pictures, readme, suites};
+use crate::{install, readme, suites};
 
 /// A heading, and what to do.
 type Step = (&'static str, fn() -> Result<()>);
@@ -20,7 +20,6 @@ const STEPS: &[Step] = &[
     ),
     ("Tests that need real time", suites::run_timing),
     ("Documentation", documentation),
-    ("The pictures of docs/algorithms.md", pictures::check),
     ("Loom", loom),
     ("The commands of README.md", readme::run_commands),
 ];
@@ -56,10 +55,13 @@ fn clippy() -> Result<()> {
     )
 }
 
+/// With the examples, which need what the tests need: otherwise the dependencies would be
+/// checked once more, with the features that they have without tests.
 fn documentation() -> Result<()> {
     execute(
         cargo()
             .args(["doc", "--no-deps", "--workspace"])
+            .args(["--lib", "--bins", "--examples"])
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
 }

@@ -81,7 +81,34 @@ pub(crate) fn write(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Drawn from measurements, which are never the same twice: `cargo xtask bench modes`.
+    const MEASURED: &str = "modes.svg";
+
+    #[test]
+    fn docs_show_what_the_algorithms_draw() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pictures");
+        let names = std::fs::read_dir(&folder).unwrap().map(|entry| {
+            let name = entry.unwrap().file_name();
+            name.into_string().unwrap()
+        });
+        let mut names: BTreeSet<String> = names.collect();
+        assert!(names.remove(MEASURED));
+        for picture in &PICTURES {
+            let name = format!("{}.svg", picture.file);
+            assert!(names.remove(&name), "docs/pictures/{name} is missing");
+            let drawn = draw::picture(picture, &Run::of(picture.limit));
+            assert!(
+                std::fs::read_to_string(folder.join(&name)).unwrap() == drawn,
+                "docs/pictures/{name} is not what the algorithm draws: run `cargo xtask \
+                 pictures`, look at it, and see whether docs/algorithms.md is still right"
+            );
+        }
+        assert!(names.is_empty(), "docs/pictures: nothing draws {names:?}");
+    }
 
     #[test]
     fn a_picture_is_the_same_each_time_and_small() {
