@@ -6,6 +6,7 @@ use std::str::FromStr;
 use tidegate::{Limit, PoliciesError, Policy, PolicyLimiter};
 
 use crate::error::ConfigErrors;
+use crate::overrides;
 use crate::policies;
 use crate::read::{Fields, read};
 use crate::stores::{self, Store};
@@ -101,15 +102,19 @@ impl Config {
         let constant = levels.filter(|(_, level)| {
             level.key().attributes().len() == 0 && !level.key().as_str().is_empty()
         });
-        constant
+        let constant = constant
             .map(|(policy, level)| {
                 format!(
                     "policy {policy:?}, level {:?}: the key {:?} has no attribute in braces, so all requests share one counter",
                     level.name(),
                     level.key().as_str()
                 )
-            })
-            .collect()
+            });
+        let overrides = self.policies.iter().flat_map(|policy| {
+            let levels = policy.levels().iter();
+            levels.flat_map(|level| overrides::warnings(policy.name(), level))
+        });
+        constant.chain(overrides).collect()
     }
 
     /// Whether every policy's counts are kept in memory.

@@ -50,6 +50,7 @@ mod stores;
 mod url;
 
 mod limits;
+mod overrides;
 mod policies;
 
 mod error;

@@ -7,13 +7,17 @@ use tidegate::text::shown;
 use tidegate::{MemoryStore, WhenFull};
 
 use crate::read::Fields;
-use crate::url::{self, StoreUrl};
+use crate::url::{self, Secret, StoreUrl};
 
 /// Where counts are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
     /// Where it is.
     pub url: StoreUrl,
+    /// The user to log in as, where that is not in the URL.
+    pub username: Option<String>,
+    /// The password, where that is not in the URL. One in a file may change at any time.
+    pub password: Option<Secret>,
     /// For `rediss://`, the file of the authority that has signed the server's
     /// certificate, where that is not a public one.
     pub tls_ca: Option<String>,
@@ -39,6 +43,8 @@ impl Default for Store {
     fn default() -> Self {
         Self {
             url: StoreUrl::Memory,
+            username: None,
+            password: None,
             tls_ca: None,
             tls_cert: None,
             tls_key: None,
@@ -89,6 +95,8 @@ fn store(fields: &Fields<'_>) -> Store {
     let (millisecond, minute) = (Duration::from_millis(1), Duration::from_secs(60));
     let store = Store {
         url: url.unwrap_or(StoreUrl::Memory),
+        username: username(fields),
+        password: password(fields),
         tls_ca: fields.path("tls_ca"),
         tls_cert: fields.path("tls_cert"),
         tls_key: fields.path("tls_key"),
@@ -162,6 +170,8 @@ fn check_store(fields: &Fields<'_>, store: &Store, standard: &Store) {
             !in_memory,
             redis,
         ),
+        ("username", store.username.is_some(), in_memory, memory),
+        ("password", store.password.is_some(), in_memory, memory),
         ("tls_ca", store.tls_ca.is_some(), !encrypted, tls),
         ("tls_cert", store.tls_cert.is_some(), !encrypted, tls),
         ("tls_key", store.tls_key.is_some(), !encrypted, tls),
@@ -172,6 +182,43 @@ fn check_store(fields: &Fields<'_>, store: &Store, standard: &Store) {
         }
     }
     fields.pair("tls_cert", "tls_key");
+    if fields.has("username") && !fields.has("password") {
+        fields.error("password", "missing: expected it beside username");
+    }
+    if let StoreUrl::Redis(url) = &store.url
+        && !url.user().is_empty()
+    {
+        let said = [
+            ("username", store.username.is_some()),
+            ("password", store.password.is_some()),
+        ];
+        for (field, _) in said.into_iter().filter(|(_, said)| *said) {
+            fields.error(
+                field,
+                "the URL logs in by itself: expected user and password in one place",
+            );
+        }
+    }
+}
+
+fn username(fields: &Fields<'_>) -> Option<String> {
+    let expected = "the name of a user, such as \"tidegate\"";
+    let text = fields.text("username", expected)?;
+    if text.is_empty() || text.contains(char::is_control) {
+        fields.error("username", format!("{}: expected {expected}", shown(text)));
+        return None;
+    }
+    Some(text.into())
+}
+
+fn password(fields: &Fields<'_>) -> Option<Secret> {
+    let expected = "\"file:PATH\", \"env:NAME\", or a password";
+    let text = fields.secret("password", expected)?;
+    let secret = Secret::parse(text);
+    if secret.is_none() {
+        fields.error("password", format!("{}: expected {expected}", shown(text)));
+    }
+    secret
 }
 
 fn small(number: Option<u64>, standard: u32) -> u32 {

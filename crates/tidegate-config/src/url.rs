@@ -48,8 +48,34 @@ pub enum Servers {
 pub enum Secret {
     /// The value of an environment variable.
     Env(String),
+    /// What stands in a file.
+    File(String),
     /// The text itself.
     Text(String),
+}
+
+impl Secret {
+    /// The secret, if it stands here.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Env(_) | Self::File(_) => None,
+        }
+    }
+
+    /// Reads `env:NAME`, `file:PATH`, or the secret itself. `None` where nothing stands
+    /// behind the colon, or at all.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (part, secret) = match (text.strip_prefix("env:"), text.strip_prefix("file:")) {
+            (Some(name), _) => (name, Self::Env(name.into())),
+            (_, Some(path)) => (path, Self::File(path.into())),
+            _ => (text, Self::Text(text.into())),
+        };
+        let is_path = !matches!(&secret, Self::File(path) if path.contains('\0'));
+        (!part.is_empty() && is_path).then_some(secret)
+    }
 }
 
 /// What the URL of a store looks like, for messages.
@@ -271,6 +297,7 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Env(name) => write!(f, "env:{name}"),
+            Self::File(path) => write!(f, "file:{path}"),
             Self::Text(_) => f.write_str("(not shown)"),
         }
     }

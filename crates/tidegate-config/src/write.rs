@@ -16,7 +16,7 @@ use toml_writer::ToTomlValue;
 
 use crate::config::Config;
 use crate::stores::Store;
-use crate::url::StoreUrl;
+use crate::url::{Secret, StoreUrl};
 
 impl Display for Config {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -47,6 +47,19 @@ pub fn field<T: PartialEq>(
 pub fn optional(f: &mut Formatter<'_>, name: &str, text: Option<&str>) -> fmt::Result {
     match text {
         Some(text) => writeln!(f, "{name} = {}", quoted(text)),
+        None => Ok(()),
+    }
+}
+
+/// Prints where a secret is. One that stands in the file is hidden, in a comment: pasted
+/// back, it would be one that everybody knows.
+pub fn secret(f: &mut Formatter<'_>, name: &str, secret: Option<&Secret>) -> fmt::Result {
+    match secret {
+        Some(Secret::Env(variable)) => {
+            writeln!(f, "{name} = {}", quoted(&format!("env:{variable}")))
+        }
+        Some(Secret::File(path)) => writeln!(f, "{name} = {}", quoted(&format!("file:{path}"))),
+        Some(Secret::Text(_)) => writeln!(f, "# {name} = \"***\""),
         None => Ok(()),
     }
 }
@@ -95,6 +108,8 @@ fn print_store(f: &mut Formatter<'_>, name: &str, store: &Store) -> fmt::Result 
         field(f, "when_full", when_full, &standard.when_full, when)?;
     } else {
         let after = duration(*timeout);
+        optional(f, "username", store.username.as_deref())?;
+        secret(f, "password", store.password.as_ref())?;
         optional(f, "tls_ca", store.tls_ca.as_deref())?;
         optional(f, "tls_cert", store.tls_cert.as_deref())?;
         optional(f, "tls_key", store.tls_key.as_deref())?;

@@ -15,8 +15,9 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::access::Access;
 use crate::agreement::ask_several;
-use crate::connector::{Connector, client, connect};
+use crate::connector::{Connector, connect};
 use crate::error::{ErrorKind, StoreError};
 use crate::place::Login;
 use crate::server::{Server, Wiring, jitter};
@@ -44,7 +45,7 @@ pub(crate) struct Cluster(Arc<Inner>);
 struct Inner {
     seeds: Vec<String>,
     login: Login,
-    certificates: Option<redis::TlsCertificates>,
+    access: Access,
     wiring: Wiring,
     map: RwLock<Arc<Map>>,
     /// Every server that the map or a redirection has named, by address, and when.
@@ -63,19 +64,14 @@ struct Inner {
 struct Map(Vec<(u16, u16, Arc<Server>)>);
 
 impl Cluster {
-    pub(crate) fn new(
-        seeds: Vec<String>,
-        login: Login,
-        certificates: Option<redis::TlsCertificates>,
-        wiring: Wiring,
-    ) -> Self {
+    pub(crate) fn new(seeds: Vec<String>, login: Login, access: Access, wiring: Wiring) -> Self {
         let nowhere = Server::nowhere();
         let detail = "no server has said yet where keys are";
         nowhere.explain(Some(StoreError::new(ErrorKind::Timeout, detail)));
         Self(Arc::new(Inner {
             seeds,
             login,
-            certificates,
+            access,
             wiring,
             map: RwLock::default(),
             servers: Mutex::default(),
@@ -159,7 +155,7 @@ impl Cluster {
         }
         let inner = &self.0;
         let url = inner.login.url(address);
-        let connector = Connector::direct(&url, inner.certificates.as_ref())?;
+        let connector = Connector::direct(&url, &inner.access)?;
         let server = Arc::new(Server::new(address.into(), &connector, &inner.wiring));
         servers.insert(address.into(), (Arc::clone(&server), Instant::now()));
         Ok(server)
@@ -282,7 +278,7 @@ impl Drop for Fetching {
 impl Inner {
     /// The map as one server knows it.
     async fn map_of(&self, asked: &str) -> RedisResult<Vec<Range>> {
-        let client = client(&self.login.url(asked), self.certificates.as_ref())?;
+        let client = self.access.client_now(&self.login.url(asked)).await?;
         let mut connection = connect(&client, PATIENCE, PATIENCE).await?;
         let mut question = redis::cmd("CLUSTER");
         let slots: Value = question.arg("SLOTS").query_async(&mut connection).await?;

@@ -5,8 +5,9 @@ use std::env::VarError;
 use std::path::Path;
 
 use tidegate::{PoliciesError, PolicyError};
-use tidegate_config::{Config, RedisUrl, StoreUrl};
+use tidegate_config::{Config, RedisUrl, Secret, StoreUrl};
 
+use crate::access::Password;
 use crate::error::StoreError;
 use crate::limiter::{SharedLimiter, Store};
 use crate::options::RedisOptions;
@@ -101,6 +102,12 @@ fn make(
         StoreUrl::Env(name) => {
             variable = from_environment(name)?;
             check_tls(store, &variable, name)?;
+            if !variable.user().is_empty() && (store.username.is_some() || store.password.is_some())
+            {
+                return Err(format!(
+                    "the URL of {name} has a user or a password, and so has the config: expected them in one place"
+                ));
+            }
             variable.as_str()
         }
         StoreUrl::Memory => "",
@@ -122,6 +129,16 @@ fn make(
     let own = certificate.zip(read(&store.tls_key)?);
     if authority.is_some() || own.is_some() {
         options = options.certificates(authority, own);
+    }
+    if let Some(username) = &store.username {
+        options = options.username(username);
+    }
+    if let Some(password) = &store.password {
+        options = options.password(match password {
+            Secret::Text(text) => Password::Text(text.clone()),
+            Secret::Env(name) => Password::Env(name.clone()),
+            Secret::File(path) => Password::File(folder.join(path)),
+        });
     }
     match before {
         Some(Store::Redis(same)) if same.is_made_of(url, &options) => Ok(same.clone().into()),

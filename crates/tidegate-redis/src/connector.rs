@@ -5,14 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ErrorKind as Client, IntoConnectionInfo, RedisError,
-    RedisResult, Value,
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind as Client, RedisError, RedisResult, Value,
 };
 use rustls::ClientConfig;
 use tokio::time::{Instant, timeout};
 
+use crate::access::Access;
 use crate::agreement::ask_several;
 use crate::place::{Login, address};
 use crate::socket::{Socket, tls};
@@ -34,10 +33,17 @@ const NEWS: Duration = Duration::from_secs(2);
 /// Makes connections.
 #[derive(Clone)]
 pub(crate) enum Connector {
-    /// To this server, with these settings for TLS.
-    Direct(Arc<redis::Client>, Option<Arc<ClientConfig>>),
+    /// To this server.
+    Direct(Arc<Direct>),
     /// To the master of a name.
     Sentinel(Arc<Sentinels>),
+}
+
+/// One server, and how it lets us in.
+pub(crate) struct Direct {
+    client: redis::Client,
+    tls: Option<Arc<ClientConfig>>,
+    access: Access,
 }
 
 /// Those who know where the master is.
@@ -45,7 +51,7 @@ pub(crate) struct Sentinels {
     addresses: Vec<String>,
     master: String,
     login: Login,
-    certificates: Option<redis::TlsCertificates>,
+    access: Access,
     leader: Mutex<Leader>,
 }
 
@@ -61,21 +67,16 @@ pub(crate) type Connected = (Socket, Option<Arc<str>>);
 
 impl Connector {
     /// A connector to the server at this URL.
-    pub(crate) fn direct(
-        url: &str,
-        certificates: Option<&redis::TlsCertificates>,
-    ) -> RedisResult<Self> {
-        let client = client(url, certificates)?;
-        let tls = tls_of(&client, certificates)?;
-        Ok(Self::Direct(Arc::new(client), tls))
+    pub(crate) fn direct(url: &str, access: &Access) -> RedisResult<Self> {
+        Ok(Self::Direct(Arc::new(Direct::new(url, access.clone())?)))
     }
 
     /// A connection.
     pub(crate) async fn connect(&self) -> RedisResult<Connected> {
         match self {
-            Self::Direct(client, tls) => {
-                let connected = Socket::connect(client, tls.as_ref(), SILENCE, false).await;
-                connected.map(|(socket, _)| (socket, None))
+            Self::Direct(direct) => {
+                let (socket, _) = direct.connect(false).await?;
+                Ok((socket, None))
             }
             Self::Sentinel(sentinels) => sentinels.connect().await,
         }
@@ -91,18 +92,48 @@ impl Connector {
     }
 }
 
+impl Direct {
+    fn new(url: &str, access: Access) -> RedisResult<Self> {
+        let client = access.client(url)?;
+        Ok(Self {
+            tls: tls_of(&client, access.certificates())?,
+            client,
+            access,
+        })
+    }
+
+    /// Connects, and tries once more when the password was changed on the way. With
+    /// `role`, the server is asked for it.
+    async fn connect(&self, role: bool) -> RedisResult<(Socket, Option<Value>)> {
+        let Self {
+            client,
+            tls,
+            access,
+        } = self;
+        let shown = access.settings(client).await?;
+        let connected = Socket::connect(client, &shown, tls.as_ref(), SILENCE, role).await;
+        match connected {
+            Err(error) if access.has_changed(&error, client, &shown).await => {
+                let now = access.settings(client).await?;
+                Socket::connect(client, &now, tls.as_ref(), SILENCE, role).await
+            }
+            connected => connected,
+        }
+    }
+}
+
 impl Sentinels {
     pub(crate) fn new(
         addresses: Vec<String>,
         master: String,
         login: Login,
-        certificates: Option<redis::TlsCertificates>,
+        access: Access,
     ) -> Self {
         Self {
             addresses,
             master,
             login,
-            certificates,
+            access,
             leader: Mutex::default(),
         }
     }
@@ -167,11 +198,11 @@ impl Sentinels {
     /// Where the master is, according to a sentinel. It lets anybody in, or those whom
     /// the master lets in.
     async fn master(&self, sentinel: &str) -> RedisResult<String> {
-        let anybody = self.login.anonymous();
-        let answer = match self.ask(&anybody.url(sentinel)).await {
+        let anybody = self.access.client(&self.login.anonymous().url(sentinel))?;
+        let answer = match self.ask(&anybody).await {
             Err(error) if error.code() == Some("NOAUTH") => {
-                self.ask(&self.login.without_database().url(sentinel))
-                    .await?
+                let url = self.login.without_database().url(sentinel);
+                self.ask(&self.access.client_now(&url).await?).await?
             }
             answer => answer?,
         };
@@ -185,9 +216,8 @@ impl Sentinels {
         }
     }
 
-    async fn ask(&self, url: &str) -> RedisResult<Option<(String, u16)>> {
-        let client = client(url, self.certificates.as_ref())?;
-        let mut connection = connect(&client, SENTINEL, SENTINEL).await?;
+    async fn ask(&self, client: &redis::Client) -> RedisResult<Option<(String, u16)>> {
+        let mut connection = connect(client, SENTINEL, SENTINEL).await?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("get-master-addr-by-name").arg(&self.master);
         question.query_async(&mut connection).await
@@ -195,10 +225,9 @@ impl Sentinels {
 
     async fn connect_to(&self, master: &str) -> RedisResult<Socket> {
         let url = self.login.url(master);
-        let client = client(&url, self.certificates.as_ref())?;
-        let tls = tls_of(&client, self.certificates.as_ref())?;
+        let direct = Direct::new(&url, self.access.clone())?;
         // A sentinel may not have heard yet that it is none any more.
-        let (connection, role) = Socket::connect(&client, tls.as_ref(), SILENCE, true).await?;
+        let (connection, role) = direct.connect(true).await?;
         let role = role.unwrap_or(Value::Nil);
         let is_master = match &role {
             Value::Array(parts) => matches!(
@@ -222,20 +251,6 @@ fn tls_of(
     match client.get_connection_info().addr() {
         ConnectionAddr::TcpTls { .. } => Ok(Some(Arc::new(tls(certificates)?))),
         _ => Ok(None),
-    }
-}
-
-/// A client of the server at this URL.
-pub(crate) fn client(
-    url: &str,
-    certificates: Option<&redis::TlsCertificates>,
-) -> RedisResult<redis::Client> {
-    // A batch does not wait until the one before it has arrived.
-    let tcp = TcpSettings::default().set_nodelay(true);
-    let server = url.into_connection_info()?.set_tcp_settings(tcp);
-    match certificates {
-        Some(certificates) => redis::Client::build_with_tls(server, certificates.clone()),
-        None => redis::Client::open(server),
     }
 }
 

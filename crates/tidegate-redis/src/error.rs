@@ -184,6 +184,17 @@ impl StoreError {
         }
     }
 
+    /// A deadline that has passed, with the error that was there before it: that is why.
+    pub(crate) fn after(self, earlier: Option<Self>) -> Self {
+        match earlier {
+            Some(earlier) if self.kind == ErrorKind::Timeout => {
+                let detail = format!("{}, after {}", self.detail, earlier.redacted());
+                Self::new(self.kind, detail)
+            }
+            _ => self,
+        }
+    }
+
     /// The keys to blame, as they are called in Redis: of several, one is. Only for
     /// errors of the kind `wrong_type`; none for others.
     #[must_use]

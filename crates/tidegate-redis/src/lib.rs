@@ -60,9 +60,12 @@ mod place;
 mod server;
 mod slots;
 
+mod access;
+
 mod breaker;
 mod error;
 mod eviction;
+mod outage;
 mod retry;
 
 mod acks;
@@ -82,6 +85,7 @@ mod harness;
 #[cfg(test)]
 mod simulator;
 
+pub use access::Password;
 pub use configured::SetupError;
 pub use error::{ErrorKind, StoreError};
 pub use keyed::{Limiter, LimiterBuilder};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::access::{Access, Certificates, Password};
+
 /// How to reach a server, and how long to wait for it.
 #[derive(Debug, Clone)]
 #[must_use = "options do nothing until a store is made of them"]
@@ -11,7 +13,7 @@ pub struct RedisOptions {
     pub(crate) timeout: Duration,
     pub(crate) connections: usize,
     pub(crate) replica_acks: u32,
-    pub(crate) certificates: Option<redis::TlsCertificates>,
+    pub(crate) access: Access,
 }
 
 impl Default for RedisOptions {
@@ -22,7 +24,7 @@ impl Default for RedisOptions {
             timeout: Duration::from_millis(50),
             connections: 2,
             replica_acks: 0,
-            certificates: None,
+            access: Access::default(),
         }
     }
 }
@@ -69,13 +71,26 @@ impl RedisOptions {
         authority: Option<Vec<u8>>,
         own: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Self {
-        self.certificates = Some(redis::TlsCertificates {
+        self.access.certificates = Some(Certificates(redis::TlsCertificates {
             client_tls: own.map(|(client_cert, client_key)| redis::ClientTlsConfig {
                 client_cert,
                 client_key,
             }),
             root_cert: authority,
-        });
+        }));
+        self
+    }
+
+    /// The user to log in as, in place of one in the URL.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.access.username = Some(username.into());
+        self
+    }
+
+    /// The password, in place of one in the URL. One in a file may change while the
+    /// process runs: it is read for each connection, and again when the server refuses it.
+    pub fn password(mut self, password: Password) -> Self {
+        self.access.password = Some(password);
         self
     }
 }

@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use redis::Value;
-use tidegate::Decision;
-use tidegate::Limit;
 use tidegate::algorithm::State;
+use tidegate::{Charge, Decision, Limit};
 use tokio::sync::oneshot;
 
 use crate::call::Call;
@@ -19,6 +18,11 @@ pub(crate) trait Question: Send + Sync + 'static {
 
     /// The keys it is about.
     fn keys(&self) -> &[String];
+
+    /// Whether a request waits for it to be decided.
+    fn is_check(&self) -> bool {
+        false
+    }
 
     /// The question as a lane takes it.
     fn asked(self: &Arc<Self>, responder: Responder<Self::Answer>) -> Asked;
@@ -58,6 +62,10 @@ impl Question for Call {
 
     fn keys(&self) -> &[String] {
         &self.keys
+    }
+
+    fn is_check(&self) -> bool {
+        self.charge != Charge::Nothing
     }
 
     fn asked(self: &Arc<Self>, responder: Responder<Decision>) -> Asked {
@@ -119,6 +127,12 @@ impl Question for Command {
             Self::Script { keys, .. } | Self::Delete(keys) => keys,
             Self::Load(_) | Self::Memory => &[],
         }
+    }
+
+    /// A script of the user's own decides. (A refund is one, too, and hardly ever fails
+    /// alone.)
+    fn is_check(&self) -> bool {
+        matches!(self, Self::Script { .. })
     }
 
     fn asked(self: &Arc<Self>, responder: Responder<Value>) -> Asked {

@@ -2,7 +2,6 @@
 //! trouble of one is not that of the others.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use crate::breaker::{Asked, Breaker, Change, Failure, Verdict};
 use crate::connector::Connector;
 use crate::error::{ErrorKind, StoreError};
 use crate::lane::{Lane, Traffic};
+use crate::outage::Outage;
 use crate::question::Question;
 
 /// A server, or, without lanes, the lack of one.
@@ -22,8 +22,8 @@ pub(crate) struct Server {
     /// How long a check may take, for messages.
     timeout: Duration,
     breaker: Mutex<Breaker>,
-    /// Whether the log says that it keeps failing.
-    pub(crate) said_to_fail: AtomicBool,
+    /// What the log says of its failures.
+    pub(crate) outage: Outage,
     /// Why there is no server, where there is none.
     why: Mutex<Option<StoreError>>,
     /// The breaker's time is counted from here.
@@ -51,7 +51,7 @@ impl Server {
             lanes: (0..wiring.connections).map(|_| lane()).collect(),
             timeout: wiring.timeout,
             breaker: Mutex::default(),
-            said_to_fail: AtomicBool::new(false),
+            outage: Outage::default(),
             why: Mutex::default(),
             start: Instant::now(),
             random: RandomState::new(),
@@ -65,7 +65,7 @@ impl Server {
             lanes: Box::default(),
             timeout: Duration::ZERO,
             breaker: Mutex::default(),
-            said_to_fail: AtomicBool::new(false),
+            outage: Outage::default(),
             why: Mutex::default(),
             start: Instant::now(),
             random: RandomState::new(),

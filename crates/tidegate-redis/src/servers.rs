@@ -5,8 +5,9 @@ use std::sync::Arc;
 use redis::RedisResult;
 use tokio::time::Instant;
 
+use crate::access::Access;
 use crate::cluster::Cluster;
-use crate::connector::{Connector, Sentinels, client};
+use crate::connector::{Connector, Sentinels};
 use crate::place::Place;
 use crate::server::{Server, Wiring};
 
@@ -19,15 +20,11 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    pub(crate) fn new(
-        url: &str,
-        certificates: Option<redis::TlsCertificates>,
-        wiring: Wiring,
-    ) -> RedisResult<Self> {
+    pub(crate) fn new(url: &str, access: Access, wiring: Wiring) -> RedisResult<Self> {
         let (address, connector) = match Place::parse(url) {
             Place::One(url) => {
-                let connector = Connector::direct(&url, certificates.as_ref())?;
-                let client = client(&url, certificates.as_ref())?;
+                let connector = Connector::direct(&url, &access)?;
+                let client = access.client(&url)?;
                 let address = client.get_connection_info().addr().to_string();
                 (address, connector)
             }
@@ -37,20 +34,20 @@ impl Servers {
                 login,
             } => {
                 for sentinel in &sentinels {
-                    client(&login.url(sentinel), certificates.as_ref())?;
+                    access.client(&login.url(sentinel))?;
                 }
-                let sentinels = Sentinels::new(sentinels, master.clone(), login, certificates);
+                let sentinels = Sentinels::new(sentinels, master.clone(), login, access);
                 (master, Connector::Sentinel(Arc::new(sentinels)))
             }
             Place::Cluster { seeds, login } => {
                 for seed in &seeds {
-                    client(&login.url(seed), certificates.as_ref())?;
+                    access.client(&login.url(seed))?;
                 }
                 let wiring = Wiring {
                     is_cluster: true,
                     ..wiring
                 };
-                let cluster = Cluster::new(seeds, login, certificates, wiring);
+                let cluster = Cluster::new(seeds, login, access, wiring);
                 return Ok(Self::Cluster(cluster));
             }
         };

@@ -3,8 +3,9 @@
 //! nowhere else.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use tidegate::algorithm::{Outcome, Used};
+use tidegate::algorithm::Outcome;
 use tidegate::{
     Attributes, Charge, CheckError, Cost, Decision, Keys, LevelOutcome, Limit, OnError, Policy,
     PolicyDecision, PolicyLimiter, Source,
@@ -17,6 +18,7 @@ use crate::configured::SetupError;
 use crate::decider::Decider;
 use crate::error::{ErrorKind, StoreError};
 use crate::local;
+use crate::outage::Duty;
 use crate::refusals::Known;
 use crate::store::RedisStore;
 
@@ -32,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) local: Option<PolicyLimiter>,
     /// The clock of the refusals counts from here.
     start: Instant,
+    /// What it does without the store, for the log.
+    duty: Arc<Duty>,
 }
 
 impl Shared {
@@ -57,6 +61,7 @@ impl Shared {
         Ok(Self {
             prepared: store.prepare(&policy, charge),
             decider,
+            duty: Duty::new(&policy),
             policy,
             store,
             charge,
@@ -68,6 +73,7 @@ impl Shared {
     /// Puts into force what it shares with the policy before it. Building it changed
     /// nothing: the policies after it may have been refused.
     pub(crate) fn commit(&self) {
+        self.store.duties().add(&self.duty);
         self.decider.commit(&self.policy);
     }
 
@@ -204,7 +210,7 @@ impl Shared {
     ) -> PolicyDecision<'_> {
         match (&self.local, self.policy.on_error()) {
             (Some(local), _) => self.decision(keys, local::decide(local, keys, cost, charge)),
-            (None, OnError::Deny) => self.decision(keys, self.denied(keys, cost)),
+            (None, OnError::Deny) => self.decision(&Keys::none(&self.policy), self.denied()),
             (None, _) => {
                 self.decision(&Keys::none(&self.policy), self.allowed(Source::ErrorPolicy))
             }
@@ -227,29 +233,8 @@ impl Shared {
         Decision::from_store([], local::now_us(), None, source, None)
     }
 
-    /// Refused until the store is asked again.
-    fn denied(&self, keys: &Keys<'_>, cost: Cost) -> Decision {
-        let probe = self.store.next_probe().as_micros();
-        let probe_us = u64::try_from(probe).unwrap_or(u64::MAX).max(1);
-        let levels = keys.iter().map(|key| {
-            let limit = size(key.limit());
-            LevelOutcome {
-                outcome: Outcome {
-                    limit,
-                    used: Used::requests(limit),
-                    retry_after_us: Some(probe_us),
-                    reset_after_us: probe_us,
-                },
-                cost,
-                mark: 0,
-            }
-        });
-        Decision::from_store(levels, local::now_us(), Some(0), Source::ErrorPolicy, None)
+    /// Refused until the store is asked again: no quota, so without numbers.
+    fn denied(&self) -> Decision {
+        Decision::unavailable(self.store.next_probe(), local::now_us())
     }
-}
-
-/// What a decision reports as the limit.
-fn size(limit: &Limit) -> u32 {
-    let new = limit.new_state(0);
-    limit.outcome(&new, Cost::ONE, true).limit
 }

@@ -8,7 +8,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind as Client, RedisResult, Value};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind as Client, RedisConnectionInfo, RedisResult,
+    Value,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -26,30 +29,30 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects to the client's server within this time, and greets it. With `role`, the
-    /// server is asked for it, and the answer returned.
+    /// Connects to the client's server within this time, and greets it with these
+    /// settings. With `role`, the server is asked for it, and the answer returned.
     pub(crate) async fn connect(
         client: &redis::Client,
+        settings: &RedisConnectionInfo,
         tls: Option<&Arc<ClientConfig>>,
         within: Duration,
         role: bool,
     ) -> RedisResult<(Self, Option<Value>)> {
-        let connected = timeout(within, Self::greeted(client, tls, within, role)).await;
+        let connected = timeout(within, Self::greeted(client, settings, tls, within, role)).await;
         let slow = || Err((Client::Io, "no connection within the time for it").into());
         connected.unwrap_or_else(|_| slow())
     }
 
     async fn greeted(
         client: &redis::Client,
+        settings: &RedisConnectionInfo,
         tls: Option<&Arc<ClientConfig>>,
         within: Duration,
         role: bool,
     ) -> RedisResult<(Self, Option<Value>)> {
-        let info = client.get_connection_info();
-        let socket = Self::open(info.addr(), tls).await?;
+        let socket = Self::open(client.get_connection_info().addr(), tls).await?;
         let lent = Lent(Arc::new(Mutex::new(Some(socket))));
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(within));
-        let settings = info.redis_settings();
         let greeting = MultiplexedConnection::new_with_config(settings, lent.clone(), config);
         let (mut connection, driver) = greeting.await?;
         let mut answer = None;

@@ -19,11 +19,16 @@ use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
 use crate::lane::Traffic;
 use crate::options::RedisOptions;
+use crate::outage::Duties;
 use crate::question::{Command, Flush, Question};
 use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
 use crate::server::{Permit, Server, Wiring, jitter};
 use crate::servers::Servers;
+
+/// How long a probe may take at least: nobody waits for it, and a machine that stops for
+/// a moment is not a store that fails.
+const PROBE: Duration = Duration::from_secs(1);
 
 /// How often a question may be sent on to another server before it pauses.
 const REDIRECTIONS: u32 = 8;
@@ -50,6 +55,8 @@ struct Inner {
     lines: Limiter,
     /// Whether the last question had an answer.
     up: AtomicBool,
+    /// What policies do when there is none, for the log.
+    duties: Duties,
 }
 
 /// What a store has been through.
@@ -99,7 +106,7 @@ impl RedisStore {
             is_cluster: false,
             traffic: Arc::clone(&traffic),
         };
-        let servers = Servers::new(url, options.certificates, wiring);
+        let servers = Servers::new(url, options.access, wiring);
         // The client's own message may repeat the URL, and with it a password.
         let servers = servers.map_err(|error| {
             let detail = format!("the URL of store {:?}: {:?}", options.name, error.kind());
@@ -117,6 +124,7 @@ impl RedisStore {
             retries: AtomicU64::new(0),
             lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
             up: AtomicBool::new(true),
+            duties: Duties::default(),
         })))
     }
 
@@ -152,6 +160,39 @@ impl RedisStore {
         let waits = servers.iter().map(|server| server.next_probe());
         let waits = waits.filter(|wait| !wait.is_zero());
         waits.min().unwrap_or_default()
+    }
+
+    /// Asks every server whether it can still count, by deleting a key that is not there.
+    /// What comes of it is in [`stats`](Self::stats) and the log, as of any question: for
+    /// stores that nobody asks. A server that is left alone for a while is not asked.
+    pub async fn probe(&self) {
+        let inner = &self.0;
+        let key = format!("{}:{{probe}}:probe", inner.prefix);
+        let question = Arc::new(Command::Delete(vec![key]));
+        let start = Instant::now();
+        let deadline = start + inner.timeout.max(PROBE);
+        inner.servers.ready(deadline).await;
+        for server in inner.servers.all() {
+            let Ok(mut permit) = server.permit() else {
+                continue;
+            };
+            match server.attempt(&question, false, deadline).await {
+                Ok(_) => self.answered(&mut permit),
+                // Of a key that another server has, it says so.
+                Err(error) if error.kind() == ErrorKind::Moved => self.answered(&mut permit),
+                Err(error) => {
+                    if let Servers::Cluster(cluster) = &inner.servers {
+                        cluster.doubt(error.kind());
+                    }
+                    self.unanswered(&server, Some(&mut permit), &error, start, false);
+                }
+            }
+        }
+    }
+
+    /// What policies do while it does not answer.
+    pub(crate) fn duties(&self) -> &Duties {
+        &self.0.duties
     }
 
     /// What all checks of a policy have in common.
@@ -297,21 +338,21 @@ impl RedisStore {
         is_retried: bool,
     ) -> Result<Q::Answer, StoreError> {
         let question = Arc::new(question);
+        let start = Instant::now();
         let attempts = Attempts {
-            deadline: Instant::now() + within,
+            start,
+            deadline: start + within,
             is_retried,
             schedule: Schedule::default(),
+            earlier: None,
         };
         let asked = match &self.0.servers {
             Servers::One(server) => self.ask_one(server, &question, attempts).await,
             Servers::Cluster(cluster) => self.ask_cluster(cluster, &question, attempts).await,
         };
-        asked.map_err(|error| {
-            let error = self.counted(error);
-            match error.kind() {
-                ErrorKind::WrongType => error.about(question.keys()),
-                _ => error,
-            }
+        asked.map_err(|error| match error.kind() {
+            ErrorKind::WrongType => error.about(question.keys()),
+            _ => error,
         })
     }
 
@@ -322,7 +363,11 @@ impl RedisStore {
         question: &Arc<Q>,
         mut attempts: Attempts,
     ) -> Result<Q::Answer, StoreError> {
-        let mut permit = server.permit()?;
+        let is_check = question.is_check();
+        let permit = server.permit();
+        let mut permit = permit.inspect_err(|error| {
+            self.unanswered(server, None, error, attempts.start, is_check);
+        })?;
         loop {
             let error = match server.attempt(question, false, attempts.deadline).await {
                 Ok(answer) => {
@@ -332,9 +377,11 @@ impl RedisStore {
                 Err(error) => error,
             };
             let Some(pause) = attempts.pause_after(&error) else {
-                self.failed(&mut permit, &error);
+                let error = error.after(attempts.earlier);
+                self.unanswered(server, Some(&mut permit), &error, attempts.start, is_check);
                 return Err(error);
             };
+            attempts.earlier = Some(error);
             self.0.retries.fetch_add(1, Relaxed);
             sleep(pause).await;
         }
@@ -347,6 +394,7 @@ impl RedisStore {
         question: &Arc<Q>,
         mut attempts: Attempts,
     ) -> Result<Q::Answer, StoreError> {
+        let is_check = question.is_check();
         let key = question.keys().first().map(String::as_str);
         let mut redirections = 0;
         // Where the last answer led, and whether for keys on their way there.
@@ -360,7 +408,10 @@ impl RedisStore {
             };
             let kept_permit = kept.take().filter(|it| Arc::ptr_eq(&it.server, &server));
             let permit = kept_permit.map_or_else(|| server.permit(), Ok);
-            let mut permit = permit.inspect_err(|error| cluster.doubt(error.kind()))?;
+            let mut permit = permit.inspect_err(|error| {
+                cluster.doubt(error.kind());
+                self.unanswered(&server, None, error, attempts.start, is_check);
+            })?;
             let error = match server.attempt(question, asking, attempts.deadline).await {
                 Ok(answer) => {
                     self.answered(&mut permit);
@@ -379,9 +430,11 @@ impl RedisStore {
             }
             cluster.doubt(error.kind());
             let Some(pause) = attempts.pause_after(&error) else {
-                self.failed(&mut permit, &error);
+                let error = error.after(attempts.earlier);
+                self.unanswered(&server, Some(&mut permit), &error, attempts.start, is_check);
                 return Err(error);
             };
+            attempts.earlier = Some(error);
             self.0.retries.fetch_add(1, Relaxed);
             sleep(pause).await;
             redirections = 0;
@@ -399,64 +452,102 @@ impl RedisStore {
 
     fn answered(&self, permit: &mut Permit) {
         self.heard(true);
-        let change = permit.answered();
-        let server = &permit.server;
-        if change == Some(Change::Closed) && server.said_to_fail.swap(false, Relaxed) {
+        permit.answered();
+        let (inner, server) = (&self.0, &permit.server);
+        let over = server.outage.answered(|| server.is_open());
+        if let Some(over) = over
+            && (over.is_long || inner.lines.check("again").allowed())
+        {
             tracing::info!(
-                store = self.0.name,
+                store = inner.name,
                 server = server.address,
+                outage = format_args!("{:.1} s", over.lasted.as_secs_f64()),
+                checks_without_it = over.checks,
                 "the store answers again"
             );
         }
     }
 
-    fn failed(&self, permit: &mut Permit, error: &StoreError) {
+    /// Counts a question without an answer, and says so in the log.
+    fn unanswered(
+        &self,
+        server: &Server,
+        permit: Option<&mut Permit>,
+        error: &StoreError,
+        asked: Instant,
+        is_check: bool,
+    ) {
         let inner = &self.0;
-        match error.kind() {
-            // About ourselves: says nothing about the store, and a probe was not put.
-            ErrorKind::QueueFull | ErrorKind::BreakerOpen => {}
-            kind if kind.speaks_of_the_store() => {
-                self.heard(false);
-                let failure = match kind {
-                    ErrorKind::OutcomeUnknown => Failure::Lost,
-                    ErrorKind::Timeout => Failure::Waited,
-                    // What is asked again is asked until the deadline.
-                    kind if kind.is_worth_retrying() => Failure::Waited,
-                    _ => Failure::Answered,
-                };
-                let change = permit.failed(failure);
-                let server = &permit.server;
-                if change == Some(Change::Opened) && inner.lines.check("open").allowed() {
-                    server.said_to_fail.store(true, Relaxed);
-                    let (name, server) = (&inner.name, &server.address);
-                    tracing::error!(store = name, server, error = %error.redacted(), "the store keeps failing and is not asked for a while: on_error decides");
-                }
-            }
-            // It has answered, after all.
-            _ => self.answered(permit),
-        }
-    }
-
-    fn counted(&self, error: StoreError) -> StoreError {
-        let inner = &self.0;
-        let index = ErrorKind::ALL.iter().position(|kind| *kind == error.kind());
+        let kind = error.kind();
+        let index = ErrorKind::ALL.iter().position(|other| *other == kind);
         if let Some(counter) = index.and_then(|index| inner.errors.get(index)) {
             counter.fetch_add(1, Relaxed);
         }
-        if error.kind() != ErrorKind::BreakerOpen
-            && inner.lines.check(error.kind().as_str()).allowed()
-        {
-            tracing::warn!(store = inner.name, error = %error.redacted(), "the store has not answered: on_error decides");
+        if kind.is_about_a_key() {
+            // The server has answered, after all.
+            if let Some(permit) = permit {
+                self.answered(permit);
+            }
+            if inner.lines.check(kind.as_str()).allowed() {
+                tracing::warn!(
+                    store = inner.name,
+                    server = server.address,
+                    cause = %error.redacted(),
+                    "the store cannot decide a check: on_error decides it"
+                );
+            }
+            return;
         }
-        error
+        server.outage.failed(asked, is_check);
+        let opened = permit.is_some_and(|permit| self.failed(permit, kind));
+        if kind != ErrorKind::BreakerOpen && inner.lines.check(kind.as_str()).allowed() {
+            server.outage.said(false);
+            tracing::warn!(
+                store = inner.name,
+                server = server.address,
+                cause = %error.redacted(),
+                policies = %inner.duties,
+                "the store does not answer: on_error decides"
+            );
+        }
+        if opened && inner.lines.check("open").allowed() {
+            server.outage.said(true);
+            tracing::error!(
+                store = inner.name,
+                server = server.address,
+                cause = %error.redacted(),
+                policies = %inner.duties,
+                "the store keeps failing: checks do not wait for it until a probe finds it back"
+            );
+        }
+    }
+
+    /// Tells the breaker. Whether it has opened.
+    fn failed(&self, permit: &mut Permit, kind: ErrorKind) -> bool {
+        if !kind.speaks_of_the_store() {
+            // About ourselves: says nothing about the store, and a probe was not put.
+            return false;
+        }
+        self.heard(false);
+        let failure = match kind {
+            ErrorKind::OutcomeUnknown => Failure::Lost,
+            ErrorKind::Timeout => Failure::Waited,
+            // What is asked again is asked until the deadline.
+            kind if kind.is_worth_retrying() => Failure::Waited,
+            _ => Failure::Answered,
+        };
+        permit.failed(failure) == Some(Change::Opened)
     }
 }
 
 /// The attempts of one question: until when, and how they are spaced.
 struct Attempts {
+    start: Instant,
     deadline: Instant,
     is_retried: bool,
     schedule: Schedule,
+    /// Why the attempt before this one failed.
+    earlier: Option<StoreError>,
 }
 
 impl Attempts {
@@ -479,7 +570,16 @@ fn is_prefix(text: &str) -> bool {
 
 /// What tells one store from another.
 fn origin(url: &str, options: &RedisOptions) -> u64 {
-    foldhash::fast::FixedState::default().hash_one((url, format!("{options:?}")))
+    let RedisOptions {
+        name,
+        prefix,
+        timeout,
+        connections,
+        replica_acks,
+        access,
+    } = options;
+    let settings = (name, prefix, timeout, connections, replica_acks);
+    foldhash::fast::FixedState::default().hash_one((url, settings, access))
 }
 
 impl fmt::Debug for RedisStore {

@@ -242,7 +242,12 @@ impl Gate {
         head: &RequestHead<'_>,
         decisions: &Decisions<'_>,
     ) -> Verdict {
-        self.refuse(head, Reason::Limited(decisions))
+        let refusal = decisions.refusal();
+        let reason = match refusal.is_some_and(PolicyDecision::is_unavailable) {
+            true => Reason::Unavailable(decisions),
+            false => Reason::Limited(decisions),
+        };
+        self.refuse(head, reason)
     }
 
     fn refuse(&self, head: &RequestHead<'_>, reason: Reason<'_, '_>) -> Verdict {

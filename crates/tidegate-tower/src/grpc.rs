@@ -20,6 +20,7 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 const INVALID_ARGUMENT: u8 = 3;
 const RESOURCE_EXHAUSTED: u8 = 8;
+const UNAVAILABLE: u8 = 14;
 
 /// The content type of a request of gRPC.
 pub(crate) fn content_type<'r>(head: &RequestHead<'r>) -> Option<&'r HeaderValue> {
@@ -37,13 +38,17 @@ pub(crate) fn refusal(refusal: &Refusal<'_, '_>, content_type: &HeaderValue) -> 
     headers.insert(CONTENT_TYPE, content_type.clone());
     let (code, message) = match refusal.reason() {
         Reason::Limited(_) => (RESOURCE_EXHAUSTED, "rate limit exceeded".to_owned()),
+        Reason::Unavailable(_) => {
+            let message = "the store of the rate limit is unavailable";
+            (UNAVAILABLE, message.to_owned())
+        }
         Reason::Missing(name) => {
             let message = format!("the attribute {name} is missing");
             (INVALID_ARGUMENT, message)
         }
     };
     headers.insert(STATUS, HeaderValue::from(u16::from(code)));
-    if let Reason::Limited(_) = refusal.reason() {
+    if let Reason::Limited(_) | Reason::Unavailable(_) = refusal.reason() {
         let wait = refusal.retry_after();
         let pushback = wait.map_or(-1, |wait| {
             i64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)

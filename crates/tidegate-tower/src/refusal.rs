@@ -25,6 +25,9 @@ pub struct Refusal<'r, 'p> {
 pub enum Reason<'r, 'p> {
     /// A policy says so.
     Limited(&'r Decisions<'p>),
+    /// The store of a policy with `on_error = "deny"` does not answer: no quota is used
+    /// up.
+    Unavailable(&'r Decisions<'p>),
     /// The attribute of this name has no value, and its key says to
     /// [refuse](crate::Key::or_refuse) then.
     Missing(&'r str),
@@ -51,7 +54,9 @@ impl<'r, 'p> Refusal<'r, 'p> {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self.reason {
-            Reason::Limited(decisions) => decisions.refusal()?.retry_after(),
+            Reason::Limited(decisions) | Reason::Unavailable(decisions) => {
+                decisions.refusal()?.retry_after()
+            }
             Reason::Missing(_) => None,
         }
     }
@@ -59,21 +64,25 @@ impl<'r, 'p> Refusal<'r, 'p> {
     /// Adds the fields of the policies' dialects, and `Retry-After`, to those of a
     /// response.
     pub fn add_headers(&self, headers: &mut HeaderMap) {
-        if let Reason::Limited(decisions) = self.reason {
+        if let Reason::Limited(decisions) | Reason::Unavailable(decisions) = self.reason {
             fields::add(headers, self.names.fields(decisions.headers()));
         }
     }
 
     /// The response that is sent when nothing else is said: 429 with a body of type
     /// `application/problem+json`, `Retry-After` and the fields of the policies'
-    /// dialects; 400 when an attribute is missing. A request of gRPC gets a status of
-    /// gRPC.
+    /// dialects; 503 with `Retry-After` alone when the store is unavailable; 400 when an
+    /// attribute is missing. A request of gRPC gets a status of gRPC.
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
         let mut response = match (grpc::content_type(&self.head), self.reason) {
             (Some(content_type), _) => grpc::refusal(self, content_type),
             (None, Reason::Limited(decisions)) => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
+                problem(status, decisions.problem(status.as_u16()))
+            }
+            (None, Reason::Unavailable(decisions)) => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
                 problem(status, decisions.problem(status.as_u16()))
             }
             (None, Reason::Missing(attribute)) => {

@@ -145,6 +145,9 @@ pub(crate) enum Levels {
     One([LevelDecision; 1]),
     Two([LevelDecision; 2]),
     Any(Box<[LevelDecision]>),
+    /// Nobody counted: refused because the store could not be asked. It may be in so
+    /// many microseconds.
+    Unavailable(u64),
 }
 
 impl Levels {
@@ -162,6 +165,7 @@ impl Levels {
             Self::One(levels) => levels,
             Self::Two(levels) => levels,
             Self::Any(levels) => levels,
+            Self::Unavailable(_) => &[],
         }
     }
 }
@@ -239,6 +243,27 @@ impl Decision {
         }
     }
 
+    /// A refusal because the store could not be asked, under `on_error = "deny"`. It is
+    /// no quota: it has no levels and no numbers, and `retry_after` is when the store is
+    /// asked again.
+    pub fn unavailable(retry_after: Duration, decided_at_us: u64) -> Self {
+        let wait_us = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            levels: Levels::Unavailable(wait_us.max(1)),
+            decided_at_us,
+            denied_by: Some(0),
+            source: Source::ErrorPolicy,
+            receipt: None,
+        }
+    }
+
+    /// Whether it was refused because the store could not be asked, and not because a
+    /// quota is used up.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self.levels, Levels::Unavailable(_))
+    }
+
     /// The same decision, told to come from somebody else: there is no receipt for
     /// what the store has not charged.
     pub fn with_source(self, source: Source) -> Self {
@@ -255,17 +280,28 @@ impl Decision {
         self.denied_by.is_none()
     }
 
-    /// The requests per window, or the size of a token bucket.
+    /// The requests per window, or the size of a token bucket. `u32::MAX` when nothing
+    /// is counted, and 0 when the store is [unavailable](Self::is_unavailable).
     #[must_use]
     pub fn limit(&self) -> u32 {
-        self.reported().map_or(u32::MAX, LevelDecision::limit)
+        let uncounted = self.uncounted();
+        self.reported().map_or(uncounted, LevelDecision::limit)
     }
 
     /// Requests of cost 1 that would still be admitted now; never above
     /// [`limit`](Self::limit).
     #[must_use]
     pub fn remaining(&self) -> u32 {
-        self.reported().map_or(u32::MAX, LevelDecision::remaining)
+        let uncounted = self.uncounted();
+        self.reported().map_or(uncounted, LevelDecision::remaining)
+    }
+
+    /// What stands for a number that no level has.
+    fn uncounted(&self) -> u32 {
+        match self.levels {
+            Levels::Unavailable(_) => 0,
+            _ => u32::MAX,
+        }
     }
 
     /// Usage now: tokens used, requests counted, or the sliding estimate.
@@ -283,6 +319,9 @@ impl Decision {
         if self.allowed() {
             return Some(Duration::ZERO);
         }
+        if let Levels::Unavailable(wait_us) = self.levels {
+            return Some(Duration::from_micros(wait_us));
+        }
         // The longest of those that refuse: each of them only frees with time.
         self.levels()
             .iter()
@@ -299,10 +338,12 @@ impl Decision {
             .map_or(Duration::ZERO, LevelDecision::reset_after)
     }
 
-    /// The index, in the order of the check, of the first level that refused.
+    /// The index, in the order of the check, of the first level that refused. None when
+    /// the store is [unavailable](Self::is_unavailable): then no level did.
     #[must_use]
     pub fn denied_by(&self) -> Option<usize> {
-        self.denied_by.map(|index| index as usize)
+        let denied_by = self.denied_by.filter(|_| !self.is_unavailable());
+        denied_by.map(|index| index as usize)
     }
 
     /// Who answered.

@@ -252,13 +252,22 @@ impl Dialect {
     }
 }
 
-/// The body of a refusal, as `application/problem+json`: which policies it violates.
+/// The body of a refusal, as `application/problem+json`: which policies it violates, or
+/// that the store of one is unavailable.
 pub(crate) fn problem<'p: 'd, 'd>(
     decisions: impl IntoIterator<Item = &'d PolicyDecision<'p>>,
     status: u16,
 ) -> String {
     let mut violated = String::new();
     for decision in decisions.into_iter().filter(|decision| !decision.allowed()) {
+        if decision.is_unavailable() {
+            let policy = decision.policy().name();
+            // Names need no escapes.
+            return format!(
+                "{{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":{status},\
+                 \"detail\":\"the store of policy {policy} is unavailable, and the policy denies requests until it answers\"}}"
+            );
+        }
         for level in decision.levels().filter(LevelReport::refuses) {
             if !violated.is_empty() {
                 violated.push(',');

@@ -48,6 +48,31 @@ fn no_error_repeats_a_secret() {
 }
 
 #[test]
+fn where_a_password_is_may_be_printed_and_the_password_not() {
+    for (password, printed) in [
+        (
+            "file:/run/secrets/redis",
+            "password = \"file:/run/secrets/redis\"\n",
+        ),
+        ("env:REDIS_PASSWORD", "password = \"env:REDIS_PASSWORD\"\n"),
+        ("hunter2", "# password = \"***\"\n"),
+    ] {
+        let text =
+            format!("[stores.s]\nurl = \"redis://h\"\nusername = \"u\"\npassword = \"{password}\"");
+        let config = super::config(&text);
+        let text = format!("{config:#}");
+        assert!(
+            text.contains("username = \"u\"\n") && text.contains(printed),
+            "{text}"
+        );
+        assert!(
+            !text.contains(SECRET) && !format!("{config:?}").contains(SECRET),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn a_config_does_not_print_the_password_of_a_store() {
     for (url, printed) in [
         ("redis://:hunter2@h", "redis://***@h"),

@@ -158,3 +158,29 @@ script = "mine.lua""#,
         ),
     ]);
 }
+
+#[test]
+fn what_is_wrong_with_a_login() {
+    check(&[
+        (
+            "nothing behind the colon",
+            "[stores.default]\nurl = \"redis://h\"\npassword = \"file:\"",
+            "tidegate.toml:3:12: stores.default.password: \"file:\": expected \"file:PATH\", \"env:NAME\", or a password",
+        ),
+        (
+            "a user alone",
+            "[stores.default]\nurl = \"redis://h\"\nusername = \"tidegate\"",
+            "tidegate.toml:1:1: stores.default.password: missing: expected it beside username",
+        ),
+        (
+            "a second login in the URL",
+            "[stores.default]\nurl = \"redis://u:p@h\"\npassword = \"env:P\"",
+            "tidegate.toml:3:12: stores.default.password: the URL logs in by itself: expected user and password in one place",
+        ),
+        (
+            "nobody to log in to",
+            "[stores.default]\npassword = \"env:P\"",
+            "tidegate.toml:2:12: stores.default.password: without effect in memory: expected it with a Redis store only",
+        ),
+    ]);
+}

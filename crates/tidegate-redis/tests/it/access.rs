@@ -1,7 +1,7 @@
 //! Who may come in, and how: the user of docs/redis.md, passwords, TLS, other addresses.
 
 use tidegate::{Cost, Limit};
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, TryCheckError};
+use tidegate_redis::{ErrorKind, Password, RedisOptions, RedisStore, TryCheckError};
 
 use crate::certificates::Certificates;
 use crate::server::Server;
@@ -194,5 +194,124 @@ fn a_url_that_cannot_be_meant_is_refused_and_its_password_kept() {
             text.contains("\"eu\"") && !text.contains("hush"),
             "{url}: {text}"
         );
+    }
+}
+
+/// What a store says to one check: what remains, or the kind of the error.
+async fn remaining(store: &RedisStore) -> Result<u32, ErrorKind> {
+    let limiter = limiter_over(store.clone(), [policy("p", Limit::per(50, YEAR))]);
+    let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
+    asked
+        .map(|decision| decision.remaining())
+        .map_err(|error| match error {
+            TryCheckError::Store(error) => error.kind(),
+            TryCheckError::Check(error) => panic!("{error}"),
+        })
+}
+
+/// Ends all connections but the one that asks for it.
+fn disconnect(server: &Server, password: &str) {
+    let url = url(server, &format!(":{password}"));
+    let client = redis::Client::open(url).expect("a URL");
+    let mut connection = client.get_connection().expect("a connection");
+    let kill = redis::cmd("CLIENT")
+        .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
+        .query::<i64>(&mut connection);
+    assert!(kill.expect("a number") > 0);
+}
+
+#[tokio::test]
+async fn password_file_is_read_for_each_connection() {
+    let server = Server::start_with(&["--requirepass", "first"]);
+    let file = server.folder().join("password");
+    std::fs::write(&file, "first\n").expect("a file");
+    let url = format!("redis://127.0.0.1:{}/", server.port());
+    let options = patient()
+        .username("default")
+        .password(Password::File(file.clone()));
+    let store = RedisStore::new(&url, options).expect("a store");
+    assert_eq!(remaining(&store).await, Ok(49));
+    // The password changes on the server first, and connections go on.
+    let mut admin = redis::Client::open(url_of(&server, "first"))
+        .expect("a URL")
+        .get_connection()
+        .expect("a connection");
+    redis::cmd("CONFIG")
+        .arg(&["SET", "requirepass", "second"])
+        .query::<()>(&mut admin)
+        .expect("OK");
+    assert_eq!(remaining(&store).await, Ok(48));
+    // A new connection finds the old password, which is refused, then the new one.
+    disconnect(&server, "second");
+    let mut asked = remaining(&store).await;
+    while asked == Err(ErrorKind::OutcomeUnknown) {
+        asked = remaining(&store).await;
+    }
+    assert_eq!(asked, Err(ErrorKind::Auth));
+    std::fs::write(&file, "second").expect("a file");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while remaining(&store).await.is_err() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the new password is not found"
+        );
+    }
+    // A file that is gone or empty is an error of its own, without the password.
+    std::fs::write(&file, "\n").expect("a file");
+    disconnect(&server, "second");
+    let limiter = limiter_over(store.clone(), [policy("p", Limit::per(50, YEAR))]);
+    loop {
+        let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
+        let Err(TryCheckError::Store(error)) = asked else {
+            continue;
+        };
+        if error.kind() == ErrorKind::Auth {
+            let text = error.to_string();
+            assert!(
+                text.contains("password is empty: expected the password"),
+                "{text}"
+            );
+            break;
+        }
+    }
+    assert!(
+        !format!("{:?}", patient().password(Password::Text("hunter2".into()))).contains("hunter2")
+    );
+}
+
+fn url_of(server: &Server, password: &str) -> String {
+    url(server, &format!(":{password}"))
+}
+
+/// The password is replaced between the time it is read and the time the server looks.
+#[tokio::test]
+async fn password_is_read_again_when_the_server_refuses_it() {
+    let server = Server::start_with(&["--requirepass", "second"]);
+    let file = server.folder().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&file).status();
+    assert!(made.expect("mkfifo").success());
+    // A pipe gives each reader what was written last: the old one first.
+    let writer = file.clone();
+    let writing = std::thread::spawn(move || {
+        for password in ["first\n", "second\n", "second\n"] {
+            std::fs::write(&writer, password).expect("a reader");
+            // The reader has to see the end before the next one begins.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    });
+    let url = format!("redis://127.0.0.1:{}/", server.port());
+    let options = patient().connections(1).password(Password::File(file));
+    let store = RedisStore::new(&url, options).expect("a store");
+    assert_eq!(remaining(&store).await, Ok(49));
+    writing.join().expect("all was read");
+}
+
+#[test]
+fn certificates_and_keys_are_not_shown() {
+    let own = Some((b"CERTIFICATE".to_vec(), b"PRIVATE KEY".to_vec()));
+    let options = RedisOptions::default().certificates(Some(b"AUTHORITY".to_vec()), own);
+    let shown = format!("{options:?}");
+    for bytes in ["AUTHORITY", "PRIVATE KEY", "80, 82, 73, 86"] {
+        assert!(!shown.contains(bytes), "{shown}");
     }
 }

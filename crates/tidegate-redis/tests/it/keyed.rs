@@ -243,6 +243,9 @@ async fn on_error_decides_while_redis_is_down() {
     let said = (decision.allowed(), decision.source());
     assert_eq!(said, (false, Source::ErrorPolicy));
     assert!(decision.retry_after().is_some());
+    assert!(decision.is_unavailable());
+    let numbers = (decision.limit(), decision.remaining(), decision.denied_by());
+    assert_eq!(numbers, (0, 0, None), "no quota is claimed");
     let late = closed.until_ready("a", Duration::from_millis(200)).await;
     assert!(matches!(late, Err(WaitError::Deadline(_))));
 

@@ -188,7 +188,7 @@ mod timing {
             for (address, expected) in
                 instances
                     .into_iter()
-                    .zip([[200; 5], [429; 5], [200, 200, 429, 429, 429]])
+                    .zip([[200; 5], [503; 5], [200, 200, 429, 429, 429]])
             {
                 let mut connection = http1::Connection::open(address).await;
                 let (mut statuses, mut times) = (Vec::new(), Vec::new());
@@ -196,6 +196,10 @@ mod timing {
                     let start = Instant::now();
                     let answer = connection.get("/", &[]).await;
                     times.push(start.elapsed());
+                    if answer.status == 503 {
+                        assert!(answer.header("retry-after").is_some());
+                        assert!(answer.header("ratelimit").is_none(), "no quota is claimed");
+                    }
                     statuses.push(answer.status.as_u16());
                 }
                 assert_eq!(statuses, expected, "killed: {killed}");

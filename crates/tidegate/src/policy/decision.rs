@@ -144,6 +144,13 @@ impl<'p> PolicyDecision<'p> {
         self.policy.shadow() && !self.decision.allowed()
     }
 
+    /// Whether it was refused because the store could not be asked, and not because a
+    /// quota is used up: a 503 and not a 429.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        self.decision.is_unavailable()
+    }
+
     /// The policy.
     #[must_use]
     pub fn policy(&self) -> &'p Policy {

@@ -113,9 +113,43 @@ async fn an_outage_is_told_in_a_handful_of_lines() {
             .filter(|line| words.iter().all(|it| line.contains(it)));
         like.any(|line| words[0] == "INFO" || says_why(line))
     };
-    assert!(has(&["WARN", "on_error decides"]));
-    assert!(has(&["ERROR", "keeps failing", "on_error decides"]));
-    assert!(has(&["INFO", "answers again"]));
+    let policies = "policies=allowed: allow; decided locally: local; denied: deny";
+    let address = format!("server=\"127.0.0.1:{}\"", server.port());
+    assert!(has(&[
+        "ERROR",
+        "the store keeps failing: checks do not wait for it",
+        policies,
+        &address
+    ]));
+    assert!(has(&[
+        "WARN",
+        "the store does not answer: on_error decides",
+        policies,
+        &address
+    ]));
+    assert!(has(&[
+        "INFO",
+        "the store answers again",
+        " outage=",
+        " checks_without_it=",
+        &address
+    ]));
+    // Every check of the outage is one of those.
+    let again = lines
+        .iter()
+        .rfind(|line| line.contains("answers again"))
+        .expect("checked above");
+    let count = again
+        .split("checks_without_it=")
+        .nth(1)
+        .expect("checked above");
+    let count: usize = count
+        .split(' ')
+        .next()
+        .expect("a number")
+        .parse()
+        .expect("a number");
+    assert!(count > 0 && count <= asked + 100, "{count} of {asked}");
 }
 
 /// Keys may be names of people: the error has them, and the log has not.
@@ -167,4 +201,47 @@ async fn a_store_that_comes_and_goes_does_not_flood_the_log() {
     let lines = lines.take();
     println!("came and went eight times: {lines:#?}");
     assert!(lines.len() <= handful(start), "{} lines", lines.len());
+}
+
+/// Nobody asks, and it is noticed all the same.
+#[tokio::test]
+async fn probes_notice_the_end_and_the_return_of_an_idle_store() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    let mut server = Server::start();
+    server.kill();
+    let rig = Rig::with(&server.url(), RedisOptions::default().name("counts"));
+    let start = Instant::now();
+    // Down from the start.
+    while !rig.store.stats().breaker_open {
+        rig.store.probe().await;
+        assert!(start.elapsed() < Duration::from_secs(60), "it never opens");
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!rig.store.stats().up);
+    server.restart();
+    while !rig.store.stats().up {
+        rig.store.probe().await;
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "it never answers"
+        );
+        sleep(Duration::from_millis(10)).await;
+    }
+    let lines = lines.take();
+    let has = |words: &[&str]| {
+        lines
+            .iter()
+            .any(|line| words.iter().all(|it| line.contains(it)))
+    };
+    assert!(
+        has(&["WARN", "does not answer", "Connection refused"]),
+        "{lines:#?}"
+    );
+    assert!(has(&["ERROR", "keeps failing"]), "{lines:#?}");
+    assert!(
+        has(&["INFO", "answers again", "checks_without_it=0"]),
+        "{lines:#?}"
+    );
+    assert!(lines.len() <= handful(start), "{lines:#?}");
 }

@@ -1,0 +1,213 @@
+//! What the log says of a server that does not answer, from the first failure to the
+//! recovery: since when, how many checks were decided without it, and what each policy
+//! does meanwhile.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tidegate::{Mode, OnError, Policy};
+use tokio::time::Instant;
+
+/// The most policies that a line names.
+const MOST_NAMES: usize = 20;
+
+/// The failures of one server without an answer between them.
+#[derive(Debug, Default)]
+pub(crate) struct Outage {
+    /// Whether there is one, for those who have an answer: they are many.
+    is_failing: AtomicBool,
+    failing: Mutex<Option<Failing>>,
+}
+
+/// An outage that goes on.
+#[derive(Debug, Clone, Copy)]
+struct Failing {
+    since: Instant,
+    /// Checks that had no answer.
+    checks: u64,
+    /// Whether a line of the log says so.
+    is_said: bool,
+    /// Whether it lasted until the server was left alone.
+    is_long: bool,
+}
+
+/// An outage that is over, and that the log knows about.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Over {
+    pub(crate) lasted: Duration,
+    /// Checks that were decided without the server.
+    pub(crate) checks: u64,
+    /// Whether it lasted until the server was left alone.
+    pub(crate) is_long: bool,
+}
+
+impl Outage {
+    /// A question that was put at this time has no answer. Only checks are counted.
+    pub(crate) fn failed(&self, asked: Instant, is_check: bool) {
+        let mut failing = self.failing();
+        let failing = failing.get_or_insert(Failing {
+            since: asked,
+            checks: 0,
+            is_said: false,
+            is_long: false,
+        });
+        failing.checks += u64::from(is_check);
+        self.is_failing.store(true, Relaxed);
+    }
+
+    /// The log says that there is an outage; `is_long` that the server is left alone.
+    pub(crate) fn said(&self, is_long: bool) {
+        if let Some(failing) = &mut *self.failing() {
+            failing.is_said = true;
+            failing.is_long |= is_long;
+        }
+    }
+
+    /// The server has answered. Returns what there is to say about the end of an outage
+    /// that the log knows about. An answer from before it (`is_open`) ends nothing.
+    #[inline]
+    pub(crate) fn answered(&self, is_open: impl FnOnce() -> bool) -> Option<Over> {
+        match self.is_failing.load(Relaxed) {
+            true => self.over(is_open()),
+            false => None,
+        }
+    }
+
+    #[cold]
+    fn over(&self, is_open: bool) -> Option<Over> {
+        if is_open {
+            return None;
+        }
+        let over = self.failing().take();
+        self.is_failing.store(false, Relaxed);
+        let over = over.filter(|over| over.is_said)?;
+        Some(Over {
+            lasted: over.since.elapsed(),
+            checks: over.checks,
+            is_long: over.is_long,
+        })
+    }
+
+    fn failing(&self) -> MutexGuard<'_, Option<Failing>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a policy does while its store does not answer.
+#[derive(Debug)]
+pub(crate) struct Duty {
+    policy: String,
+    does: &'static str,
+}
+
+/// What each of the policies over a store does while it does not answer: of those that
+/// are in use.
+#[derive(Debug, Default)]
+pub(crate) struct Duties(Mutex<Vec<Weak<Duty>>>);
+
+impl Duty {
+    pub(crate) fn new(policy: &Policy) -> Arc<Self> {
+        Arc::new(Self {
+            policy: policy.name().into(),
+            does: match (policy.mode(), policy.on_error()) {
+                (Mode::Background, _) => "decided in the background",
+                (_, OnError::Allow) => "allowed",
+                (_, OnError::Deny) => "denied",
+                (_, OnError::Local) => "decided locally",
+            },
+        })
+    }
+}
+
+impl Duties {
+    pub(crate) fn add(&self, duty: &Arc<Duty>) {
+        let mut duties = self.duties();
+        duties.retain(|other| other.strong_count() > 0);
+        duties.push(Arc::downgrade(duty));
+    }
+
+    fn duties(&self) -> MutexGuard<'_, Vec<Weak<Duty>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `allowed: a, b; denied: c`.
+impl fmt::Display for Duties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let duties: Vec<Arc<Duty>> = self.duties().iter().filter_map(Weak::upgrade).collect();
+        let mut pairs: Vec<(&str, &str)> = Vec::new();
+        // While a config is replaced, a policy is there twice: the newer one counts.
+        for duty in duties.iter().rev() {
+            if !pairs.iter().any(|(_, policy)| *policy == duty.policy) {
+                pairs.push((duty.does, &duty.policy));
+            }
+        }
+        pairs.sort_unstable();
+        let mut before = "";
+        for (does, policy) in pairs.iter().take(MOST_NAMES) {
+            match *does {
+                does if does == before => write!(f, ", {policy}")?,
+                does if before.is_empty() => write!(f, "{does}: {policy}")?,
+                does => write!(f, "; {does}: {policy}")?,
+            }
+            before = does;
+        }
+        match pairs.len().saturating_sub(MOST_NAMES) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::Limit;
+
+    #[tokio::test(start_paused = true)]
+    async fn outage_lasts_from_the_first_failure_to_the_first_answer() {
+        let outage = Outage::default();
+        let start = Instant::now();
+        assert_eq!(outage.answered(|| false), None);
+        outage.failed(start, true);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        outage.failed(Instant::now(), true);
+        outage.failed(Instant::now(), false);
+        outage.said(true);
+        assert_eq!(outage.answered(|| true), None, "an answer from before");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let over = Over {
+            lasted: Duration::from_secs(3),
+            checks: 2,
+            is_long: true,
+        };
+        assert_eq!(outage.answered(|| false), Some(over));
+        assert_eq!(outage.answered(|| false), None);
+        outage.failed(Instant::now(), true);
+        assert_eq!(outage.answered(|| false), None, "the log knows nothing");
+    }
+
+    #[test]
+    fn duties_are_grouped_and_those_of_old_policies_are_gone() {
+        let duties = Duties::default();
+        let duty = |name: &str, on_error| {
+            let policy = Policy::builder(name).limit(Limit::per_second(1));
+            Duty::new(&policy.on_error(on_error).build().expect("a policy"))
+        };
+        let kept = [
+            duty("open", OnError::Allow),
+            duty("shut", OnError::Deny),
+            duty("alone", OnError::Local),
+            duty("also", OnError::Allow),
+        ];
+        let old = duty("shut", OnError::Allow);
+        duties.add(&old);
+        kept.iter().for_each(|duty| duties.add(duty));
+        let text = "allowed: also, open; decided locally: alone; denied: shut";
+        assert_eq!(duties.to_string(), text);
+        drop((old, kept));
+        assert_eq!(duties.to_string(), "");
+    }
+}
