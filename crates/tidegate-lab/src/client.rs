@@ -1,5 +1,7 @@
 //! A small HTTP client: one question to a server, one answer.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -9,47 +11,55 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A client of one server.
-#[derive(Debug)]
 pub struct Client {
     url: String,
     address: Address,
 }
 
 /// Where the server listens.
-#[derive(Debug)]
 enum Address {
     /// Host and port.
     Tcp(String),
+    /// Host and port, the name in the certificate, and who may have signed it.
+    Tls(String, ServerName<'static>, TlsConnector),
     /// The path of a socket.
     Unix(String),
 }
 
 impl Client {
-    /// A client of the server at this URL.
-    pub fn new(url: &str) -> anyhow::Result<Self> {
-        let wrong = || format!("{url:?}: expected http://host:port or unix:PATH");
-        let address = match (url.strip_prefix("http://"), url.strip_prefix("unix:")) {
-            (Some(place), _) => {
-                let place = place.trim_end_matches('/');
-                let (host, port) = match place.rsplit_once(':') {
-                    Some((host, port)) if !port.ends_with(']') => (host, port),
-                    _ => (place, "80"),
-                };
-                let is_host = !host.is_empty() && !host.contains(['/', '@', ' ', '?', '#']);
-                if !is_host || port.parse::<u16>().is_err() {
-                    bail!(wrong());
-                }
+    /// A client of the server at this URL. `ca` is the file of the authority that has
+    /// signed the server's certificate, where that is not a public one.
+    pub fn new(url: &str, ca: Option<&Path>) -> anyhow::Result<Self> {
+        let wrong =
+            || format!("{url:?}: expected https://host:port, http://host:port or unix:PATH");
+        let scheme = url.split_inclusive(':').next().unwrap_or_default();
+        let rest = &url[scheme.len()..];
+        let place = rest.strip_prefix("//").map(|it| it.trim_end_matches('/'));
+        let address = match (scheme, place) {
+            ("http:", Some(place)) => {
+                let (host, port) = host_and_port(place, "80").with_context(wrong)?;
                 Address::Tcp(format!("{host}:{port}"))
             }
-            (None, Some(path)) if !path.is_empty() => Address::Unix(path.to_owned()),
+            ("https:", Some(place)) => {
+                let (host, port) = host_and_port(place, "443").with_context(wrong)?;
+                let name = host.trim_start_matches('[').trim_end_matches(']');
+                let name = ServerName::try_from(name.to_owned()).with_context(wrong)?;
+                Address::Tls(format!("{host}:{port}"), name, connector(ca)?)
+            }
+            ("unix:", _) if !rest.is_empty() => Address::Unix(rest.to_owned()),
             _ => bail!(wrong()),
         };
         Ok(Self {
@@ -81,6 +91,19 @@ impl Client {
                 stream.set_nodelay(true)?;
                 opened(stream).await
             }
+            Address::Tls(place, name, connector) => {
+                let stream = TcpStream::connect(place).await;
+                let stream = stream.with_context(|| self.nobody())?;
+                stream.set_nodelay(true)?;
+                let stream = connector.connect(name.clone(), stream).await;
+                opened(stream.with_context(|| {
+                    format!(
+                        "{}: no TLS connection: give the authority of its certificate with --ca",
+                        self.url
+                    )
+                })?)
+                .await
+            }
             Address::Unix(place) => {
                 let stream = UnixStream::connect(place).await;
                 opened(stream.with_context(|| self.nobody())?).await
@@ -91,7 +114,7 @@ impl Client {
     /// What requests call the server.
     pub fn host(&self) -> &str {
         match &self.address {
-            Address::Tcp(place) => place,
+            Address::Tcp(place) | Address::Tls(place, ..) => place,
             Address::Unix(_) => "localhost",
         }
     }
@@ -103,7 +126,7 @@ impl Client {
     ) -> anyhow::Result<Value> {
         let another = || {
             let url = &self.url;
-            format!("{url}: not the answer of a tidegate: is it another server that listens there?")
+            format!("the server at {url} is not Tidegate (its answer was not a decision)")
         };
         let answer = sender.send_request(request).await;
         let answer = answer.with_context(another)?;
@@ -126,6 +149,37 @@ impl Client {
             self.url
         )
     }
+}
+
+fn host_and_port<'p>(place: &'p str, standard: &'p str) -> Option<(&'p str, &'p str)> {
+    let (host, port) = match place.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port),
+        _ => (place, standard),
+    };
+    let is_host = !host.is_empty() && !host.contains(['/', '@', ' ', '?', '#']);
+    (is_host && port.parse::<u16>().is_ok()).then_some((host, port))
+}
+
+/// What makes connections secure: certificates signed by this authority, or by a public
+/// one.
+fn connector(ca: Option<&Path>) -> anyhow::Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(file) => {
+            let name = || format!("--ca {}: expected a PEM file", file.display());
+            for certificate in CertificateDer::pem_file_iter(file).with_context(name)? {
+                roots
+                    .add(certificate.with_context(name)?)
+                    .with_context(name)?;
+            }
+        }
+        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 /// Speaks HTTP over a stream.

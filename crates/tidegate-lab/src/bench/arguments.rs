@@ -22,7 +22,7 @@ const MAX_DURATION: Duration = Duration::from_secs(86_400);
 pub struct Bench {
     /// Whom to ask: a store (memory:, redis://host:port, redis-sentinel://..., redis-cluster://...),
     /// whose limiter then runs in the processes of the bench, or a server
-    /// (http://host:port, unix:PATH). Without one: the config's store, or memory:.
+    /// (https://host:port, http://host:port, unix:PATH). Without one: the config's store, or memory:.
     pub url: Option<String>,
 
     /// The limit, such as 100r/s or "5/10s sliding_log".
@@ -56,6 +56,17 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value = "0", help_heading = "Limit")]
     pub losses: u32,
 
+    /// Give an attribute of the policy this value in every check, such as
+    /// resource=12. All others have the number of a key. May be given several times.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = attribute, help_heading = "Load")]
+    pub attr: Vec<(String, String)>,
+    /// Use up counters that real clients share, too.
+    #[arg(long, help_heading = "Load")]
+    pub yes: bool,
+    /// The authority that signed the server's certificate, where that is not a public
+    /// one: a PEM file.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA", help_heading = "Load")]
+    pub ca: Option<PathBuf>,
     /// How many keys are asked for.
     #[arg(
         long,
@@ -124,6 +135,13 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let allowed = Duration::from_millis(10)..=MAX_DURATION;
     let duration = duration.filter(|duration| allowed.contains(duration));
     duration.ok_or_else(|| "expected a time from 10ms to 24h, such as 10s".into())
+}
+
+fn attribute(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("expected NAME=VALUE, such as resource=12".into()),
+    }
 }
 
 fn rate(text: &str) -> Result<f64, String> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::Method;
@@ -15,7 +15,7 @@ use hyper::client::conn::http1::SendRequest;
 use serde::Deserialize;
 use serde_json::json;
 use tidegate::{Cost, Source};
-use tidegate_redis::{SharedLimiter, Store};
+use tidegate_redis::{ErrorKind, SharedLimiter, Store, TryCheckError};
 use tokio::time::{sleep, timeout};
 
 use super::keys::Keys;
@@ -82,37 +82,66 @@ impl Asked {
                 let limiter = limiter.context("the config cannot be used")?;
                 Ok(Self::Store(Arc::new(limiter)))
             }
-            Target::Server { url, timeout_ms } => Ok(Self::Server {
-                client: Arc::new(Client::new(url)?),
+            Target::Server {
+                url,
+                timeout_ms,
+                ca,
+            } => Ok(Self::Server {
+                client: Arc::new(Client::new(url, ca.as_deref())?),
                 timeout: Duration::from_millis(*timeout_ms),
             }),
         }
     }
 
-    /// Has connections made. A store that is down is found to be by the checks.
-    pub(super) async fn warm_up(&self, plan: &Plan) {
+    /// Has connections made. A store that answers nothing at all is an error: what a
+    /// policy does without its store is nothing to measure.
+    pub(super) async fn warm_up(&self, plan: &Plan) -> anyhow::Result<()> {
         let Self::Store(limiter) = self else {
-            return;
+            return Ok(());
         };
+        if plan_has_no_peek(limiter, plan) {
+            return Ok(());
+        }
         let start = Instant::now();
         let keys: Vec<_> = (0..WARM_UP)
             .map(|number| {
                 let value = format!("{}-warm-up-{number}", plan.run);
                 let names = plan.attributes.iter();
+                let value = |name: &String| plan.fixed.get(name).unwrap_or(&value).clone();
                 names
-                    .map(|name| (name.clone(), value.clone()))
+                    .map(|name| (name.clone(), value(name)))
                     .collect::<Vec<_>>()
             })
             .collect();
+        let mut last = None;
         while start.elapsed() < WARM_UP_PATIENCE {
             let peeks = keys
                 .iter()
                 .map(|key| limiter.peek(&plan.policy, key, Cost::ONE));
             let answers = join_all(peeks).await;
-            if answers.iter().all(Result::is_ok) || plan_has_no_peek(limiter, plan) {
-                return;
+            if answers.iter().all(Result::is_ok) {
+                return Ok(());
             }
+            // One answer is enough: the rest is what is to be measured.
+            let is_up = answers.iter().any(Result::is_ok);
+            let errors = answers.into_iter().filter_map(Result::err);
+            // That a store is left alone for a while says nothing about why.
+            let why = |error: &TryCheckError| match error {
+                TryCheckError::Store(error) => error.kind() != ErrorKind::BreakerOpen,
+                TryCheckError::Check(_) => true,
+            };
+            last = errors.filter(why).last().or(last).filter(|_| !is_up);
             sleep(PAUSE).await;
+        }
+        match last {
+            Some(TryCheckError::Store(error)) => {
+                bail!(
+                    "the store does not answer: {}: nothing was measured",
+                    error.redacted()
+                )
+            }
+            Some(TryCheckError::Check(error)) => Err(error.into()),
+            None => Ok(()),
         }
     }
 
@@ -261,7 +290,10 @@ fn pieces(plan: &Plan) -> Vec<String> {
     let attributes = plan
         .attributes
         .iter()
-        .map(|name| (name.clone(), json!(KEY)));
+        .map(|name| match plan.fixed.get(name) {
+            Some(value) => (name.clone(), json!(value)),
+            None => (name.clone(), json!(KEY)),
+        });
     let question = json!({
         "policy": plan.policy,
         "attributes": serde_json::Map::from_iter(attributes),

@@ -17,6 +17,12 @@ pub(super) struct Counted {
     /// Nanoseconds from when a check should have begun to its answer.
     #[serde(with = "wire")]
     pub(super) waits: Histogram<u64>,
+    /// The same of those checks alone that the store has decided, and of those that were
+    /// answered without it.
+    #[serde(with = "wire")]
+    pub(super) store_waits: Histogram<u64>,
+    #[serde(with = "wire")]
+    pub(super) memory_waits: Histogram<u64>,
     /// Nanoseconds from when a check should have begun to when it did.
     #[serde(with = "wire")]
     pub(super) lateness: Histogram<u64>,
@@ -92,6 +98,8 @@ impl Counted {
         let bins = usize::try_from(bins).unwrap_or(usize::MAX);
         Self {
             waits: wire::histogram(3),
+            store_waits: wire::histogram(3),
+            memory_waits: wire::histogram(3),
             lateness: wire::histogram(3),
             late: 0,
             unsent: 0,
@@ -112,6 +120,8 @@ impl Counted {
     /// Adds what another process has counted.
     pub(super) fn join(&mut self, other: &Self) {
         wire::add(&mut self.waits, &other.waits);
+        wire::add(&mut self.store_waits, &other.store_waits);
+        wire::add(&mut self.memory_waits, &other.memory_waits);
         wire::add(&mut self.lateness, &other.lateness);
         self.late += other.late;
         self.unsent += other.unsent;

@@ -123,7 +123,7 @@ struct Judge<'a> {
 impl Judge<'_> {
     fn level(&self, level: &PolicyLevel) -> Level {
         let counted = &self.gathered.counted;
-        let has_key = level.key().attributes().len() > 0;
+        let has_key = self.plan.has_keys(level);
         let mut audit = Audit::new(*level.limit())
             .allow_losses(self.losses)
             // One counter for all: others may use it, and earlier runs have. Where a server's

@@ -1,6 +1,8 @@
 //! Which key is asked for next, and its text: no allocation, and no number that is the
 //! same in two callers.
 
+use std::collections::BTreeMap;
+
 use itoa::Buffer;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -17,6 +19,8 @@ pub(super) struct Keys {
     text: String,
     /// Where the number begins in the text.
     start: usize,
+    /// Attributes that have other values.
+    fixed: BTreeMap<String, String>,
 }
 
 impl Keys {
@@ -33,6 +37,7 @@ impl Keys {
             zipf: zipf.and_then(Result::ok),
             start: text.len(),
             text,
+            fixed: plan.fixed.clone(),
         }
     }
 
@@ -63,10 +68,14 @@ fn rank(rank: f64, count: u32) -> u32 {
     (rank as u32).clamp(1, count) - 1
 }
 
-/// Every attribute of a check has the key as its value.
+/// Every attribute of a check has the key as its value, unless the plan fixes another.
 impl Attributes for Keys {
-    fn value(&self, _: &str) -> Option<&[u8]> {
-        Some(self.text.as_bytes())
+    fn value(&self, name: &str) -> Option<&[u8]> {
+        let text = match self.fixed.is_empty() {
+            true => &self.text,
+            false => self.fixed.get(name).unwrap_or(&self.text),
+        };
+        Some(text.as_bytes())
     }
 }
 

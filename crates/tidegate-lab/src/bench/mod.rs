@@ -53,6 +53,7 @@ pub use worker::run as worker;
 /// Puts load on a store or a server, and says how it fared and whether the limit held.
 pub async fn run(arguments: &Bench) -> anyhow::Result<ExitCode> {
     let subject = target::find(arguments).await?;
+    subject.check(arguments)?;
     let policy = subject.policy.clone();
     let name = shown(&subject.target, policy.store());
     let plan = Plan::new(arguments, subject);

@@ -1,11 +1,12 @@
 //! What a process of the bench is told before it begins, and what the processes and the
 //! one that started them say to each other.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tidegate::Mode;
+use tidegate::{Mode, PolicyLevel};
 
 use super::Bench;
 use super::counted::Counted;
@@ -29,6 +30,8 @@ pub(super) struct Plan {
     pub(super) mode: String,
     /// The attributes that the policy's keys are made of.
     pub(super) attributes: Vec<String>,
+    /// Those that have the same value in every check.
+    pub(super) fixed: BTreeMap<String, String>,
     /// How all keys of this run begin: no other run has them.
     pub(super) run: String,
     pub(super) keys: u32,
@@ -84,6 +87,7 @@ impl Plan {
             policy: policy.name().into(),
             mode,
             attributes: attributes.collect(),
+            fixed: arguments.attr.iter().cloned().collect(),
             run: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             keys: arguments.keys,
             zipf: arguments.zipf.filter(|exponent| *exponent > 0.0),
@@ -98,6 +102,12 @@ impl Plan {
             offered_bin: is_background
                 .then(|| (policy.sync_interval() / 10).max(Duration::from_millis(1))),
         }
+    }
+
+    /// Whether a level has a counter for each key of this run.
+    pub(super) fn has_keys(&self, level: &PolicyLevel) -> bool {
+        let mut names = level.key().attributes();
+        names.any(|name| !self.fixed.contains_key(name))
     }
 
     /// The text of a key.
@@ -116,10 +126,12 @@ pub(super) mod tests {
             target: Target::Server {
                 url: "http://localhost".into(),
                 timeout_ms: 1,
+                ca: None,
             },
             policy: "bench".into(),
             mode: "exact".into(),
             attributes: vec!["key".into()],
+            fixed: BTreeMap::new(),
             run: "run".into(),
             keys: 1,
             zipf: None,

@@ -5,10 +5,13 @@ use std::fmt::Write;
 use hdrhistogram::Histogram;
 
 use super::figures::{about, count, percent, thousands, time};
-use super::summary::{FormulaBody, LevelBody, Offer, Percentiles, Summary, VerdictBody};
+use super::summary::{FormulaBody, LevelBody, Offer, Part, Percentiles, Summary, VerdictBody};
 
 /// The longest bar of the histogram.
 const BAR: f64 = 40.0;
+
+/// The largest share of the rate that says anything.
+const MOST_OF_RATE: f64 = 2.0;
 
 /// The report.
 pub(super) fn text(summary: &Summary, waits: &Histogram<u64>) -> String {
@@ -16,7 +19,7 @@ pub(super) fn text(summary: &Summary, waits: &Histogram<u64>) -> String {
     for part in [
         heading(summary),
         counts(summary),
-        latency(&summary.latency_us),
+        latencies(summary),
         histogram(waits),
         verdict(summary),
     ] {
@@ -112,6 +115,13 @@ fn counts(summary: &Summary) -> String {
         ("refused", summary.refused, by_source(|it| it.refused)),
         ("failed", summary.failed, listed(&summary.failures)),
     ];
+    let (store, memory) = (&summary.decided_by_store, &summary.answered_from_memory);
+    if memory.checks > 0 {
+        let rate = |part: &Part| format!("{} a second", about(part.checks_per_second));
+        let without = format!("{}, without asking the store", rate(memory));
+        rows.insert(1, ("  by store", store.checks, rate(store)));
+        rows.insert(2, ("  by memory", memory.checks, without));
+    }
     let errors = summary.store_errors.values().sum();
     if errors > 0 {
         rows.push(("store errors", errors, listed(&summary.store_errors)));
@@ -128,7 +138,21 @@ fn counts(summary: &Summary) -> String {
     text
 }
 
-fn latency(percentiles: &Percentiles) -> String {
+/// Of all checks, or, where memory has answered some, of those and the others apart: the
+/// two have nothing in common.
+fn latencies(summary: &Summary) -> String {
+    let (store, memory) = (&summary.decided_by_store, &summary.answered_from_memory);
+    if memory.checks == 0 || store.checks == 0 {
+        return latency("latency", &summary.latency_us);
+    }
+    let both = [
+        latency("by store", &store.latency_us),
+        latency("by memory", &memory.latency_us),
+    ];
+    both.concat()
+}
+
+fn latency(name: &str, percentiles: &Percentiles) -> String {
     let columns = [
         ("mean", percentiles.mean),
         ("p50", percentiles.p50),
@@ -139,7 +163,7 @@ fn latency(percentiles: &Percentiles) -> String {
     ];
     let names = columns.map(|(name, _)| format!("{name:>9}")).concat();
     let values = columns.map(|(_, us)| format!("{:>9}", time(us))).concat();
-    format!("latency  {names}\n         {values}\n")
+    format!("{name:<9}{names}\n         {values}\n")
 }
 
 /// A row for every doubling of the latency.
@@ -216,13 +240,13 @@ fn word(held: bool) -> &'static str {
 
 fn level_text(level: &LevelBody) -> String {
     let mut text = format!(
-        "{} {}: admitted {} of the {} that the bound allows over the run ({:.1} %), {:.1} % of the rate\n",
+        "{} {}: admitted {} of the {} that the bound allows over the run ({:.1} %){}\n",
         level.level,
         level.limit,
         thousands(level.admitted_cost),
         about(level.bound_over_run),
         100.0 * level.use_of_bound,
-        100.0 * level.use_of_rate,
+        of_rate(level.use_of_rate),
     );
     let keys = count(level.keys as u64, "key", "keys");
     let (what, stretch) = match (&level.broken, &level.tightest) {
@@ -245,6 +269,15 @@ fn level_text(level: &LevelBody) -> String {
     )
     .expect(TAKES_ALL);
     text
+}
+
+/// What was admitted beside the rate. Of a short run the burst is most of it, and the rate
+/// says nothing.
+fn of_rate(share: f64) -> String {
+    match share <= MOST_OF_RATE {
+        true => format!(", {:.1} % of the rate", 100.0 * share),
+        false => ", most of it the burst".into(),
+    }
 }
 
 fn background(formula: &FormulaBody) -> String {

@@ -37,6 +37,8 @@ pub(super) struct Summary {
     pub(super) offered: Option<Offer>,
     pub(super) checks: u64,
     pub(super) checks_per_second: f64,
+    pub(super) decided_by_store: Part,
+    pub(super) answered_from_memory: Part,
     pub(super) admitted: u64,
     pub(super) refused: u64,
     pub(super) failed: u64,
@@ -48,6 +50,14 @@ pub(super) struct Summary {
     pub(super) latency_us: Percentiles,
     pub(super) verdict: VerdictBody,
     pub(super) bins: Bins,
+}
+
+/// Some of the checks.
+#[derive(Debug, Serialize)]
+pub(super) struct Part {
+    pub(super) checks: u64,
+    pub(super) checks_per_second: f64,
+    pub(super) latency_us: Percentiles,
 }
 
 /// What an open loop was to offer.
@@ -183,6 +193,8 @@ impl Summary {
                 .map(|rate| Offer::new(rate, checks, plan.duration, counted)),
             checks,
             checks_per_second: per_second(checks, seconds),
+            decided_by_store: Part::new(&counted.store_waits, seconds),
+            answered_from_memory: Part::new(&counted.memory_waits, seconds),
             admitted: counted.admitted(),
             refused: counted.answered() - counted.admitted(),
             failed: counted.failed(),
@@ -212,6 +224,16 @@ fn per_second(checks: u64, seconds: f64) -> f64 {
     match seconds > 0.0 {
         true => checks as f64 / seconds,
         false => 0.0,
+    }
+}
+
+impl Part {
+    fn new(waits: &Histogram<u64>, seconds: f64) -> Self {
+        Self {
+            checks: waits.len(),
+            checks_per_second: per_second(waits.len(), seconds),
+            latency_us: Percentiles::of(waits),
+        }
     }
 }
 

@@ -105,6 +105,11 @@ impl Tally {
                 allowed,
                 at_us,
             } => {
+                let waits = match source {
+                    Source::Store => &mut self.counted.store_waits,
+                    _ => &mut self.counted.memory_waits,
+                };
+                wire::note(waits, wire::nanos(answered - intended), 1);
                 let position = Source::ALL.iter().position(|other| *other == source);
                 let answers = position.and_then(|index| self.counted.sources.get_mut(index));
                 if let Some(answers) = answers {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tidegate::{Algorithm, Limit, Mode, Policy};
+use tidegate::{Algorithm, Limit, Mode, Policy, PolicyLevel};
 use tidegate_config::{Config, ConfigErrors, StoreUrl, read};
 
 use super::Bench;
@@ -35,7 +35,12 @@ pub(super) enum Target {
         url: Option<String>,
     },
     /// A running server.
-    Server { url: String, timeout_ms: u64 },
+    Server {
+        url: String,
+        timeout_ms: u64,
+        /// Who has signed its certificate.
+        ca: Option<PathBuf>,
+    },
 }
 
 /// What is put to the test.
@@ -45,6 +50,54 @@ pub(super) struct Subject {
     /// What it is held to. Of a server: as one node of its own.
     pub(super) policy: Policy,
     pub(super) mode: String,
+}
+
+impl Subject {
+    /// Refuses what cannot be meant: attributes that the policy has not, and a run that
+    /// uses up what real clients share.
+    pub(super) fn check(&self, arguments: &Bench) -> anyhow::Result<()> {
+        let policy = &self.policy;
+        let names: Vec<&str> = crate::attributes(policy).collect();
+        for (index, (name, _)) in arguments.attr.iter().enumerate() {
+            if !names.contains(&name.as_str()) {
+                let names = names.join(", ");
+                bail!(
+                    "--attr {name}: policy {:?} has no such attribute: expected one of {names}",
+                    policy.name()
+                );
+            }
+            if arguments.attr[..index]
+                .iter()
+                .any(|(other, _)| other == name)
+            {
+                bail!("--attr {name} twice: expected it once");
+            }
+        }
+        let is_own = match &self.target {
+            Target::Server { .. } => false,
+            // The policy of the flags is nobody else's, and nor is memory.
+            Target::Store { file, .. } => file.is_empty() || self.is_in_memory()?,
+        };
+        let is_shared = |level: &&PolicyLevel| {
+            let mut names = level.key().attributes();
+            names.all(|name| arguments.attr.iter().any(|(fixed, _)| fixed == name))
+        };
+        let shared = policy.levels().iter().find(is_shared);
+        match shared {
+            Some(level) if !is_own && !arguments.yes => bail!(
+                "policy {:?}, level {:?}: its counter is shared with real clients, and this run would use it up: say --yes if you mean it",
+                policy.name(),
+                level.name()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_in_memory(&self) -> anyhow::Result<bool> {
+        let config = self.target.config()?;
+        let store = config.stores.get(self.policy.store());
+        Ok(store.is_none_or(|store| store.url == StoreUrl::Memory))
+    }
 }
 
 /// The flags that a config or a server has its own say on.

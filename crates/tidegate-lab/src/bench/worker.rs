@@ -73,7 +73,7 @@ async fn line(lines: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
 /// Makes connections, and a way to ask for each caller.
 async fn prepare(plan: &Plan) -> anyhow::Result<(Asked, Vec<Asker>, Option<SharedLimiter>)> {
     let asked = Asked::new(plan)?;
-    asked.warm_up(plan).await;
+    asked.warm_up(plan).await?;
     let mut askers = Vec::new();
     for _ in 0..plan.callers {
         askers.push(asked.asker(plan).await);
