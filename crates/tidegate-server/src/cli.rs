@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::Resettable;
-use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use tidegate::Cost;
-use tidegate_config::StoreUrl;
+use tidegate::text::duration;
+use tidegate_config::{Secret, StoreUrl};
 
 use crate::section::Address;
 use crate::settings::Listen;
 
+pub use crate::log::{Format, Level};
 pub use tidegate_lab::bench::Bench;
 pub use tidegate_lab::verify::Verify;
 
@@ -128,14 +130,18 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub admin: Vec<Address>,
-    /// How much to log.
+    /// Where to listen when neither the config nor --http says so: for images of
+    /// containers.
     #[arg(
         long,
-        value_name = "LEVEL",
-        env = "TIDEGATE_LOG",
-        default_value = "info"
+        value_name = "ADDR",
+        env = "TIDEGATE_HTTP_DEFAULT",
+        value_delimiter = ','
     )]
-    pub log: Level,
+    pub http_default: Vec<Address>,
+    /// How much to log, in place of the config's level (info unless it has one).
+    #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG")]
+    pub log: Option<Level>,
     /// How log lines look.
     #[arg(
         long,
@@ -145,28 +151,29 @@ pub struct Serve {
     )]
     pub log_format: Format,
     /// After SIGTERM, how long to go on answering while /readyz says no, so that load
-    /// balancers can look away.
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
-    pub drain: Duration,
+    /// balancers stop sending traffic; in place of the config's (2s unless it has one).
+    #[arg(long, value_name = "TIME", value_parser = drain)]
+    pub drain: Option<Duration>,
     /// How long a connection may be without a request before it is closed: longer than
-    /// proxies keep theirs.
-    #[arg(long, value_name = "SECONDS", default_value = "75", value_parser = idle)]
-    pub idle: Duration,
+    /// proxies keep theirs; in place of the config's (75s unless it has one).
+    #[arg(long, value_name = "TIME", value_parser = idle)]
+    pub idle: Option<Duration>,
     /// Append every decision to a file, for `tidegate verify`.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// How long that file may become, such as 500MiB: then no more is recorded.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub record_limit: u64,
-    /// What keys are hashed with in the record: the same for servers whose records are
-    /// put together. Any, when there is only one.
+    /// What keys are hashed with in records, log lines and /v1/keys: the same for servers
+    /// whose records are put together. Any, when there is only one.
     #[arg(
         long,
         value_name = "TEXT",
         env = "TIDEGATE_RECORD_SALT",
-        hide_env_values = true
+        hide_env_values = true,
+        value_parser = secret
     )]
-    pub record_salt: Option<String>,
+    pub record_salt: Option<Secret>,
 }
 
 impl Serve {
@@ -176,6 +183,10 @@ impl Serve {
         Listen {
             http: self.http.clone(),
             admin: self.admin.clone(),
+            http_default: self.http_default.clone(),
+            log: self.log,
+            drain: self.drain,
+            idle: self.idle,
         }
     }
 }
@@ -187,34 +198,9 @@ impl Print {
         Listen {
             http: self.http.clone(),
             admin: self.admin.clone(),
+            ..Listen::default()
         }
     }
-}
-
-/// How much to log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Level {
-    /// Nothing.
-    Off,
-    /// What needs somebody to act.
-    Error,
-    /// And what looks wrong.
-    Warn,
-    /// And what changes.
-    Info,
-    /// And every request.
-    Debug,
-    /// Everything.
-    Trace,
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
-    Text,
-    /// For machines: a JSON object a line.
-    Json,
 }
 
 /// Whom to ask, of what.
@@ -228,9 +214,13 @@ pub struct Question {
     /// Config and store.
     #[command(flatten)]
     pub source: Source,
-    /// Ask a running server: http://host:port or unix:PATH.
+    /// Ask a running server: https://host:port, http://host:port or unix:PATH.
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
+    /// The authority that signed the server's certificate, where that is not a public
+    /// one: a PEM file.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
+    pub ca: Option<PathBuf>,
 }
 
 /// `tidegate check`.
@@ -267,9 +257,10 @@ pub struct Reset {
         long,
         value_name = "TOKEN",
         env = "TIDEGATE_ADMIN_TOKEN",
-        hide_env_values = true
+        hide_env_values = true,
+        value_parser = secret
     )]
-    pub token: Option<String>,
+    pub token: Option<Secret>,
 }
 
 /// `tidegate config`.
@@ -279,6 +270,9 @@ pub enum Config {
     Check {
         /// The file.
         file: PathBuf,
+        /// Look at this file alone: secrets, certificates and scripts need not be there.
+        #[arg(long)]
+        offline: bool,
     },
     /// Print the config that `serve` would use, with its defaults. Flags and environment
     /// variables take the place of what the file says. Secrets are hidden.
@@ -325,6 +319,11 @@ fn attribute(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A text that is not shown. What it looks like is up to others.
+fn secret(text: &str) -> Result<Secret, Infallible> {
+    Ok(Secret::Text(text.into()))
+}
+
 fn store(text: &str) -> Result<MaybeUrl, Infallible> {
     Ok(text.parse())
 }
@@ -351,13 +350,22 @@ fn size(text: &str) -> Result<u64, String> {
     size.ok_or_else(|| "expected a number of bytes, KiB, MiB or GiB, such as 500MiB".into())
 }
 
-fn idle(text: &str) -> Result<Duration, String> {
-    let idle = seconds(text).ok().filter(|idle| !idle.is_zero());
-    idle.ok_or_else(|| "expected whole seconds, from 1 to 600".into())
+/// The longest drain, and the longest that a connection may be idle.
+const LONGEST: Duration = Duration::from_secs(600);
+
+fn drain(text: &str) -> Result<Duration, String> {
+    let drain = time(text).filter(|drain| *drain <= LONGEST);
+    drain.ok_or_else(|| "expected a time from 0s to 10m, such as 2s".into())
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|seconds| *seconds <= 600);
-    let seconds = seconds.ok_or("expected whole seconds, at most 600")?;
-    Ok(Duration::from_secs(seconds))
+fn idle(text: &str) -> Result<Duration, String> {
+    let allowed = Duration::from_secs(1)..=LONGEST;
+    let idle = time(text).filter(|idle| allowed.contains(idle));
+    idle.ok_or_else(|| "expected a time from 1s to 10m, such as 75s".into())
+}
+
+/// A time with its unit. A number alone is one of seconds, as in earlier versions.
+fn time(text: &str) -> Option<Duration> {
+    let seconds = || text.parse().ok().map(Duration::from_secs);
+    duration(text).or_else(seconds)
 }

@@ -14,6 +14,7 @@
 //! | [`api`] | a request in, a response out |
 //! | [`serve`] | sockets, connections, and how they end |
 //! | [`reload`] | a new config while requests go on |
+//! | [`log`] | how much is logged, and how it looks |
 
 pub mod cli;
 pub mod commands;
@@ -26,8 +27,9 @@ pub mod api;
 mod receipt;
 mod record;
 
+mod changes;
 pub mod engine;
 mod metrics;
 pub mod reload;
 
-mod log;
+pub mod log;

@@ -2,30 +2,97 @@
 
 use std::io::IsTerminal;
 
+use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, fmt, reload};
 
-use crate::cli::{Format, Level};
+/// How much to log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Level {
+    /// Nothing.
+    Off,
+    /// What needs somebody to act.
+    Error,
+    /// And what looks wrong.
+    Warn,
+    /// And what changes.
+    #[default]
+    Info,
+    /// And every request.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For machines: a JSON object a line.
+    Json,
+}
+
+/// Changes how much is logged.
+pub struct Control(reload::Handle<LevelFilter, Registry>);
+
+impl Level {
+    /// All of them, by the words of a config.
+    pub(crate) const ALL: [(&str, Self); 6] = [
+        ("off", Self::Off),
+        ("error", Self::Error),
+        ("warn", Self::Warn),
+        ("info", Self::Info),
+        ("debug", Self::Debug),
+        ("trace", Self::Trace),
+    ];
+
+    fn filter(self) -> LevelFilter {
+        match self {
+            Self::Off => LevelFilter::OFF,
+            Self::Error => LevelFilter::ERROR,
+            Self::Warn => LevelFilter::WARN,
+            Self::Info => LevelFilter::INFO,
+            Self::Debug => LevelFilter::DEBUG,
+            Self::Trace => LevelFilter::TRACE,
+        }
+    }
+}
+
+impl Control {
+    /// Of a log that nobody keeps.
+    #[cfg(test)]
+    pub(crate) fn of_nothing() -> Self {
+        let (_, handle) = reload::Layer::new(LevelFilter::OFF);
+        Self(handle)
+    }
+
+    /// Logs so much from now on.
+    pub(crate) fn set(&self, level: Level) {
+        // Fails when nobody listens any more.
+        drop(self.0.reload(level.filter()));
+    }
+}
 
 /// Sends log lines to standard error from now on.
-pub(crate) fn start(level: Level, format: Format) {
-    let level = match level {
-        Level::Off => LevelFilter::OFF,
-        Level::Error => LevelFilter::ERROR,
-        Level::Warn => LevelFilter::WARN,
-        Level::Info => LevelFilter::INFO,
-        Level::Debug => LevelFilter::DEBUG,
-        Level::Trace => LevelFilter::TRACE,
-    };
+pub(crate) fn start(level: Level, format: Format) -> Control {
+    let (filter, handle) = reload::Layer::new(level.filter());
     let color = std::io::stderr().is_terminal() && !is_set("NO_COLOR");
-    let lines = tracing_subscriber::fmt()
-        .with_max_level(level)
+    let lines = fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(color);
-    match format {
-        Format::Text => lines.init(),
-        Format::Json => lines.json().flatten_event(true).init(),
-    }
+    let lines = match format {
+        Format::Text => lines.boxed(),
+        Format::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .init();
+    Control(handle)
 }
 
 /// Whether a variable has any value but an empty one (no-color.org).

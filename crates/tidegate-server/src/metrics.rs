@@ -49,6 +49,8 @@ pub(crate) struct Metrics {
     keys: IntGauge,
     evicted: IntCounter,
     reloads: IntCounterVec,
+    peeks: IntCounterVec,
+    problems: IntCounterVec,
     connections: IntGauge,
     /// By policy and store, in use or not: counters never go back. A scrape holds the
     /// lock while it sets what others have counted.
@@ -127,6 +129,16 @@ impl Metrics {
                 "Times the config was read again.",
                 &["result"],
             ),
+            peeks: counters(
+                "peeks_total",
+                "Questions that charge nothing: peeks, and keys that were explained.",
+                &["policy"],
+            ),
+            problems: counters(
+                "http_errors_total",
+                "Requests and checks of a batch that could not be answered, by status.",
+                &["status"],
+            ),
             connections: known(IntGauge::with_opts(named(
                 "connections",
                 "Connections open now.",
@@ -141,7 +153,12 @@ impl Metrics {
         for result in ["ok", "error"] {
             metrics.reloads.with_label_values(&[result]);
         }
+        for status in ["400", "404"] {
+            metrics.problems.with_label_values(&[status]);
+        }
         metrics.register(build);
+        metrics.register(metrics.peeks.clone());
+        metrics.register(metrics.problems.clone());
         metrics.register(metrics.decisions.clone());
         metrics.register(metrics.sources.clone());
         metrics.register(metrics.store_errors.clone());
@@ -174,6 +191,17 @@ impl Metrics {
     pub(crate) fn reloaded(&self, ok: bool) {
         let result = if ok { "ok" } else { "error" };
         self.reloads.with_label_values(&[result]).inc();
+    }
+
+    /// A policy was asked without a charge.
+    pub(crate) fn peeked(&self, policy: &str) {
+        self.peeks.with_label_values(&[policy]).inc();
+    }
+
+    /// A request could not be answered.
+    pub(crate) fn problem(&self, status: u16) {
+        let status = status.to_string();
+        self.problems.with_label_values(&[&status]).inc();
     }
 
     /// The connections open now.
@@ -381,6 +409,7 @@ mod tests {
         let config = tidegate_config::Config::default();
         let limiter = SharedLimiter::from_config(&config, "".as_ref()).unwrap();
         metrics.meter("default", "default");
+        metrics.peeked("default");
         metrics
             .store_errors
             .with_label_values(&["default", "other"]);

@@ -11,15 +11,28 @@ use std::time::Duration;
 use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::api;
 use crate::engine::Engine;
+use crate::log::Control;
+use crate::section::Server;
 use crate::settings::{Seen, Settings};
+use crate::{api, changes};
 
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Takes a new config whenever there is one, for ever. `taken` is what was read of the
-/// one in force.
-pub async fn watch(engine: Arc<Engine>, settings: Settings, mut taken: Seen, mut hangup: Signal) {
+/// What the server was started with.
+pub struct Started {
+    /// What was read of the config.
+    pub seen: Seen,
+    /// Its section `[server]`: some of it takes effect at a start only.
+    pub server: Server,
+    /// How much is logged.
+    pub log: Control,
+}
+
+/// Takes a new config whenever there is one, for ever.
+pub async fn watch(engine: Arc<Engine>, settings: Settings, started: Started, mut hangup: Signal) {
+    let mut taken = started.seen.clone();
+    let mut gone = Gone::default();
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut candidate = None;
@@ -28,7 +41,8 @@ pub async fn watch(engine: Arc<Engine>, settings: Settings, mut taken: Seen, mut
             _ = hangup.recv() => true,
             _ = tick.tick() => false,
         };
-        let now = look(&settings, &taken).await;
+        let (now, missing) = look(&settings, &taken).await;
+        gone.look(missing);
         if !asked {
             // Nothing: in the middle of being replaced.
             if now.is_none() || now.as_ref() == Some(&taken) {
@@ -41,7 +55,7 @@ pub async fn watch(engine: Arc<Engine>, settings: Settings, mut taken: Seen, mut
             }
         }
         // A config that cannot be read at all has no other files.
-        let read = reload(&engine, &settings).await;
+        let read = reload(&engine, &settings, &started).await;
         if let Some(read) = read.or(now) {
             taken = read;
         }
@@ -49,16 +63,45 @@ pub async fn watch(engine: Arc<Engine>, settings: Settings, mut taken: Seen, mut
     }
 }
 
-/// What there is to read now. Reading may take a while where files are far away.
-async fn look(settings: &Settings, taken: &Seen) -> Option<Seen> {
+/// Says once that the file is gone, and once that it is back.
+#[derive(Default)]
+struct Gone {
+    /// How often it was not there, one look after the other.
+    looks: u32,
+}
+
+impl Gone {
+    /// One look may fall between the end of a file and the beginning of the next.
+    const CERTAIN: u32 = 2;
+
+    fn look(&mut self, missing: Option<String>) {
+        match missing {
+            Some(why) => {
+                self.looks = self.looks.saturating_add(1);
+                if self.looks == Self::CERTAIN {
+                    tracing::warn!("{why}: the config in force stays, but a restart would fail");
+                }
+            }
+            None if self.looks >= Self::CERTAIN => {
+                tracing::info!("the config file is back");
+                self.looks = 0;
+            }
+            None => self.looks = 0,
+        }
+    }
+}
+
+/// What there is to read now, or why the file is not there. Reading may take a while where
+/// files are far away.
+async fn look(settings: &Settings, taken: &Seen) -> (Option<Seen>, Option<String>) {
     let (settings, taken) = (settings.clone(), taken.clone());
-    let read = tokio::task::spawn_blocking(move || settings.look(&taken));
-    read.await.ok().flatten()
+    let read = tokio::task::spawn_blocking(move || (settings.look(&taken), settings.missing()));
+    read.await.unwrap_or_default()
 }
 
 /// Reads the config and puts it in force, or says why not and goes on with the old one.
 /// Returns what was read, if it was a config.
-async fn reload(engine: &Engine, settings: &Settings) -> Option<Seen> {
+async fn reload(engine: &Engine, settings: &Settings, started: &Started) -> Option<Seen> {
     let before = Arc::clone(&engine.current());
     let (seen, changed) = match settings.load() {
         Ok(loaded) => (Some(loaded.seen.clone()), engine.change(loaded).await),
@@ -67,13 +110,26 @@ async fn reload(engine: &Engine, settings: &Settings) -> Option<Seen> {
     engine.metrics.reloaded(changed.is_ok());
     match changed {
         Ok(current) => {
+            started.log.set(current.server.log);
+            let changed = changes::between(
+                (&before.config, &before.server),
+                (&current.config, &current.server),
+            );
             tracing::info!(
                 policies = current.config.policies.len(),
+                changes = changed.len(),
                 "the config is in force"
             );
+            for change in changed {
+                tracing::info!("changed: {change}");
+            }
+            let (server, was) = (&current.server, &started.server);
             for (field, is_same) in [
-                ("http", current.server.http == before.server.http),
-                ("admin", current.server.admin == before.server.admin),
+                ("http", server.http == was.http),
+                ("admin", server.admin == was.admin),
+                ("socket_mode", server.socket_mode == was.socket_mode),
+                ("drain", server.drain == was.drain),
+                ("idle", server.idle == was.idle),
             ] {
                 if !is_same {
                     tracing::warn!("server.{field} has changed: it takes effect at the next start");

@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use tidegate::text::{NAME, is_name, shown};
-use tidegate_config::write::{field, list, optional, quoted};
+use tidegate_config::write::{duration, field, list, optional, quoted, secret};
 use tidegate_config::{Fields, Secret, is_host};
+
+use crate::log::Level;
 
 /// The section `[server]`.
 ///
@@ -25,8 +28,19 @@ pub struct Server {
     pub tls_cert: Option<String>,
     /// And the file of its key.
     pub tls_key: Option<String>,
+    /// The permissions of unix sockets; as the umask of the process has it where none
+    /// are given.
+    pub socket_mode: Option<u32>,
+    /// After SIGTERM, how long to go on answering.
+    pub drain: Duration,
+    /// How long a connection may be without a request.
+    pub idle: Duration,
+    /// How much to log.
+    pub log: Level,
     /// Whether log lines show keys as they are.
     pub log_keys: bool,
+    /// Whether every request has a log line.
+    pub access_log: bool,
 }
 
 /// Where to listen.
@@ -37,6 +51,9 @@ pub enum Address {
     /// A socket at this path.
     Unix(String),
 }
+
+/// The longest drain, and the longest that a connection may be idle.
+const LONGEST: Duration = Duration::from_secs(600);
 
 const ADDRESSES: &str =
     "an address such as \"127.0.0.1:8080\" or \"unix:/run/tidegate.sock\", or a list of them";
@@ -50,7 +67,12 @@ impl Default for Server {
             gate_headers: Vec::new(),
             tls_cert: None,
             tls_key: None,
+            socket_mode: None,
+            drain: Duration::from_secs(2),
+            idle: Duration::from_secs(75),
+            log: Level::default(),
             log_keys: false,
+            access_log: false,
         }
     }
 }
@@ -67,7 +89,16 @@ impl Server {
             gate_headers: gate_headers(fields).unwrap_or_default(),
             tls_cert: fields.path("tls_cert"),
             tls_key: fields.path("tls_key"),
+            socket_mode: socket_mode(fields),
+            drain: fields
+                .duration("drain", Duration::ZERO, LONGEST)
+                .unwrap_or(standard.drain),
+            idle: fields
+                .duration("idle", Duration::from_secs(1), LONGEST)
+                .unwrap_or(standard.idle),
+            log: fields.choice("log", &Level::ALL).unwrap_or(standard.log),
             log_keys: fields.flag("log_keys").unwrap_or(standard.log_keys),
+            access_log: fields.flag("access_log").unwrap_or(standard.access_log),
         };
         fields.pair("tls_cert", "tls_key");
         fields.finish();
@@ -95,22 +126,33 @@ fn addresses(fields: &Fields<'_>, name: &'static str) -> Option<Vec<Address>> {
     Some(addresses)
 }
 
+/// The permissions of a file in octal.
+fn socket_mode(fields: &Fields<'_>) -> Option<u32> {
+    let expected = "permissions in octal, such as \"0660\"";
+    let text = fields.text("socket_mode", expected)?;
+    let mode = u32::from_str_radix(text, 8).ok();
+    let is_octal = text.bytes().all(|byte| byte.is_ascii_digit());
+    let mode = mode.filter(|mode| is_octal && *mode <= 0o777);
+    if mode.is_none() {
+        fields.error(
+            "socket_mode",
+            format!("{}: expected {expected}", shown(text)),
+        );
+    }
+    mode
+}
+
 /// What clients must show.
 fn token(fields: &Fields<'_>, name: &'static str) -> Option<Secret> {
-    let expected = "a token, or \"env:NAME\" for that of an environment variable";
+    let expected = "\"file:PATH\", \"env:NAME\", or a token";
     let text = fields.secret(name, expected)?;
-    let secret = match text.strip_prefix("env:") {
-        Some(variable) => Secret::Env(variable.into()),
-        None => Secret::Text(text.into()),
-    };
-    let (Secret::Env(part) | Secret::Text(part)) = &secret;
-    let fault = match &secret {
-        _ if part.is_empty() => format!("{}: expected {expected}", shown(text)),
+    let fault = match Secret::parse(text) {
+        None => format!("{}: expected {expected}", shown(text)),
         // Another one could not stand in the header of a request.
-        Secret::Text(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+        Some(Secret::Text(token)) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
             "a token with spaces or other signs: expected visible ASCII characters".into()
         }
-        _ => return Some(secret),
+        secret => return secret,
     };
     fields.error(name, fault);
     None
@@ -180,21 +222,36 @@ impl fmt::Display for Server {
                 field(f, name, addresses, standard, shown)?;
             }
         }
-        match &self.admin_token {
-            Some(Secret::Env(name)) => {
-                writeln!(f, "admin_token = {}", quoted(&format!("env:{name}")))?;
-            }
-            // In a comment: pasted back, it would be a token that everybody knows.
-            Some(Secret::Text(_)) => writeln!(f, "# admin_token = \"***\"")?,
-            None => {}
-        }
+        secret(f, "admin_token", self.admin_token.as_ref())?;
         let names = &self.gate_headers;
         let shown = list(names.iter().map(String::as_str));
         field(f, "gate_headers", names, &standard.gate_headers, shown)?;
         optional(f, "tls_cert", self.tls_cert.as_deref())?;
         optional(f, "tls_key", self.tls_key.as_deref())?;
-        let log_keys = self.log_keys;
+        if let Some(mode) = self.socket_mode {
+            writeln!(f, "socket_mode = {}", quoted(&format!("{mode:04o}")))?;
+        }
+        field(
+            f,
+            "drain",
+            &self.drain,
+            &standard.drain,
+            duration(self.drain),
+        )?;
+        field(f, "idle", &self.idle, &standard.idle, duration(self.idle))?;
+        let mut levels = Level::ALL.iter();
+        let level = levels.find(|(_, level)| *level == self.log);
+        let level = quoted(level.map_or("info", |(name, _)| name));
+        field(f, "log", &self.log, &standard.log, level)?;
+        let (log_keys, access_log) = (self.log_keys, self.access_log);
         field(f, "log_keys", &log_keys, &standard.log_keys, log_keys)?;
+        field(
+            f,
+            "access_log",
+            &access_log,
+            &standard.access_log,
+            access_log,
+        )?;
         writeln!(f)
     }
 }

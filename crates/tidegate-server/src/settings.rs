@@ -1,11 +1,14 @@
 //! Flags beat the environment, which beats the file: all of them made into one config.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use tidegate::ScriptSource;
 use tidegate_config::{Config, ConfigErrors, Secret, StoreUrl, read};
 
-use crate::cli::Source;
+use crate::cli::{Level, Source};
 use crate::section::{Address, Server};
 
 /// Where the config comes from, each time it is read. The default is no file at all.
@@ -16,13 +19,21 @@ pub struct Settings {
     listen: Listen,
 }
 
-/// The addresses of the command line, each in place of the file's.
+/// What the command line says in place of the file's section `[server]`.
 #[derive(Debug, Clone, Default)]
 pub struct Listen {
     /// Where clients ask.
     pub http: Vec<Address>,
     /// Where operators ask.
     pub admin: Vec<Address>,
+    /// Where clients ask if neither `http` nor the file says so.
+    pub http_default: Vec<Address>,
+    /// How much to log.
+    pub log: Option<Level>,
+    /// How long to go on answering after SIGTERM.
+    pub drain: Option<Duration>,
+    /// How long a connection may be idle.
+    pub idle: Option<Duration>,
 }
 
 /// A config as it was read.
@@ -36,13 +47,17 @@ pub struct Loaded {
     pub folder: PathBuf,
     /// Everything that was read to make it.
     pub seen: Seen,
+    /// Fields of the file that the command line or the environment takes the place of,
+    /// in words for the log.
+    pub replaced: Vec<String>,
 }
 
 /// What was read at a time, to tell whether it has changed since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// What stood in the file, then in each of the files that it names.
-    contents: Vec<Option<Vec<u8>>>,
+    /// Hashes of what stood in the file, then in each of the files that it names: some
+    /// of them are keys, which are not kept.
+    contents: Vec<Option<u64>>,
     /// Their names.
     named: Vec<PathBuf>,
 }
@@ -68,14 +83,14 @@ pub enum LoadError {
     #[error("--store: {0}")]
     Store(String),
     /// A secret is not where the config says.
-    #[error("{field}: the environment variable {variable} {problem}")]
+    #[error("{field}: {place} {problem}")]
     Secret {
         /// The field that names it.
         field: String,
-        /// The variable.
-        variable: String,
+        /// The variable, or the file.
+        place: String,
         /// What is wrong with it.
-        problem: &'static str,
+        problem: String,
     },
 }
 
@@ -86,9 +101,25 @@ pub fn parse(
     file: &str,
     store: Option<&StoreUrl>,
 ) -> Result<(Server, Config), ConfigErrors> {
+    let (server, config, _) = parse_all(text, file, store)?;
+    Ok((server, config))
+}
+
+/// [`parse`], and the fields of `[server]` that name addresses.
+fn parse_all(
+    text: &str,
+    file: &str,
+    store: Option<&StoreUrl>,
+) -> Result<(Server, Config, Vec<&'static str>), ConfigErrors> {
     read(text, file, |root| {
-        let server = root.table("server").map(|fields| Server::read(&fields));
-        (server.unwrap_or_default(), Config::from_root(root, store))
+        let mut named = Vec::new();
+        let server = root.table("server").map(|fields| {
+            let fields_of_addresses = ["http", "admin"].into_iter();
+            named.extend(fields_of_addresses.filter(|name| fields.has(name)));
+            Server::read(&fields)
+        });
+        let config = Config::from_root(root, store);
+        (server.unwrap_or_default(), config, named)
     })
 }
 
@@ -114,14 +145,31 @@ impl Settings {
         // An empty file says what no file does.
         let text = std::str::from_utf8(own.as_deref().unwrap_or_default());
         let text = text.map_err(|_| LoadError::Encoding(name.clone()))?;
-        let (mut server, config) = parse(text, &name, self.store.as_ref())?;
-        for (given, used) in [
-            (&self.listen.http, &mut server.http),
-            (&self.listen.admin, &mut server.admin),
+        let (mut server, config, named) = parse_all(text, &name, self.store.as_ref())?;
+        let Listen {
+            log, drain, idle, ..
+        } = self.listen;
+        server.log = log.unwrap_or(server.log);
+        server.drain = drain.unwrap_or(server.drain);
+        server.idle = idle.unwrap_or(server.idle);
+        if !named.contains(&"http") && !self.listen.http_default.is_empty() {
+            server.http.clone_from(&self.listen.http_default);
+        }
+        let mut replaced = Vec::new();
+        for (field, given, used) in [
+            ("http", &self.listen.http, &mut server.http),
+            ("admin", &self.listen.admin, &mut server.admin),
         ] {
-            if !given.is_empty() {
-                used.clone_from(given);
+            if given.is_empty() {
+                continue;
             }
+            if named.contains(&field) && used != given {
+                let variable = field.to_uppercase();
+                let given: Vec<String> = given.iter().map(ToString::to_string).collect();
+                let given = given.join(", ");
+                replaced.push(format!("server.{field} in {name} is not used: --{field} or TIDEGATE_{variable} says {given}"));
+            }
+            used.clone_from(given);
         }
         let folder = self.folder();
         let named = files_named_in(&config, &server).into_iter();
@@ -131,7 +179,16 @@ impl Settings {
             config,
             server,
             folder,
+            replaced,
         })
+    }
+
+    /// Why the file cannot be read, if it cannot: it may be gone.
+    #[must_use]
+    pub fn missing(&self) -> Option<String> {
+        let file = self.file.as_ref()?;
+        let error = std::fs::metadata(file).err()?;
+        Some(format!("{}: {error}", file.display()))
     }
 
     /// What there is to read now of the files that were read `before`. `None` when the
@@ -159,9 +216,11 @@ impl Settings {
 impl Seen {
     fn new(own: Option<Vec<u8>>, named: Vec<PathBuf>) -> Self {
         // What is missing will be said by whoever needs it.
-        let files = named.iter().map(|path| std::fs::read(path).ok());
+        static HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let hash = |bytes: Vec<u8>| HASH.hash_one(bytes);
+        let files = named.iter().map(|path| std::fs::read(path).ok().map(hash));
         Self {
-            contents: std::iter::once(own).chain(files).collect(),
+            contents: std::iter::once(own.map(hash)).chain(files).collect(),
             named,
         }
     }
@@ -180,26 +239,40 @@ fn files_named_in<'c>(config: &'c Config, server: &'c Server) -> Vec<&'c str> {
     let stores = stores.flat_map(|store| [&store.tls_ca, &store.tls_cert, &store.tls_key]);
     let own = [&server.tls_cert, &server.tls_key];
     let certificates = stores.chain(own).filter_map(Option::as_deref);
-    scripts.chain(certificates).collect()
+    let token = server.admin_token.as_ref().and_then(|token| match token {
+        Secret::File(path) => Some(path.as_str()),
+        Secret::Env(_) | Secret::Text(_) => None,
+    });
+    scripts.chain(certificates).chain(token).collect()
 }
 
-/// The value of a secret.
-pub fn reveal(secret: &Secret, field: &str) -> Result<String, LoadError> {
-    let variable = match secret {
+/// The value of a secret. Paths are relative to `folder`.
+pub fn reveal(secret: &Secret, field: &str, folder: &Path) -> Result<String, LoadError> {
+    let (place, value) = match secret {
         Secret::Text(text) => return Ok(text.clone()),
-        Secret::Env(variable) => variable,
+        Secret::Env(variable) => {
+            let value = std::env::var(variable);
+            let value = value.map_err(|_| "is not set: expected the token in it".to_owned());
+            (format!("the environment variable {variable}"), value)
+        }
+        Secret::File(path) => {
+            let path = folder.join(path);
+            let value = std::fs::read_to_string(&path);
+            let value = value.map_err(|error| format!("cannot be read: {error}"));
+            (format!("the file {}", path.display()), value)
+        }
     };
-    let fault = |problem| LoadError::Secret {
+    let fault = |problem: &str| LoadError::Secret {
         field: field.into(),
-        variable: variable.clone(),
-        problem,
+        place: place.clone(),
+        problem: problem.into(),
     };
-    match std::env::var(variable) {
-        Ok(value) if value.is_empty() => Err(fault("is empty: expected a token")),
-        Ok(value) if !value.bytes().all(|byte| byte.is_ascii_graphic()) => Err(fault(
+    let value = value.map_err(|problem| fault(&problem))?;
+    match value.trim_end_matches(['\r', '\n']) {
+        "" => Err(fault("is empty: expected a token")),
+        value if !value.bytes().all(|byte| byte.is_ascii_graphic()) => Err(fault(
             "has spaces or other signs: expected visible ASCII characters",
         )),
-        Ok(value) => Ok(value),
-        Err(_) => Err(fault("is not set: expected the token in it")),
+        value => Ok(value.to_owned()),
     }
 }

@@ -204,6 +204,9 @@ pub(super) async fn answer(api: &Api, current: &Current, body: Unread) -> Result
                 decision::write(&mut body, decided, &*question.attributes);
             }
             (_, Err(problem)) => {
+                let detail = &problem.detail;
+                api.engine
+                    .problem(problem.status, "/v1/check", None, detail);
                 body.extend(b"{\"error\":");
                 decision::put_any(&mut body, &problem.body());
                 body.push(b'}');

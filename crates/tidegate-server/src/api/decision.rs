@@ -25,7 +25,12 @@ pub(crate) fn write(
     let (reported, retry_after) = (decision.reported(), decision.retry_after());
     put(json, pieces.begin(decision.allowed()), decision.denied_by());
     let start = json.len();
-    put_numbers(json, reported.map(|level| *level.numbers()), retry_after);
+    let numbers = reported.map(|level| *level.numbers());
+    // Nothing is used of a policy that counts nothing; of one that cannot be asked,
+    // nobody knows.
+    let rate = numbers.map(|it| it.rate());
+    let rate = rate.or((!decision.is_unavailable()).then_some(0.0));
+    put_numbers(json, numbers, rate, retry_after);
     let written = start..json.len();
     let before = match decision.source() {
         Source::Store => pieces.stored(decision.would_deny()),
@@ -53,7 +58,10 @@ pub(crate) fn write(
         match decision.levels().len() == 1 && numbers.retry_after() == retry_after {
             // The only level is the one reported.
             true => json.extend_from_within(written.clone()),
-            false => put_numbers(json, Some(*numbers), numbers.retry_after()),
+            false => {
+                let rate = Some(numbers.rate());
+                put_numbers(json, Some(*numbers), rate, numbers.retry_after());
+            }
         }
         json.push(b'}');
     }
@@ -67,10 +75,15 @@ pub(crate) fn write(
 }
 
 /// Writes the numbers of a level; nulls where nothing is counted.
-fn put_numbers(json: &mut Vec<u8>, numbers: Option<LevelDecision>, retry_after: Option<Duration>) {
+fn put_numbers(
+    json: &mut Vec<u8>,
+    numbers: Option<LevelDecision>,
+    rate: Option<f64>,
+    retry_after: Option<Duration>,
+) {
     put(json, ",\"limit\":", numbers.map(|it| it.limit()));
     put(json, ",\"remaining\":", numbers.map(|it| it.remaining()));
-    put(json, ",\"rate\":", numbers.map_or(0.0, |it| it.rate()));
+    put(json, ",\"rate\":", rate);
     put(json, ",\"retry_after_ms\":", retry_after.map(milliseconds));
     let reset_after = numbers.map_or(0, |it| milliseconds(it.reset_after()));
     put(json, ",\"reset_after_ms\":", reset_after);

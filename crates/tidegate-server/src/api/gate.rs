@@ -2,7 +2,7 @@
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
 use tidegate::Cost;
 
 use super::outgoing::Outgoing;
@@ -10,9 +10,13 @@ use super::query::{Query, short};
 use super::{Answer, Api, Problem, put_headers};
 use crate::engine::{Current, Decided};
 
+/// Why a refusal is no quota.
+static REASON: HeaderName = HeaderName::from_static("x-tidegate-reason");
+
 /// What a refusal looks like.
 struct Refusal {
-    status: StatusCode,
+    /// The status that the request asks for, if any.
+    status: Option<StatusCode>,
     with_body: bool,
 }
 
@@ -80,9 +84,19 @@ fn response(decided: &Decided<'_>, refusal: &Refusal) -> Answer {
     let decision = &decided.decision;
     let mut answer = Response::new(Outgoing::default());
     if !decision.allowed() {
-        *answer.status_mut() = refusal.status;
+        let usual = match decision.is_unavailable() {
+            true => StatusCode::SERVICE_UNAVAILABLE,
+            false => StatusCode::TOO_MANY_REQUESTS,
+        };
+        let status = refusal.status.unwrap_or(usual);
+        if decision.is_unavailable() {
+            // A proxy that asks for one status tells both apart by this.
+            let reason = HeaderValue::from_static("store-unavailable");
+            answer.headers_mut().insert(&REASON, reason);
+        }
+        *answer.status_mut() = status;
         if refusal.with_body {
-            *answer.body_mut() = decision.problem(refusal.status.as_u16()).into();
+            *answer.body_mut() = decision.problem(status.as_u16()).into();
             let kind = HeaderValue::from_static("application/problem+json");
             answer.headers_mut().insert(CONTENT_TYPE, kind);
         }
@@ -93,15 +107,15 @@ fn response(decided: &Decided<'_>, refusal: &Refusal) -> Answer {
 
 fn refusal(query: &Query<'_>) -> Result<Refusal, Problem> {
     let status = match query.reserved("deny") {
-        None => StatusCode::TOO_MANY_REQUESTS,
+        None => None,
         Some(text) => {
             let status = number(&text).and_then(|status| u16::try_from(status).ok());
             let status = status.filter(|status| (400..600).contains(status));
             let status = status.and_then(|status| StatusCode::from_u16(status).ok());
-            status.ok_or_else(|| {
+            Some(status.ok_or_else(|| {
                 let text = short(&text);
                 Problem::bad(format!("deny: {text:?}: expected a status from 400 to 599"))
-            })?
+            })?)
         }
     };
     let with_body = match query.reserved("body").as_deref() {

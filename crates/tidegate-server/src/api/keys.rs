@@ -1,5 +1,7 @@
 //! `/v1/keys/{policy}`: a key explained, or forgotten.
 
+use std::collections::BTreeMap;
+
 use http::request::Parts;
 use serde::Serialize;
 use tidegate::{Explained, Which};
@@ -25,10 +27,12 @@ struct KeyBody<'r> {
 struct LevelBody<'r> {
     name: &'r str,
     key: String,
+    /// What stands for the key in log lines and records.
+    hash: String,
     /// Null when an override exempts this key.
     settings: Option<LimitBody>,
-    /// The number of the override in force, from 0.
-    overridden_by: Option<usize>,
+    /// What the override in force matches.
+    overridden_by: Option<BTreeMap<&'r str, String>>,
     /// These are null when nothing is counted.
     limit: Option<u32>,
     remaining: Option<u32>,
@@ -59,7 +63,10 @@ pub(super) async fn explain(
         store: policy.store(),
         enabled: policy.enabled(),
         shadow: policy.shadow(),
-        levels: levels.into_iter().map(LevelBody::from).collect(),
+        levels: levels
+            .into_iter()
+            .map(|it| LevelBody::new(api, it))
+            .collect(),
     }))
 }
 
@@ -93,14 +100,26 @@ pub(super) async fn reset(
     Ok(json(&ResetBody { forgotten }))
 }
 
-impl<'r> From<Explained<'r>> for LevelBody<'r> {
-    fn from(explained: Explained<'r>) -> Self {
+impl<'r> LevelBody<'r> {
+    fn new(api: &Api, explained: Explained<'r>) -> Self {
         let numbers = explained.numbers;
+        let mut overrides = explained.level.overrides();
+        let matched = explained
+            .overridden_by
+            .and_then(|number| overrides.nth(number));
+        let matched = matched.map(|(conditions, _)| {
+            let conditions = conditions.iter();
+            let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+            conditions
+                .map(|(name, value)| (*name, text(value)))
+                .collect()
+        });
         Self {
             name: explained.level.name(),
+            hash: api.engine.key_hash(&explained.key),
             key: explained.key,
             settings: explained.limit.map(LimitBody::from),
-            overridden_by: explained.overridden_by,
+            overridden_by: matched,
             limit: numbers.map(|it| it.limit()),
             remaining: numbers.map(|it| it.remaining()),
             rate: numbers.map(|it| it.rate()),

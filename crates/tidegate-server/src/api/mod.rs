@@ -19,6 +19,7 @@ use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
@@ -92,6 +93,10 @@ impl Handler for Api {
     type Answering = Answering;
 
     fn answer(asked: &Arc<Asked<Self>>, request: Request<Incoming>) -> Answering {
+        if asked.handler.engine.logs_access() {
+            let logged = logged(Arc::clone(asked), request);
+            return Answering(State::Waiting(Box::pin(logged)));
+        }
         Answering(State::Begun(Some((Arc::clone(asked), request))))
     }
 }
@@ -131,6 +136,24 @@ impl Future for Answering {
     }
 }
 
+/// Answers a request, and logs it. The query is left out: it has keys.
+async fn logged(asked: Arc<Asked<Api>>, request: Request<Incoming>) -> Answer {
+    let start = Instant::now();
+    let (head, body) = request.into_parts();
+    let (method, path) = (head.method.clone(), head.uri.path().to_owned());
+    let id = request_id(&head);
+    let answer = answer(asked, head, Unread::from(body)).await;
+    tracing::info!(
+        method = method.as_str(),
+        path,
+        status = answer.status().as_u16(),
+        took_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX),
+        id = id.as_ref().and_then(|id| id.to_str().ok()),
+        "request"
+    );
+    answer
+}
+
 /// Answers a request that asks for one decision, where that is made in memory.
 fn answer_now(
     asked: &Asked<Api>,
@@ -139,10 +162,7 @@ fn answer_now(
     cx: &mut Context<'_>,
 ) -> Option<Answer> {
     let (api, connection) = (&*asked.handler, &*asked.connection);
-    // What is logged about a request with an id says so, by a span.
-    let is_usual = api.scope != Scope::Admin
-        && !connection.is_spare()
-        && head.headers.keys().all(|name| *name != REQUEST_ID);
+    let is_usual = api.scope != Scope::Admin && !connection.is_spare() && !has_span(head);
     if !is_usual {
         return None;
     }
@@ -154,7 +174,7 @@ fn answer_now(
         }
         None => return None,
     };
-    let answer = answer.unwrap_or_else(unanswered);
+    let answer = answer.unwrap_or_else(|problem| unanswered(api, head, problem));
     Some(finished(api, connection, head, answer))
 }
 
@@ -162,20 +182,23 @@ fn answer_now(
 async fn answer(asked: Arc<Asked<Api>>, head: Parts, body: Unread) -> Answer {
     let (api, connection) = (&*asked.handler, &*asked.connection);
     let current = api.engine.current();
-    let id = request_id(&head);
-    let mut answer = match &id {
-        None => answered(api, &current, connection, &head, body).await,
+    let answered = answered(api, &current, connection, &head, body);
+    let answer = match request_id(&head).filter(|_| has_span(&head)) {
+        None => answered.await,
         // Whatever is logged on the way says which request it is about.
         Some(id) => {
-            let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default());
-            let answered = answered(api, &current, connection, &head, body);
+            let span = tracing::debug_span!("request", id = id.to_str().unwrap_or_default());
             answered.instrument(span).await
         }
     };
-    if let Some(id) = id {
-        answer.headers_mut().insert(&REQUEST_ID, id);
-    }
     finished(api, connection, &head, answer)
+}
+
+/// Whether lines about this request say so, by a span: where each has one. Otherwise no
+/// span is made that nobody would see.
+#[inline]
+fn has_span(head: &Parts) -> bool {
+    tracing::enabled!(tracing::Level::DEBUG) && head.headers.contains_key(&REQUEST_ID)
 }
 
 /// An answer with what every answer has.
@@ -186,6 +209,9 @@ fn finished(api: &Api, connection: &Connection, head: &Parts, mut answer: Answer
         let body = std::mem::take(answer.body_mut());
         let length = body.size_hint().lower();
         answer.headers_mut().insert(CONTENT_LENGTH, length.into());
+    }
+    if let Some(id) = request_id(head) {
+        answer.headers_mut().insert(&REQUEST_ID, id);
     }
     let headers = answer.headers_mut();
     // Any of these is another one a moment later.
@@ -211,16 +237,15 @@ async fn answered(
         Ok(()) => route(api, current, head, body).await,
         Err(problem) => Err(problem),
     };
-    answer.unwrap_or_else(unanswered)
+    answer.unwrap_or_else(|problem| unanswered(api, head, problem))
 }
 
 #[cold]
-fn unanswered(problem: Problem) -> Answer {
-    tracing::debug!(
-        status = problem.status.as_u16(),
-        detail = &*problem.detail,
-        "a request that cannot be answered"
-    );
+fn unanswered(api: &Api, head: &Parts, problem: Problem) -> Answer {
+    let id = request_id(head);
+    let id = id.as_ref().and_then(|id| id.to_str().ok());
+    let (status, detail) = (problem.status, &problem.detail);
+    api.engine.problem(status, head.uri.path(), id, detail);
     problem.into_answer()
 }
 

@@ -7,7 +7,7 @@ use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tidegate::Which;
-use tidegate_config::StoreUrl;
+use tidegate_config::{Secret, StoreUrl};
 use tidegate_lab::client::Client;
 use tidegate_lab::say;
 use tidegate_redis::TryCheckError;
@@ -35,7 +35,7 @@ pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
                 "cost": check.cost.get(),
                 "peek": check.peek,
             });
-            let client = Client::new(server)?;
+            let client = Client::new(server, check.question.ca.as_deref())?;
             client
                 .ask(Method::POST, "/v1/check", None, question.to_string())
                 .await?
@@ -93,8 +93,8 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
                 Which::Only => {}
             }
             let path = format!("/v1/keys/{}?{}", encoded(policy), query.join("&"));
-            let client = Client::new(server)?;
-            let token = reset.token.as_deref();
+            let client = Client::new(server, reset.question.ca.as_deref())?;
+            let token = reset.token.as_ref().and_then(Secret::text);
             let answer = client
                 .ask(Method::DELETE, &path, token, String::new())
                 .await?;
@@ -168,22 +168,26 @@ fn encoded(text: &str) -> String {
 /// A decision in a sentence.
 fn described(decision: &Value) -> String {
     let seconds = |field: &str| decision[field].as_f64().map(|it| it / 1_000.0);
-    let denied_by = decision["denied_by"].as_str().unwrap_or_default();
+    let denied_by = match decision["denied_by"].as_str() {
+        Some(level) => format!("denied by level {level:?}"),
+        // on_error = "deny" claims no quota.
+        None => "denied: the store is unavailable".into(),
+    };
     let mut text = match (decision["allowed"] == true, seconds("retry_after_ms")) {
         (true, _) if decision["would_deny"] == true => {
-            format!("allowed (would be denied by {denied_by}: this policy only watches)")
+            format!("allowed (would be {denied_by}: this policy only watches)")
         }
         (true, _) => "allowed".into(),
-        (false, Some(wait)) => format!("denied by {denied_by}, again in {wait} s"),
-        (false, None) => format!("denied by {denied_by}, waiting will not help"),
+        (false, Some(wait)) => format!("{denied_by}; retry in {wait} s"),
+        (false, None) => format!("{denied_by}; waiting will not help"),
     };
     if let (Some(remaining), Some(limit)) =
         (decision["remaining"].as_u64(), decision["limit"].as_u64())
     {
         text.push_str(&format!("; {remaining} of {limit} left"));
-    }
-    if let Some(reset) = seconds("reset_after_ms") {
-        text.push_str(&format!(", as good as new in {reset} s"));
+        if let Some(reset) = seconds("reset_after_ms") {
+            text.push_str(&format!(", quota full in {reset} s"));
+        }
     }
     if let Some(source) = decision["source"].as_str().filter(|it| *it != "store") {
         text.push_str(&format!(" (answered by {source})"));

@@ -70,5 +70,18 @@ pub fn misunderstood(error: &clap::Error) -> ExitCode {
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
     let text = lines.join(" ");
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    fail(&anyhow::anyhow!("{text}; see `tidegate --help`"))
+    fail(&anyhow::anyhow!("{text}; see `{} --help`", subcommand()))
+}
+
+/// The command that this process was started with, as far as there is such a one.
+fn subcommand() -> String {
+    let (mut command, mut name) = (Arguments::command(), "tidegate".to_owned());
+    for argument in std::env::args().skip(1) {
+        let Some(next) = command.find_subcommand(&argument) else {
+            break;
+        };
+        name = format!("{name} {argument}");
+        command = next.clone();
+    }
+    name
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tidegate_config::Config;
+use tidegate_config::{Config, Secret};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -13,9 +13,10 @@ use tokio::time::timeout;
 use crate::api::door::Http;
 use crate::api::{self, Api, Scope};
 use crate::cli::Serve;
-use crate::engine::Engine;
+use crate::engine::{Engine, Redaction};
 use crate::record::Recorder;
-use crate::section::Address;
+use crate::reload::Started;
+use crate::section::Server;
 use crate::serve::{Listener, Room, Signals, Times, Tls};
 use crate::settings::Settings;
 use crate::{log, reload, serve};
@@ -27,17 +28,25 @@ const LAST_LINES: Duration = Duration::from_secs(10);
 const ADMINS: usize = 100;
 
 pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
-    log::start(arguments.log, arguments.log_format);
     // Before anybody could know that it runs.
     let (signals, hangup) = (Signals::new()?, signal(SignalKind::hangup())?);
     let settings = Settings::new(&arguments.source, arguments.listen())?;
     let loaded = settings.load()?;
     let (config, server) = (loaded.config.clone(), loaded.server.clone());
-    let seen = loaded.seen.clone();
-    let engine = Engine::new(loaded)?.recording(recorder(arguments)?);
-    let engine = Arc::new(engine);
+    let started = Started {
+        seen: loaded.seen.clone(),
+        server: server.clone(),
+        log: log::start(server.log, arguments.log_format),
+    };
+    for replaced in &loaded.replaced {
+        tracing::warn!("{replaced}");
+    }
+    let salt = arguments.record_salt.as_ref().and_then(Secret::text);
+    let redaction = Arc::new(Redaction::new(salt));
+    let recorder = recorder(arguments, Arc::clone(&redaction))?;
+    let engine = Arc::new(Engine::new(loaded)?.recording(redaction, recorder));
     engine.verify().await?;
-    let listeners = listen(&engine, &server.http, &server.admin).await?;
+    let listeners = listen(&engine, &server).await?;
     if let Some(first) = listeners.first() {
         tracing::info!("try: {}", example(&config, &first.url()));
     }
@@ -48,10 +57,16 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
         }
         probe.probe().await;
     });
-    tokio::spawn(reload::watch(Arc::clone(&engine), settings, seen, hangup));
+    tokio::spawn(Arc::clone(&engine).probe_idle_stores());
+    tokio::spawn(reload::watch(
+        Arc::clone(&engine),
+        settings,
+        started,
+        hangup,
+    ));
     let times = Times {
-        drain: arguments.drain,
-        idle: arguments.idle,
+        drain: server.drain,
+        idle: server.idle,
     };
     serve::run(Arc::clone(&engine), listeners, signals, times).await?;
     // A disk that hangs is no reason to stay.
@@ -63,11 +78,8 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
 }
 
 /// Opens the sockets. Operators with an address of their own are served there alone.
-async fn listen(
-    engine: &Arc<Engine>,
-    http: &[Address],
-    admin: &[Address],
-) -> anyhow::Result<Vec<Listener>> {
+async fn listen(engine: &Arc<Engine>, server: &Server) -> anyhow::Result<Vec<Listener>> {
+    let (http, admin) = (&server.http[..], &server.admin[..]);
     let own = Arc::clone(engine);
     let tls: Tls = Arc::new(move || own.current().tls.clone());
     let clients = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
@@ -89,8 +101,15 @@ async fn listen(
     for (addresses, flag, scope, room, role) in doors {
         let door = Http::new(Api::new(Arc::clone(engine), scope));
         for address in addresses {
-            let listener =
-                Listener::open(address, flag, door.clone(), Arc::clone(&tls), room.clone());
+            let (tls, room) = (Arc::clone(&tls), room.clone());
+            let listener = Listener::open_with_mode(
+                address,
+                flag,
+                door.clone(),
+                tls,
+                room,
+                server.socket_mode,
+            );
             let listener = listener.await?;
             tracing::info!("listening on {}{role}", listener.url());
             listeners.push(listener);
@@ -100,12 +119,11 @@ async fn listen(
 }
 
 /// Opens the record, if there is to be one.
-fn recorder(arguments: &Serve) -> anyhow::Result<Option<Recorder>> {
+fn recorder(arguments: &Serve, redaction: Arc<Redaction>) -> anyhow::Result<Option<Recorder>> {
     let Some(file) = &arguments.record else {
         return Ok(None);
     };
-    let salt = arguments.record_salt.as_deref();
-    let recorder = Recorder::open(file, arguments.record_limit, salt);
+    let recorder = Recorder::open(file, arguments.record_limit, redaction);
     let name = file.display();
     let recorder = recorder.with_context(|| format!("the record {name}"))?;
     tracing::info!("recording decisions in {name}");

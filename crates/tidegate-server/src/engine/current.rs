@@ -54,7 +54,7 @@ impl Current {
             ..
         } = loaded;
         let admin_token = server.admin_token.as_ref();
-        let admin_token = admin_token.map(|token| reveal(token, "server.admin_token"));
+        let admin_token = admin_token.map(|token| reveal(token, "server.admin_token", &folder));
         let gate_headers = server.gate_headers.iter().filter_map(|attribute| {
             let name = format!("x-tidegate-{}", attribute.to_lowercase().replace('_', "-"));
             Some((HeaderName::try_from(name).ok()?, attribute.clone()))

@@ -1,8 +1,7 @@
 //! Decisions in the log.
 
-use std::hash::BuildHasher;
-
-use tidegate::{Attributes, Policy, PolicyDecision};
+use http::StatusCode;
+use tidegate::{Attributes, Policy, PolicyDecision, Which};
 
 use super::{Current, Engine};
 
@@ -31,9 +30,54 @@ impl Engine {
         }
     }
 
-    /// The key, if it may be shown, or else a hash that tells it from others as long as
-    /// this process runs. The hash has a secret of the process: otherwise a reader of the
-    /// log could try all addresses.
+    /// Who has reset what.
+    pub(super) fn log_reset<A>(
+        &self,
+        current: &Current,
+        policy: &str,
+        attributes: &A,
+        which: Which<'_>,
+        forgotten: usize,
+    ) where
+        A: Attributes + ?Sized,
+    {
+        let Ok(entry) = current.entry(policy) else {
+            return;
+        };
+        let key = self.logged_key(current, entry.policy(), attributes);
+        let level = match which {
+            Which::Only => policy,
+            Which::Level(level) => level,
+            Which::All => "all",
+        };
+        tracing::info!(policy, level, key, forgotten, "a key was reset");
+    }
+
+    /// Counts a request that cannot be answered. A few of each status are in the log.
+    #[cold]
+    pub(crate) fn problem(&self, status: StatusCode, path: &str, id: Option<&str>, detail: &str) {
+        self.metrics.problem(status.as_u16());
+        let number = status.as_u16();
+        let path: String = path.chars().take(100).collect();
+        match self.lines.check(format!("status {number}")).allowed() {
+            true => tracing::warn!(
+                status = number,
+                path,
+                id,
+                detail,
+                "a request cannot be answered"
+            ),
+            false => tracing::debug!(
+                status = number,
+                path,
+                id,
+                detail,
+                "a request cannot be answered"
+            ),
+        }
+    }
+
+    /// The keys of the policy's levels, if they may be shown, or else a hash of each.
     fn logged_key<A>(&self, current: &Current, policy: &Policy, attributes: &A) -> String
     where
         A: Attributes + ?Sized,
@@ -41,11 +85,10 @@ impl Engine {
         let Ok(keys) = policy.keys(attributes) else {
             return String::new();
         };
-        let texts: Vec<String> = keys.iter().map(|key| key.text().into_owned()).collect();
-        let text = texts.join(" ");
-        if current.logs_keys() {
-            return text;
-        }
-        format!("{:016x}", self.redaction.hash_one(text))
+        let texts = keys.iter().map(|key| match current.logs_keys() {
+            true => key.text().into_owned(),
+            false => self.redaction.hash(&key.text()),
+        });
+        texts.collect::<Vec<_>>().join(" ")
     }
 }

@@ -8,6 +8,8 @@ mod current;
 mod entry;
 mod home;
 mod lines;
+mod probe;
+mod redaction;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use crate::settings::{LoadError, Loaded};
 pub use current::{Access, Current};
 pub use entry::Entry;
 use home::at;
+pub(crate) use redaction::Redaction;
 
 /// One for the whole process.
 pub struct Engine {
@@ -40,7 +43,9 @@ pub struct Engine {
     /// Tells this process from others that keep counts in memory.
     instance: u64,
     /// Makes of a key what stands in the log.
-    redaction: RandomState,
+    redaction: Arc<Redaction>,
+    /// Whether every request has a log line.
+    logs_access: AtomicBool,
     /// Keeps log lines about requests from flooding.
     lines: Limiter,
     /// Where decisions are recorded, if they are.
@@ -80,22 +85,38 @@ impl Engine {
         let instance = RandomState::new().build_hasher().finish();
         let current = Current::new(loaded, &metrics, instance, None)?;
         Ok(Self {
+            logs_access: AtomicBool::new(current.server.access_log),
             current: ArcSwap::from_pointee(current),
             metrics,
             home: Handle::try_current().ok(),
             probed: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             instance,
-            redaction: RandomState::new(),
+            redaction: Arc::new(Redaction::new(None)),
             lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
             recorder: None,
         })
     }
 
-    /// And records every decision.
+    /// And hashes keys like this, and records every decision, where there is a recorder.
     #[must_use]
-    pub(crate) fn recording(self, recorder: Option<Recorder>) -> Self {
-        Self { recorder, ..self }
+    pub(crate) fn recording(self, redaction: Arc<Redaction>, recorder: Option<Recorder>) -> Self {
+        Self {
+            redaction,
+            recorder,
+            ..self
+        }
+    }
+
+    /// What stands for a key in log lines and records.
+    pub(crate) fn key_hash(&self, key: &str) -> String {
+        self.redaction.hash(key)
+    }
+
+    /// Whether every request has a log line.
+    #[inline]
+    pub(crate) fn logs_access(&self) -> bool {
+        self.logs_access.load(Relaxed)
     }
 
     /// The config in force. Whoever holds it goes on with it while another one is put in
@@ -206,6 +227,7 @@ impl Engine {
         A: Attributes + ?Sized,
     {
         let entry = current.entry(policy)?;
+        self.metrics.peeked(entry.policy().name());
         let decision = current.limiter.peek(policy, attributes, cost);
         let decision = at(self.home.as_ref(), decision).await?;
         Ok(Decided { entry, decision })
@@ -221,6 +243,7 @@ impl Engine {
     where
         A: Attributes + ?Sized,
     {
+        self.metrics.peeked(current.entry(policy)?.policy().name());
         at(
             self.home.as_ref(),
             current.limiter.explain(policy, attributes),
@@ -239,11 +262,10 @@ impl Engine {
     where
         A: Attributes + ?Sized,
     {
-        at(
-            self.home.as_ref(),
-            current.limiter.reset(policy, attributes, which),
-        )
-        .await
+        let reset = current.limiter.reset(policy, attributes, which);
+        let forgotten = at(self.home.as_ref(), reset).await?;
+        self.log_reset(current, policy, attributes, which, forgotten);
+        Ok(forgotten)
     }
 
     /// Gives back what a check with these attributes charged, as far as it still counts.
@@ -271,6 +293,7 @@ impl Engine {
         let current = Current::new(loaded, &self.metrics, self.instance, Some(&before))?;
         let current = Arc::new(current);
         current.verify().await?;
+        self.logs_access.store(current.server.access_log, Relaxed);
         self.current.store(Arc::clone(&current));
         Ok(current)
     }
@@ -307,14 +330,9 @@ impl Engine {
         for warning in current.limiter.warnings().await {
             tracing::warn!("{warning}");
         }
-        for (name, store) in current.limiter.stores() {
-            if let Store::Redis(store) = store
-                && !store.stats().up
-            {
-                tracing::warn!(
-                    store = name,
-                    "the store does not answer: until it does, on_error decides"
-                );
+        for (_, store) in current.limiter.stores() {
+            if let Store::Redis(store) = store {
+                store.probe().await;
             }
         }
         self.probed.store(true, Relaxed);

@@ -7,44 +7,35 @@
 mod writer;
 
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use sha2::{Digest, Sha256};
 use tidegate::{Attributes, Cost, LevelKey, Policy, PolicyDecision, Receipt};
 use tidegate_lab::line::Line;
 
+use crate::engine::Redaction;
 use writer::{Queue, Writer};
-
-/// Bytes of a key's hash that stand in the record: enough to tell all keys apart.
-const HASH_BYTES: usize = 12;
 
 /// Where decisions go to be recorded.
 pub(crate) struct Recorder {
     lines: Sender<Vec<u8>>,
     queue: Arc<Queue>,
-    /// Keys are hashed with it: whoever reads the record could try all addresses
-    /// otherwise.
-    salt: Vec<u8>,
+    redaction: Arc<Redaction>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Recorder {
-    /// Appends to a file that is to grow no longer than so many bytes. The same salt
-    /// makes the same hash of a key; without one, no other process makes the same.
-    pub(crate) fn open(file: &Path, limit: u64, salt: Option<&str>) -> std::io::Result<Self> {
+    /// Appends to a file that is to grow no longer than so many bytes.
+    pub(crate) fn open(
+        file: &Path,
+        limit: u64,
+        redaction: Arc<Redaction>,
+    ) -> std::io::Result<Self> {
         let opened = File::options().create(true).append(true).open(file)?;
         let written = opened.metadata()?.len();
-        let salt = match salt {
-            Some(salt) => salt.as_bytes().to_vec(),
-            None => [0; 4]
-                .map(|_: u8| RandomState::new().hash_one(0).to_le_bytes())
-                .concat(),
-        };
         let (lines, received) = channel();
         let queue = Arc::new(Queue::default());
         let writer = Writer {
@@ -59,7 +50,7 @@ impl Recorder {
         Ok(Self {
             lines,
             queue,
-            salt,
+            redaction,
             writer: Mutex::new(Some(thread)),
         })
     }
@@ -150,13 +141,7 @@ impl Recorder {
         if plain {
             return key.text().into_owned();
         }
-        let mut hash = Sha256::new();
-        hash.update((self.salt.len() as u64).to_le_bytes());
-        hash.update(&self.salt);
-        hash.update(key.text().as_bytes());
-        let hash = hash.finalize();
-        let digits = hash.iter().take(HASH_BYTES);
-        digits.map(|byte| format!("{byte:02x}")).collect()
+        self.redaction.hash(&key.text())
     }
 
     /// Waits until all that was recorded is in the file.

@@ -27,10 +27,14 @@ impl Watched {
         };
         let settings = Settings::new(&source, Listen::default()).unwrap();
         let loaded = settings.load().unwrap();
-        let seen = loaded.seen.clone();
+        let started = Started {
+            seen: loaded.seen.clone(),
+            server: loaded.server.clone(),
+            log: Control::of_nothing(),
+        };
         let engine = Arc::new(Engine::new(loaded).unwrap());
         let hangup = signal(SignalKind::hangup()).unwrap();
-        tokio::spawn(watch(Arc::clone(&engine), settings, seen, hangup));
+        tokio::spawn(watch(Arc::clone(&engine), settings, started, hangup));
         // Between two looks from now on.
         sleep(PERIOD / 2).await;
         Self { file, engine }

@@ -1,8 +1,9 @@
 //! A listener: an address, a protocol, TLS and limits.
 
+use std::fs::Permissions;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,6 +117,18 @@ impl Listener {
         tls: Tls,
         room: Room,
     ) -> anyhow::Result<Self> {
+        Self::open_with_mode(address, flag, protocol, tls, room, None).await
+    }
+
+    /// [`open`](Self::open), with these permissions where it is a unix socket.
+    pub async fn open_with_mode(
+        address: &Address,
+        flag: &str,
+        protocol: Arc<dyn Protocol>,
+        tls: Tls,
+        room: Room,
+        mode: Option<u32>,
+    ) -> anyhow::Result<Self> {
         let socket = match address {
             Address::Tcp(text) => {
                 let socket = listen_tcp(text).await.with_context(|| {
@@ -127,7 +140,7 @@ impl Listener {
             Address::Unix(path) => {
                 let path = PathBuf::from(path);
                 remove_stale(&path, flag).await?;
-                let socket = listen_unix(&path).with_context(|| {
+                let socket = listen_unix(&path, mode).with_context(|| {
                     format!("cannot listen on unix:{}: is the folder there, and may this user write to it?", path.display())
                 })?;
                 Socket::Unix(socket, path)
@@ -345,9 +358,13 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+fn listen_unix(path: &Path, mode: Option<u32>) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
     socket.bind(path)?;
+    // Before anybody can connect.
+    if let Some(mode) = mode {
+        std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+    }
     socket.listen(BACKLOG)
 }
 

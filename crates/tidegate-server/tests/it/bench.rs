@@ -300,28 +300,99 @@ fn a_server_that_goes_away_is_no_reason_to_hang() {
 }
 
 #[test]
-fn a_store_that_is_down_is_reported_by_kind() {
-    let (code, report) = bench(&["redis://127.0.0.1:1/", "--duration", "1s", "--callers", "2"]);
-    assert_eq!(code, 2, "{report:#}");
-    let verdict = &report["verdict"];
-    assert_eq!(
-        (&verdict["held"], &verdict["judged"]),
-        (&Value::Null, &"none".into())
+fn a_store_that_is_down_ends_the_run_before_it_begins() {
+    let folder = Folder::new();
+    let arguments = ["bench", "redis://127.0.0.1:1/", "--duration", "10m"];
+    let (code, said, error) = run(&folder, &arguments);
+    assert_eq!((code, said.as_str()), (2, ""), "{error}");
+    assert!(
+        error.starts_with("tidegate: the store does not answer: "),
+        "{error}"
     );
-    let checks = number(&report["checks"]);
-    assert!(checks > 0.0);
-    assert_eq!(number(&verdict["outside"]), checks);
-    assert_eq!(
-        number(&report["sources"]["error_policy"]["admitted"]),
-        checks
+    assert!(error.contains("Connection refused"), "{error}");
+    assert!(error.ends_with(": nothing was measured\n"), "{error}");
+}
+
+#[test]
+fn checks_that_memory_answers_are_counted_apart() {
+    let redis = Server::start();
+    let url = redis.url();
+    let arguments = [
+        &*url,
+        "--limit",
+        "5/1h",
+        "--duration",
+        "500ms",
+        "--timeout",
+        "5s",
+    ];
+    let (code, report) = bench(&arguments);
+    assert_eq!(code, 0, "{report:#}");
+    let (store, memory) = (&report["decided_by_store"], &report["answered_from_memory"]);
+    let checks = |part: &Value| number(&part["checks"]);
+    assert_eq!(checks(store) + checks(memory), number(&report["checks"]));
+    let remembered = &report["sources"]["refusal_memory"]["refused"];
+    assert_eq!(checks(memory), number(remembered));
+    assert!(
+        checks(memory) > checks(store) && checks(store) >= 5.0,
+        "{report:#}"
     );
-    let errors = report["store_errors"].as_object().expect("kinds");
-    assert_eq!(
-        errors.values().map(number).sum::<f64>(),
-        checks,
-        "{errors:?}"
+    assert!(number(&store["latency_us"]["p50"]) > number(&memory["latency_us"]["p50"]));
+    let folder = Folder::new();
+    let (_, said, _) = run(&folder, &[&["bench"], &arguments[..]].concat());
+    for part in [
+        "\n  by store ",
+        "\n  by memory ",
+        "without asking the store\n",
+        "\nby store ",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in\n{said}");
+    }
+}
+
+#[test]
+fn counters_of_real_clients_are_used_up_on_request_only() {
+    let config = "[[policies]]\nname = \"api\"\n\
+                  [[policies.levels]]\nname = \"resource\"\nkey = \"{resource}\"\nlimit = \"5/1h\"\n\
+                  [[policies.levels]]\nname = \"consumer\"\nkey = \"{resource}:{consumer}\"\nlimit = \"3/1h\"\n\
+                  [[policies]]\nname = \"site\"\nkey = \"\"\nlimit = \"5/1h\"\n";
+    let server = Tidegate::start(config);
+    let folder = Folder::new();
+    let run_on = |rest: &[&str]| {
+        let common = [
+            "bench",
+            server.url(),
+            "--duration",
+            "100ms",
+            "--callers",
+            "2",
+        ];
+        run(&folder, &[&common[..], rest].concat())
+    };
+    for (rest, level) in [
+        (&["--policy", "site"][..], "policy \"site\", level \"site\""),
+        (
+            &["--policy", "api", "--attr", "resource=12"],
+            "policy \"api\", level \"resource\"",
+        ),
+    ] {
+        let (code, _, error) = run_on(rest);
+        assert_eq!(code, 2);
+        let expected = "its counter is shared with real clients, and this run would use it up: say --yes if you mean it";
+        assert!(error.contains(level) && error.contains(expected), "{error}");
+    }
+    let left = |path: &str| server.get(path).json()["levels"][0]["remaining"].clone();
+    assert_eq!(left("/v1/keys/api?resource=12&consumer=1"), 5, "untouched");
+    let (code, said, error) = run_on(&["--policy", "api", "--attr", "resource=12", "--yes"]);
+    assert_eq!(code, 0, "{said}{error}");
+    assert!(
+        !said.contains("% of the rate"),
+        "a burst in 100 ms is no rate: {said}"
     );
-    assert!(errors.contains_key("connect") || errors.contains_key("breaker_open"));
+    // One consumer of the run has its three, and the resource has paid for them.
+    assert_eq!(left("/v1/keys/api?resource=12&consumer=1"), 2);
+    // Keys of its own need no leave.
+    assert_eq!(run_on(&["--policy", "api"]).0, 0);
 }
 
 #[test]

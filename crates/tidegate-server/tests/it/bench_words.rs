@@ -94,7 +94,23 @@ fn what_cannot_be_meant_is_said_on_one_line() {
         ),
         (
             &["https://127.0.0.1:1"],
-            "\"https://127.0.0.1:1\": expected http://host:port or unix:PATH",
+            "nobody answers at https://127.0.0.1:1: is `tidegate serve` running?",
+        ),
+        (
+            &["https://127.0.0.1:1", "--ca", "none.pem"],
+            "--ca none.pem: expected a PEM file",
+        ),
+        (
+            &["--attr", "key"],
+            "expected NAME=VALUE, such as resource=12",
+        ),
+        (
+            &["--attr", "user=1"],
+            "--attr user: policy \"bench\" has no such attribute: expected one of key",
+        ),
+        (
+            &["--attr", "key=1", "--attr", "key=2"],
+            "--attr key twice: expected it once",
         ),
         (&["ftp://secret@host"], "the URL: \"ftp:…\": expected "),
         (&["redis://u:secret@"], "the URL: \"redis://…\": expected "),

@@ -9,10 +9,10 @@ fn a_right_file_is_right() {
     let two = "[[policies]]\nname = \"a\"\nkey = \"ip\"\nlimit = \"1/1s\"\n[[policies]]\nname = \"b\"\nlimit = \"1/1s\"\n";
     folder.write("two.toml", two);
     for (file, said, error) in [
-        ("one.toml", "one.toml: right, 1 policy\n", ""),
+        ("one.toml", "one.toml: ok, 1 policy\n", ""),
         (
             "two.toml",
-            "two.toml: right, 2 policies\n",
+            "two.toml: ok, 2 policies\n",
             "two.toml: warning: policy \"a\", level \"a\": the key \"ip\" has no attribute in braces, so all requests share one counter\n",
         ),
     ] {
@@ -92,6 +92,101 @@ fn every_mistake_has_its_line() {
             );
         }
     }
+}
+
+#[test]
+fn offline_check_needs_no_secret_certificate_or_script() {
+    let folder = Folder::new();
+    let text = "[server]\nadmin_token = \"env:NOT_SET\"\ntls_cert = \"no.crt\"\ntls_key = \"no.key\"\n\
+                [stores.default]\nurl = \"env:NO_URL\"\npassword = \"file:no-password\"\ntls_ca = \"no.ca\"\n\
+                [[policies]]\nname = \"s\"\nalgorithm = \"script\"\nscript = \"no.lua\"\n";
+    folder.write("a.toml", text);
+    assert_eq!(run(&folder, &["config", "check", "a.toml"]).0, 2);
+    let got = run(&folder, &["config", "check", "--offline", "a.toml"]);
+    assert_eq!(got, (0, "a.toml: ok, 1 policy\n".into(), String::new()));
+    folder.write("b.toml", text.replace("algorithm", "algoritm"));
+    let (code, _, error) = run(&folder, &["config", "check", "--offline", "b.toml"]);
+    assert_eq!(code, 2);
+    assert!(
+        error.contains("b.toml:11:1: policies.s.algoritm: unknown field"),
+        "{error}"
+    );
+}
+
+/// Every config in docs/ is right as it stands there, whatever is set where it is checked.
+#[test]
+fn every_config_in_the_docs_is_right_without_secrets() {
+    let folder = Folder::new();
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut checked = 0;
+    for page in std::fs::read_dir(docs).expect("docs/") {
+        let page = page.expect("a file").path();
+        if page.extension().is_none_or(|it| it != "md") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&page).expect("text");
+        for block in text.split("\n```toml\n").skip(1) {
+            let block = block.split("\n```").next().expect("every block ends");
+            // Some are the fields of a policy alone.
+            let is_whole = block.lines().any(|line| line.starts_with('['));
+            let start = if is_whole {
+                ""
+            } else {
+                "[[policies]]\nname = \"p\"\n"
+            };
+            folder.write("tidegate.toml", format!("{start}{block}"));
+            let (code, said, error) =
+                run(&folder, &["config", "check", "--offline", "tidegate.toml"]);
+            assert_eq!(code, 0, "{}: {error}\nin\n{block}", page.display());
+            assert!(said.starts_with("tidegate.toml: ok, "), "{said}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 20, "{checked} configs");
+}
+
+#[test]
+fn overrides_that_look_like_a_mistake_are_warned_of() {
+    let folder = Folder::new();
+    let policy = "[[policies]]\nname = \"api\"\nkey = \"{ip}:{user}\"\nlimit = \"1/1s\"\n\
+                  [[policies.overrides]]\nmatch = { ip = \"10.0.0.*\" }\nlimit = \"2/1s\"\n\
+                  [[policies.overrides]]\nmatch = { user = \"a\" }\nlimit = \"3/1s\"\n\
+                  [[policies.overrides]]\nmatch = { ip = \"10.1.2.3\", user = \"a\" }\nlimit = \"4/1s\"\n\
+                  [[policies.overrides]]\nmatch = { ip = \"10.1.2.3\", user = \"b\" }\nlimit = \"5/1s\"\n";
+    folder.write("a.toml", policy);
+    let (code, _, error) = run(&folder, &["config", "check", "a.toml"]);
+    assert_eq!(code, 0, "{error}");
+    let lines: Vec<&str> = error.lines().collect();
+    let expected = [
+        "a.toml: warning: policy \"api\", override 1 (ip = \"10.0.0.*\"): ip must be \"10.0.0.*\" to the letter: * is not a wildcard",
+        "a.toml: warning: policy \"api\", override 3 (ip = \"10.1.2.3\", user = \"a\"): never in force: override 2 (user = \"a\") comes before it and matches the same keys",
+    ];
+    assert_eq!(lines, expected);
+}
+
+/// What a container's image sets is a default, and what somebody sets instead of the
+/// file's is said.
+#[test]
+fn environment_does_not_beat_a_file_silently() {
+    let own = "[server]\nhttp = \"unix:own.sock\"\n";
+    let start = Start::configured(own).variable("TIDEGATE_HTTP_DEFAULT", "unix:image.sock");
+    assert_eq!(start.start().url(), "unix:own.sock");
+    let start = Start::configured("[server]\nlog_keys = true\n");
+    let start = start.variable("TIDEGATE_HTTP_DEFAULT", "unix:image.sock");
+    assert_eq!(start.start().url(), "unix:image.sock");
+    let start = Start::configured(own).variable("TIDEGATE_HTTP", "unix:set.sock");
+    let server = start.start();
+    assert_eq!(server.url(), "unix:set.sock");
+    let line = server.line(
+        "server.http in tidegate.toml is not used: --http or TIDEGATE_HTTP says unix:set.sock",
+    );
+    assert!(line.contains("WARN"), "{line}");
+    let docker = include_str!("../../../../Dockerfile");
+    assert!(docker.contains("ENV TIDEGATE_HTTP_DEFAULT=0.0.0.0:8080"));
+    assert!(
+        !docker.contains("TIDEGATE_HTTP="),
+        "it would beat a mounted file"
+    );
 }
 
 #[test]
@@ -175,7 +270,11 @@ fn print_without_a_file_shows_what_holds_anyway() {
     let expected = r#"[server]
 http = ["127.0.0.1:8080"]
 gate_headers = []
+drain = "2s"
+idle = "75s"
+log = "info"
 log_keys = false
+access_log = false
 
 [stores.default]
 url = "memory:"

@@ -80,12 +80,22 @@ fn what_is_not_understood_is_said_on_one_line() {
         (&["serve", "--drain=-1"], "--drain"),
         (
             &["serve", "--drain", "601"],
-            "expected whole seconds, at most 600",
+            "expected a time from 0s to 10m, such as 2s",
         ),
         (
             &["serve", "--idle", "0"],
-            "expected whole seconds, from 1 to 600",
+            "expected a time from 1s to 10m, such as 75s",
         ),
+        (
+            &["serve", "--drain", "soon"],
+            "such as 2s; see `tidegate serve --help`",
+        ),
+        (&["config", "chek"], "see `tidegate config --help`"),
+        (
+            &["config", "check", "--ofline", "x"],
+            "see `tidegate config check --help`",
+        ),
+        (&["serv"], "see `tidegate --help`"),
         (&["serve", "--store", "mysql://x"], "--store: "),
         (&["check"], "<POLICY>"),
         (

@@ -50,7 +50,7 @@ fn ask_everything(folder: &Folder, place: &[&str]) {
     let (code, said, error) = ask(&["check", "by-ip", "ip=a b&c=é"]);
     assert_eq!((code, error.as_str()), (0, ""), "{said}");
     assert!(
-        said.starts_with("allowed; 1 of 2 left, as good as new in "),
+        said.starts_with("allowed; 1 of 2 left, quota full in "),
         "{said}"
     );
     let (code, said, _) = ask(&["check", "by-ip", "ip=a b&c=é", "--peek", "--json"]);
@@ -62,7 +62,10 @@ fn ask_everything(folder: &Folder, place: &[&str]) {
     );
     let (code, said, _) = ask(&["check", "by-ip", "ip=a b&c=é", "--cost", "2"]);
     assert_eq!(code, 1);
-    assert!(said.starts_with("denied by by-ip, again in 3"), "{said}");
+    assert!(
+        said.starts_with("denied by level \"by-ip\"; retry in 3"),
+        "{said}"
+    );
     let (code, said, _) = ask(&["check", "by-ip", "ip=a b&c=é", "--json"]);
     assert_eq!(code, 0);
     let decision: Value = serde_json::from_str(&said).expect("JSON");
@@ -80,7 +83,7 @@ fn ask_everything(folder: &Folder, place: &[&str]) {
     );
     for expected in [
         "allowed; ",
-        "allowed (would be denied by watch: this policy only watches)",
+        "allowed (would be denied by level \"watch\": this policy only watches)",
     ] {
         let (code, said, _) = ask(&["check", "watch", "key=k"]);
         assert_eq!(code, 0);
@@ -258,11 +261,17 @@ fn what_cannot_be_asked_is_said_with_what_to_do() {
         ),
         (
             &["check", "default", "key=k", "--server", "127.0.0.1:8080"],
-            "expected http://host:port or unix:PATH",
+            "expected https://host:port, http://host:port or unix:PATH",
         ),
         (
-            &["check", "default", "key=k", "--server", "https://h"],
-            "expected http://host:port or unix:PATH",
+            &[
+                "check",
+                "default",
+                "key=k",
+                "--server",
+                "https://127.0.0.1:1",
+            ],
+            "nobody answers at https://127.0.0.1:1: is `tidegate serve` running?",
         ),
         (
             &["check", "default", "key=k", "--server", &other],

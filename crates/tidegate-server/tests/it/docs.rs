@@ -102,7 +102,7 @@ fn numbers_are_those_of_the_code() {
     const SERVE: &str = include_str!("../../src/serve/mod.rs");
     const TIMES: &str = include_str!("../../src/serve/connection.rs");
     const OUTGOING: &str = include_str!("../../src/api/outgoing.rs");
-    const CLI: &str = include_str!("../../src/cli.rs");
+    const SECTION: &str = include_str!("../../src/section.rs");
     for (source, line, said) in [
         (BODY, "MAX_BODY: u32 = 1 << 20;", "| body | 1 MiB |"),
         (
@@ -161,8 +161,8 @@ fn numbers_are_those_of_the_code() {
             "| all responses above 16 KiB that wait to be sent | 32 MiB |",
         ),
         (
-            CLI,
-            "default_value = \"75\"",
+            SECTION,
+            "idle: Duration::from_secs(75),",
             "| idle connection (no request in progress) | 75 s |",
         ),
     ] {

@@ -62,7 +62,7 @@ fn a_key_is_explained_and_nothing_is_charged() {
         let expected = json!({
             "policy": "login", "store": "default", "enabled": true, "shadow": false,
             "levels": [{
-                "name": "login", "key": "1",
+                "name": "login", "key": "1", "hash": key["levels"][0]["hash"],
                 "settings": {"algorithm": "fixed_window", "limit": "3r/h", "requests": 3,
                              "window_ms": 3_600_000, "burst": null},
                 "overridden_by": null,
@@ -73,8 +73,8 @@ fn a_key_is_explained_and_nothing_is_charged() {
         assert_eq!(key, expected);
     }
     for (ip, settings, overridden_by) in [
-        ("10.0.0.1", json!("100r/h"), json!(0)),
-        ("10.0.0.2", json!(null), json!(1)),
+        ("10.0.0.1", json!("100r/h"), json!({"ip": "10.0.0.1"})),
+        ("10.0.0.2", json!(null), json!({"ip": "10.0.0.2"})),
     ] {
         let key = server.get(&format!("/v1/keys/login?ip={ip}")).json();
         let level = &key["levels"][0];
@@ -234,4 +234,42 @@ fn a_receipt_gives_back_once_what_was_charged() {
         assert!([204, 400, 404, 409].contains(&status), "{index}: {status}");
     }
     assert!(login(&server, "new", 1)["allowed"] == true);
+}
+
+#[test]
+fn hash_of_a_key_is_the_same_in_logs_records_and_explanations() {
+    let record = "record.jsonl";
+    let start = Start::new(CONFIG).variable("TOKEN", TOKEN);
+    let start = start
+        .argument("--record")
+        .argument(record)
+        .argument("--drain")
+        .argument("0s");
+    let mut server = start
+        .argument("--log")
+        .argument("debug")
+        .argument("--log-format")
+        .argument("json")
+        .start();
+    login(&server, "203.0.113.9", 1);
+    let line: Value = serde_json::from_str(&server.line("\"decided\"")).expect("JSON");
+    let key = server.get("/v1/keys/login?ip=203.0.113.9").json();
+    let hash = key["levels"][0]["hash"]
+        .as_str()
+        .expect("a hash")
+        .to_owned();
+    assert_eq!(line["key"], hash.as_str());
+    // A reset leaves a line with the same hash.
+    let answer = admin(&server, "DELETE", "/v1/keys/login?ip=203.0.113.9", "");
+    assert_eq!(answer.status, 200);
+    let line: Value = serde_json::from_str(&server.line("a key was reset")).expect("JSON");
+    assert_eq!(line["policy"], "login");
+    assert_eq!(line["key"], hash.as_str());
+    assert_eq!(line["forgotten"], 1);
+    server.signal("TERM");
+    server.end();
+    let record = std::fs::read_to_string(server.folder().path(record)).expect("a record");
+    let recorded: Value =
+        serde_json::from_str(record.lines().next().expect("a line")).expect("JSON");
+    assert_eq!(recorded["key"], hash.as_str());
 }

@@ -1,7 +1,6 @@
 //! The binary as its users meet it: started by the tests, asked over sockets.
 
 #[path = "../../../tidegate-redis/tests/it/certificates.rs"]
-#[expect(dead_code, reason = "another crate's tests need the rest")]
 mod certificates;
 #[path = "../../../tidegate-redis/tests/it/server.rs"]
 #[expect(dead_code, reason = "another crate's tests need the rest")]
@@ -22,6 +21,8 @@ mod observed;
 mod policies;
 mod transport;
 mod transport_limits;
+
+mod operations;
 
 mod manual;
 mod openapi;

@@ -62,6 +62,43 @@ fn every_field_has_its_meaning() {
 }
 
 #[test]
+fn what_is_wrong_with_times_levels_and_permissions() {
+    check(&[
+        (
+            "a number without a unit",
+            "[server]\ndrain = 2",
+            "tidegate.toml:2:9: server.drain: 2: expected a duration in quotes, such as \"50ms\" or \"1s\", from 0s to 10m",
+        ),
+        (
+            "no time at all",
+            "[server]\nidle = \"0s\"",
+            "tidegate.toml:2:8: server.idle: \"0s\": expected a duration in quotes, such as \"50ms\" or \"1s\", from 1s to 10m",
+        ),
+        (
+            "another level",
+            "[server]\nlog = \"loud\"",
+            "tidegate.toml:2:7: server.log: \"loud\": expected one of \"off\", \"error\", \"warn\", \"info\", \"debug\", \"trace\"",
+        ),
+        (
+            "permissions that are not octal",
+            "[server]\nsocket_mode = \"0680\"",
+            "tidegate.toml:2:15: server.socket_mode: \"0680\": expected permissions in octal, such as \"0660\"",
+        ),
+        (
+            "permissions of something else",
+            "[server]\nsocket_mode = \"4755\"",
+            "tidegate.toml:2:15: server.socket_mode: \"4755\": expected permissions in octal, such as \"0660\"",
+        ),
+    ]);
+    let text = "[server]\nsocket_mode = \"0660\"\ndrain = \"500ms\"\nidle = \"1m\"\nlog = \"debug\"\naccess_log = true\nadmin_token = \"file:token\"\n";
+    let read = server(text);
+    assert_eq!(read.socket_mode, Some(0o660));
+    assert_eq!(read.admin_token, Some(Secret::File("token".into())));
+    assert_eq!(server(&read.to_string()), read);
+    assert_eq!(server(&format!("{read:#}")), read);
+}
+
+#[test]
 fn what_is_wrong_in_the_server() {
     check(&[
         (
@@ -127,13 +164,13 @@ http = []"#,
             "an empty token",
             r#"[server]
 admin_token = """#,
-            r#"tidegate.toml:2:15: server.admin_token: "": expected a token, or "env:NAME" for that of an environment variable"#,
+            r#"tidegate.toml:2:15: server.admin_token: "": expected "file:PATH", "env:NAME", or a token"#,
         ),
         (
             "a token from a variable without a name",
             r#"[server]
 admin_token = "env:""#,
-            r#"tidegate.toml:2:15: server.admin_token: "env:": expected a token, or "env:NAME" for that of an environment variable"#,
+            r#"tidegate.toml:2:15: server.admin_token: "env:": expected "file:PATH", "env:NAME", or a token"#,
         ),
         (
             "a token that no header could carry",
@@ -175,7 +212,7 @@ gate_headers = ["ip", 7]"#,
             "an unknown field of the server",
             r#"[server]
 port = 8080"#,
-            r#"tidegate.toml:2:1: server.port: unknown field: expected one of http, admin, admin_token, gate_headers, tls_cert, tls_key, log_keys"#,
+            r#"tidegate.toml:2:1: server.port: unknown field: expected one of http, admin, admin_token, gate_headers, tls_cert, tls_key, socket_mode, drain, idle, log, log_keys, access_log"#,
         ),
         (
             "an unknown field of the server, almost right",
@@ -211,7 +248,7 @@ max_keys = -1"#,
             r#"tidegate.toml:3:9: policies.b.limit: "10": expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, or a count per window such as 5/10s or 3/500ms
 tidegate.toml:4:9: policies.b.burst: 0: expected a whole number from 1 to 4294967295
 tidegate.toml:7:8: server.http: 1: expected an address such as "127.0.0.1:8080" or "unix:/run/tidegate.sock", or a list of them
-tidegate.toml:8:1: server.colour: unknown field: expected one of http, admin, admin_token, gate_headers, tls_cert, tls_key, log_keys
+tidegate.toml:8:1: server.colour: unknown field: expected one of http, admin, admin_token, gate_headers, tls_cert, tls_key, socket_mode, drain, idle, log, log_keys, access_log
 tidegate.toml:11:8: policies[1].name: "b": two policies of this name: expected different names
 tidegate.toml:12:7: policies[1].key: "{": a brace without its partner: expected attributes in braces, such as "{ip}"
 tidegate.toml:14:9: policies[1].store: "none": no store of this name: expected one of "default"
@@ -257,7 +294,7 @@ fn a_token_that_is_a_number_is_not_repeated() {
         "a number",
         "[server]\nadmin_token = 271828",
         "tidegate.toml:2:15: server.admin_token: not a text: \
-         expected a token, or \"env:NAME\" for that of an environment variable",
+         expected \"file:PATH\", \"env:NAME\", or a token",
     )]);
 }
 
@@ -347,6 +384,7 @@ fn servers() -> impl Strategy<Value = Server> {
             tls_cert: (headers.len() > 1).then(|| "cert.pem".into()),
             tls_key: (headers.len() > 1).then(|| "key.pem".into()),
             gate_headers: headers.into_iter().map(String::from).collect(),
+            ..Server::default()
         }
     })
 }

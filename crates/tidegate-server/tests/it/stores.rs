@@ -30,7 +30,13 @@ on_error = "local"
 #[test]
 fn redis_on_a_dead_port_lets_all_through_and_says_so() {
     let server = Tidegate::start(DEAD);
-    server.line("the store does not answer: until it does, on_error decides");
+    let line = server.line("the store does not answer: on_error decides");
+    assert!(line.contains("server=\"127.0.0.1:1\""), "{line}");
+    assert!(line.contains("Connection refused"), "{line}");
+    assert!(
+        line.contains("policies=allowed: open; decided locally: alone; denied: shut"),
+        "{line}"
+    );
     let ready = until("it is ready all the same", || {
         let answer = server.get("/readyz");
         (answer.status == 200).then_some(answer)
@@ -41,14 +47,35 @@ fn redis_on_a_dead_port_lets_all_through_and_says_so() {
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("ratelimit"), None, "nothing is known");
     }
-    server.line("the store has not answered: on_error decides");
-    server.line("the store keeps failing and is not asked for a while: on_error decides");
+    server.line("the store keeps failing: checks do not wait for it until a probe finds it back");
     let decision = server.check("{\"policy\":\"open\",\"key\":\"k\"}").json();
     assert_eq!(decision["source"], "error_policy");
     assert_eq!(decision["limit"], json!(null));
     let refused = server.get("/v1/gate/shut?key=k");
-    assert_eq!(refused.status, 429);
+    assert_eq!(refused.status, 503);
     assert!(refused.header("retry-after").is_some());
+    assert_eq!(refused.header("ratelimit"), None, "no quota is claimed");
+    assert_eq!(refused.header("ratelimit-policy"), None);
+    assert_eq!(
+        refused.detail(),
+        "the store of policy shut is unavailable, and the policy denies requests until it answers"
+    );
+    let asked = server.get("/v1/gate/shut?key=k&deny=403&body=none");
+    assert_eq!((asked.status, asked.text()), (403, ""));
+    assert_eq!(asked.header("x-tidegate-reason"), Some("store-unavailable"));
+    let decision = server.check("{\"policy\":\"shut\",\"key\":\"k\"}");
+    assert_eq!(decision.status, 200);
+    let decision = decision.json();
+    assert_eq!(decision["allowed"], false);
+    for field in ["denied_by", "limit", "remaining", "rate", "receipt"] {
+        assert_eq!(decision[field], json!(null), "{field}");
+    }
+    assert_eq!(decision["levels"], json!([]));
+    assert!(
+        decision["retry_after_ms"]
+            .as_u64()
+            .is_some_and(|wait| wait > 0)
+    );
     let statuses = [200, 429].map(|_| server.get("/v1/gate/alone?key=k").status);
     assert_eq!(statuses, [200, 429]);
     // Whoever wants to know, and not to decide, is told.

@@ -1,0 +1,291 @@
+//! What another config changes, in lines for the log: `api: 10r/m -> 20r/m`.
+
+use std::collections::BTreeMap;
+
+use tidegate::{Limit, Policy, PolicyLevel};
+use tidegate_config::Config;
+
+use crate::section::Server;
+
+/// The most lines about one change.
+const MOST_LINES: usize = 30;
+
+/// What is different in the config after.
+pub(crate) fn between(
+    (config_before, server_before): (&Config, &Server),
+    (config, server): (&Config, &Server),
+) -> Vec<String> {
+    let mut lines = fields(
+        "server",
+        &format!("{server_before:#}"),
+        &format!("{server:#}"),
+    );
+    if server_before.admin_token != server.admin_token
+        && !lines.iter().any(|it| it.contains("admin_token"))
+    {
+        lines.push("server: admin_token changed".into());
+    }
+    let names = |config: &Config| config.stores.keys().cloned().collect::<Vec<_>>();
+    for (name, change) in added_and_removed(&names(config_before), &names(config)) {
+        lines.push(format!("store {name}: {change}"));
+    }
+    for (name, store) in &config.stores {
+        let Some(before) = config_before.stores.get(name) else {
+            continue;
+        };
+        let print = |store: &tidegate_config::Store| {
+            let stores = BTreeMap::from([(name.clone(), store.clone())]);
+            let policies = Vec::new();
+            format!("{:#}", Config { stores, policies })
+        };
+        let changed = fields(&format!("store {name}"), &print(before), &print(store));
+        if changed.is_empty() && before != store {
+            lines.push(format!("store {name}: user or password changed"));
+        }
+        lines.extend(changed);
+    }
+    let names = |config: &Config| -> Vec<String> {
+        config.policies.iter().map(|it| it.name().into()).collect()
+    };
+    for (name, change) in added_and_removed(&names(config_before), &names(config)) {
+        lines.push(format!("{name}: {change}"));
+    }
+    for policy in &config.policies {
+        let mut before = config_before.policies.iter();
+        if let Some(before) = before.find(|before| before.name() == policy.name()) {
+            lines.extend(in_policy(before, policy));
+        }
+    }
+    let more = lines.len().saturating_sub(MOST_LINES);
+    lines.truncate(MOST_LINES);
+    if more > 0 {
+        lines.push(format!("and {more} more changes"));
+    }
+    lines
+}
+
+fn in_policy(before: &Policy, policy: &Policy) -> Vec<String> {
+    if before == policy {
+        return Vec::new();
+    }
+    let name = policy.name();
+    let mut lines = Vec::new();
+    let is_single = policy.levels().len() == 1 && before.levels().len() == 1;
+    let names = |policy: &Policy| -> Vec<String> {
+        let levels = policy.levels().iter();
+        levels.map(|level| level.name().to_owned()).collect()
+    };
+    for (level, change) in added_and_removed(&names(before), &names(policy)) {
+        lines.push(format!("{name}.{level}: {change}"));
+    }
+    for level in policy.levels() {
+        let mut all = before.levels().iter();
+        let Some(before) = all.find(|before| before.name() == level.name()) else {
+            continue;
+        };
+        let place = match is_single {
+            true => name.to_owned(),
+            false => format!("{name}.{}", level.name()),
+        };
+        lines.extend(in_level(&place, before, level));
+    }
+    // The rest of its fields, as they are printed: levels and overrides come behind.
+    let own = |policy: &Policy| {
+        let config = Config {
+            stores: BTreeMap::new(),
+            policies: vec![policy.clone()],
+        };
+        let text = format!("{config:#}");
+        let text = text.split("[[policies.").next().unwrap_or_default();
+        let is_own = |line: &&str| {
+            let name = line.split(' ').next().unwrap_or_default();
+            // Those of a level, which are told above.
+            ![
+                "key",
+                "limit",
+                "algorithm",
+                "burst",
+                "strict",
+                "align",
+                "block",
+            ]
+            .contains(&name)
+        };
+        text.lines().filter(is_own).collect::<Vec<_>>().join("\n")
+    };
+    lines.extend(fields(name, &own(before), &own(policy)));
+    lines
+}
+
+fn in_level(place: &str, before: &PolicyLevel, level: &PolicyLevel) -> Vec<String> {
+    let mut lines = Vec::new();
+    if before.limit() != level.limit() {
+        lines.push(format!("{place}: {} -> {}", before.limit(), level.limit()));
+    }
+    let (key_before, key) = (before.key().as_str(), level.key().as_str());
+    if key_before != key {
+        lines.push(format!("{place}: key {key_before:?} -> {key:?}"));
+    }
+    let limit = |limit: Option<&Limit>| match limit {
+        Some(limit) => limit.to_string(),
+        None => "not limited".into(),
+    };
+    let overrides = |level: &PolicyLevel| -> BTreeMap<String, String> {
+        let overrides = level.overrides();
+        overrides
+            .map(|(conditions, it)| (matched(&conditions), limit(it)))
+            .collect()
+    };
+    let (before, after) = (overrides(before), overrides(level));
+    for (conditions, limit) in &after {
+        match before.get(conditions) {
+            None => lines.push(format!("{place}: override {conditions}: added, {limit}")),
+            Some(before) if before != limit => {
+                lines.push(format!(
+                    "{place}: override {conditions}: {before} -> {limit}"
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    let removed = before.keys().filter(|it| !after.contains_key(*it));
+    lines.extend(removed.map(|it| format!("{place}: override {it}: removed")));
+    lines
+}
+
+/// `ip = "10.1.2.3"`.
+fn matched(conditions: &[(&str, &[u8])]) -> String {
+    let conditions = conditions.iter();
+    let conditions =
+        conditions.map(|(name, value)| format!("{name} = {:?}", String::from_utf8_lossy(value)));
+    conditions.collect::<Vec<_>>().join(", ")
+}
+
+fn added_and_removed(before: &[String], after: &[String]) -> Vec<(String, &'static str)> {
+    let missing_in = |others: &[String], names: &[String]| -> Vec<String> {
+        let names = names.iter().filter(|name| !others.contains(name));
+        names.cloned().collect()
+    };
+    let added = missing_in(before, after)
+        .into_iter()
+        .map(|it| (it, "added"));
+    let removed = missing_in(after, before);
+    added
+        .chain(removed.into_iter().map(|it| (it, "removed")))
+        .collect()
+}
+
+/// Fields of a printed table whose values differ.
+fn fields(place: &str, before: &str, after: &str) -> Vec<String> {
+    let read = |text: &str| -> BTreeMap<String, String> {
+        let lines = text.lines().filter_map(|line| line.split_once(" = "));
+        lines
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    };
+    let (before, after) = (read(before), read(after));
+    let mut lines = Vec::new();
+    for (name, value) in &after {
+        match before.get(name) {
+            None => lines.push(format!("{place}: {name} = {value}")),
+            Some(old) if old != value => lines.push(format!("{place}: {name} {old} -> {value}")),
+            Some(_) => {}
+        }
+    }
+    let removed = before.keys().filter(|name| !after.contains_key(*name));
+    lines.extend(removed.map(|name| format!("{place}: {name} removed")));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::parse;
+
+    fn lines(before: &str, after: &str) -> Vec<String> {
+        let read = |text: &str| parse(text, "tidegate.toml", None).expect("a right config");
+        let ((server_before, before), (server, after)) = (read(before), read(after));
+        between((&before, &server_before), (&after, &server))
+    }
+
+    #[test]
+    fn every_kind_of_change_has_its_line() {
+        let policy = |rest: &str| format!("[[policies]]\nname = \"api\"\nkey = \"{{ip}}\"\n{rest}");
+        let minute = policy("limit = \"10r/m\"\n");
+        let with = |rest: &str| format!("{minute}{rest}");
+        for (before, after, expected) in [
+            (minute.clone(), minute.clone(), &[][..]),
+            (
+                minute.clone(),
+                policy("limit = \"20r/m\"\n"),
+                &["api: 10r/m -> 20r/m"],
+            ),
+            (
+                minute.clone(),
+                policy("limit = \"10r/m\"\nburst = 3\non_error = \"deny\"\n"),
+                &[
+                    "api: 10r/m -> 10r/m burst=3",
+                    "api: on_error \"allow\" -> \"deny\"",
+                ],
+            ),
+            (
+                minute.clone(),
+                with("[[policies.overrides]]\nmatch = { ip = \"10.1.2.3\" }\nlimit = \"9r/m\"\n"),
+                &["api: override ip = \"10.1.2.3\": added, 9r/m"],
+            ),
+            (
+                with("[[policies.overrides]]\nmatch = { ip = \"1\" }\nenabled = false\n"),
+                with("[[policies.overrides]]\nmatch = { ip = \"1\" }\nlimit = \"5r/s\"\n"),
+                &["api: override ip = \"1\": not limited -> 5r/s"],
+            ),
+            (
+                minute.clone(),
+                with(
+                    "[[policies]]\nname = \"b\"\nlimit = \"1r/s\"\n[stores.other]\nurl = \"memory:\"\n",
+                ),
+                &["store other: added", "b: added"],
+            ),
+            (
+                with("[stores.default]\nurl = \"redis://h\"\n"),
+                with("[stores.default]\nurl = \"redis://h\"\ntimeout = \"9ms\"\n"),
+                &["store default: timeout \"50ms\" -> \"9ms\""],
+            ),
+            (
+                with("[stores.default]\nurl = \"redis://h\"\npassword = \"one\"\n"),
+                with("[stores.default]\nurl = \"redis://h\"\npassword = \"two\"\n"),
+                &["store default: user or password changed"],
+            ),
+            (
+                with("[server]\nlog = \"warn\"\nadmin_token = \"one\"\n"),
+                with("[server]\nlog = \"debug\"\nadmin_token = \"two\"\n"),
+                &[
+                    "server: log \"warn\" -> \"debug\"",
+                    "server: admin_token changed",
+                ],
+            ),
+        ] {
+            assert_eq!(lines(&before, &after), expected, "{after}");
+        }
+        let levels = |limit: &str| {
+            format!(
+                "[[policies]]\nname = \"api\"\n[[policies.levels]]\nname = \"all\"\nkey = \"\"\nlimit = \"5r/s\"\n\
+                 [[policies.levels]]\nname = \"user\"\nkey = \"{{user}}\"\nlimit = \"{limit}\"\n"
+            )
+        };
+        assert_eq!(
+            lines(&levels("1r/s"), &levels("2r/s")),
+            ["api.user: 1r/s -> 2r/s"]
+        );
+    }
+
+    #[test]
+    fn many_changes_are_cut_short() {
+        let all = |limit: &str| -> String {
+            let one = |number| format!("[[policies]]\nname = \"p{number}\"\nlimit = \"{limit}\"\n");
+            (0..100).map(one).collect()
+        };
+        let lines = lines(&all("1r/s"), &all("2r/s"));
+        assert_eq!(lines.len(), MOST_LINES + 1);
+        assert_eq!(lines[MOST_LINES], "and 70 more changes");
+    }
+}
