@@ -8,8 +8,9 @@ FROM debian:bookworm-slim
 RUN useradd --system --no-create-home tidegate
 COPY --from=build /src/target/release/tidegate /usr/local/bin/tidegate
 USER tidegate
-# In a container nobody could reach the loopback address.
-ENV TIDEGATE_HTTP=0.0.0.0:8080
+# In a container nobody could reach the loopback address. A mounted config beats this:
+#   docker run -p 8080:8080 -v ./tidegate.toml:/etc/tidegate.toml tidegate serve --config /etc/tidegate.toml
+ENV TIDEGATE_HTTP_DEFAULT=0.0.0.0:8080
 EXPOSE 8080
 ENTRYPOINT ["tidegate"]
 CMD ["serve"]
