@@ -84,10 +84,10 @@ pub use memory::{
     Charge, Check, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits, WhenFull,
 };
 pub use policy::{
-    CheckError, CustomScript, Decisions, Explained, Keys, LevelKey, LevelReport, MissingAttribute,
-    Mode, OnError, Override, OwnedDecision, PoliciesError, Policy, PolicyBuilder, PolicyDecision,
-    PolicyError, PolicyHandle, PolicyLevel, PolicyLimiter, ScriptAnswer, ScriptSource, Template,
-    Which,
+    Case, CheckError, CustomScript, Decisions, Explained, Keys, LevelKey, LevelReport,
+    MissingAttribute, Mode, OnError, Override, OwnedDecision, PoliciesError, Policy, PolicyBuilder,
+    PolicyDecision, PolicyError, PolicyHandle, PolicyLevel, PolicyLimiter, ScriptAnswer,
+    ScriptSource, Template, Which,
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
 pub use wait::{Wait, WaitError, Waiting};

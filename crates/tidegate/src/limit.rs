@@ -77,6 +77,9 @@ pub struct LimitSpec {
     pub strict: bool,
     /// Where windows begin; [`Algorithm::FixedWindow`] only.
     pub align: Align,
+    /// Counts in whole nanoseconds ([`TokenBucket::gcra`]); [`Algorithm::TokenBucket`]
+    /// only, and never strict.
+    pub gcra: bool,
 }
 
 impl LimitSpec {
@@ -89,6 +92,7 @@ impl LimitSpec {
             burst: None,
             strict: false,
             align: Align::First,
+            gcra: false,
         }
     }
 
@@ -100,6 +104,7 @@ impl LimitSpec {
             burst,
             strict,
             align,
+            gcra,
         } = self;
         if !matches!(algorithm, Algorithm::TokenBucket) {
             if let Some(burst) = burst {
@@ -113,6 +118,16 @@ impl LimitSpec {
             return Err(LimitError::AlignOf(algorithm));
         }
         Ok(Limit(match algorithm {
+            Algorithm::TokenBucket if gcra => {
+                let burst = match burst {
+                    Some(burst) => burst,
+                    None => rate.requests() as u64,
+                };
+                match TokenBucket::gcra(rate, burst) {
+                    Ok(limit) => Kind::TokenBucket(limit),
+                    Err(error) => return Err(error),
+                }
+            }
             Algorithm::TokenBucket => match TokenBucket::new(rate, burst, strict) {
                 Ok(limit) => Kind::TokenBucket(limit),
                 Err(error) => return Err(error),
@@ -321,6 +336,7 @@ impl Limit {
             Kind::TokenBucket(limit) => LimitSpec {
                 burst: limit.explicit_burst(),
                 strict: limit.is_strict(),
+                gcra: limit.is_gcra(),
                 ..LimitSpec::new(limit.rate())
             },
             Kind::FixedWindow(limit) => LimitSpec {
@@ -343,6 +359,20 @@ impl Limit {
             },
             Kind::Block(Block) => return None,
         })
+    }
+
+    /// The limit whose number stands for this one in a store: itself, unless its states
+    /// mean the same under every limit of its kind ([`TokenBucket::gcra`]).
+    pub(crate) fn numbered(&self) -> Self {
+        const GCRA: Limit = LimitSpec {
+            gcra: true,
+            ..Limit::per_second(1).spec_or_panic()
+        }
+        .expect();
+        match &self.0 {
+            Kind::TokenBucket(limit) if limit.is_gcra() => GCRA,
+            _ => *self,
+        }
     }
 
     const fn spec_or_panic(&self) -> LimitSpec {

@@ -86,7 +86,15 @@ pub struct TokenBucket {
     token_parts: u64,
     token: Span,
     capacity: Span,
+    /// A token is a whole number of nanoseconds.
+    is_gcra: bool,
 }
+
+/// Parts per microsecond of a bucket in nanoseconds.
+const NS_PER_US: u32 = 1_000;
+
+/// What states of all buckets in nanoseconds are stored under: a token of one second.
+const GCRA_TOKEN_PARTS: u64 = 1_000_000_000;
 
 /// A key's debt, and when it was last looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +144,63 @@ impl TokenBucket {
             token_parts,
             token: tokens(1, token_parts, parts_per_us),
             capacity: tokens(burst, token_parts, parts_per_us),
+            is_gcra: false,
         })
+    }
+
+    /// A bucket in the arithmetic of redis-cell, for numbers that come with each call:
+    /// a token is a whole number of nanoseconds, rounded down.
+    ///
+    /// The debt of a key is then a time that means the same whatever the rate and the
+    /// burst: a call with other numbers continues with the time that the last one left,
+    /// and a store need not remember which numbers these were.
+    pub const fn gcra(rate: Rate, burst: u64) -> Result<Self, LimitError> {
+        let requests = rate.requests();
+        let token_parts = rate.window_us() * NS_PER_US as u64 / requests as u64;
+        if token_parts == 0 {
+            return Err(LimitError::Requests(requests as u64));
+        }
+        if burst == 0 || burst > u32::MAX as u64 {
+            return Err(LimitError::Burst(burst));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "just found to fit")]
+        let burst = burst as u32;
+        let max = MAX_REFILL_US * NS_PER_US as u64 / token_parts;
+        if burst as u64 > max {
+            #[expect(clippy::cast_possible_truncation, reason = "below `burst`")]
+            return Err(LimitError::BurstRefill {
+                burst,
+                max: max as u32,
+            });
+        }
+        Ok(Self {
+            rate,
+            burst,
+            strict: false,
+            parts_per_us: NS_PER_US,
+            token_parts,
+            token: tokens(1, token_parts, NS_PER_US),
+            capacity: tokens(burst, token_parts, NS_PER_US),
+            is_gcra: true,
+        })
+    }
+
+    /// Whether a token is a whole number of nanoseconds ([`gcra`](Self::gcra)).
+    #[must_use]
+    pub const fn is_gcra(&self) -> bool {
+        self.is_gcra
+    }
+
+    /// What a state is stored under, so that a limit that counts in other units can
+    /// convert it: the parts of a token, and one value for all buckets made by
+    /// [`gcra`](Self::gcra).
+    #[must_use]
+    pub const fn stored_token_parts(&self) -> u64 {
+        if self.is_gcra {
+            GCRA_TOKEN_PARTS
+        } else {
+            self.token_parts
+        }
     }
 
     /// The rate it was made of.
@@ -337,7 +401,8 @@ impl Counter for TokenBucket {
     /// The sizes may differ, but not what a token is.
     #[inline]
     fn counts_like(&self, old: &Self) -> bool {
-        self.parts_per_us == old.parts_per_us && self.token_parts == old.token_parts
+        self.parts_per_us == old.parts_per_us
+            && self.stored_token_parts() == old.stored_token_parts()
     }
 
     /// Used tokens stay used tokens, rounded up to a microsecond of debt.
@@ -346,8 +411,8 @@ impl Counter for TokenBucket {
             return state;
         }
         // Below 2^77 by a bucket's bounds, so the product stays below 2^122.
-        let us = (old.parts(state.debt) * u128::from(self.token_parts))
-            .div_ceil(u128::from(old.token_parts) * u128::from(self.parts_per_us));
+        let us = (old.parts(state.debt) * u128::from(self.stored_token_parts()))
+            .div_ceil(u128::from(old.stored_token_parts()) * u128::from(self.parts_per_us));
         let us = u64::try_from(us).unwrap_or(u64::MAX).min(MAX_REFILL_US);
         TokenBucketState {
             debt: Span { us, parts: 0 },
@@ -452,6 +517,26 @@ mod tests {
                 (668, 1, 0, Some(0)),
             ],
         );
+    }
+
+    #[test]
+    fn bucket_in_nanoseconds_keeps_its_debt_under_other_numbers() {
+        let gcra = |rate: &str, burst| TokenBucket::gcra(rate.parse().unwrap(), burst).unwrap();
+        // 60 s / 7 is 8,571,428,571.4 ns.
+        let (seven, ten) = (gcra("7/60s", 7), gcra("10r/s", 100));
+        assert_eq!(seven.token_parts(), 8_571_428_571);
+        let state = seven.charge(seven.new_state(0), Cost::of(7));
+        assert!(ten.counts_like(&seven) && seven.counts_like(&ten));
+        assert_eq!(ten.adopt(&seven, state, 0), state);
+        // All but 3 ns of a minute: 600 tokens of 0.1 s, of which the bucket has 100.
+        let outcome = ten.outcome(&state, Cost::ONE, false);
+        assert_eq!(outcome.retry_after_us, Some(50_100_000));
+        // Under exact numbers, a second of debt is a token.
+        let exact = bucket("1r/s", 100);
+        assert!(!exact.counts_like(&ten));
+        assert_eq!(exact.adopt(&ten, state, 0).debt.us, 60_000_000);
+        assert!(TokenBucket::gcra("4294967295/1s".parse().unwrap(), 1).is_err());
+        assert!(TokenBucket::gcra("1/366d".parse().unwrap(), 100).is_err());
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
 
     /// The number of a limit.
     pub(super) fn limit_handle(&self, limit: &Limit) -> Result<Handle, TooManyLimits> {
-        self.limits.handle(limit, |seen| {
+        self.limits.handle(&limit.numbered(), |seen| {
             for Locked { shard, .. } in &self.shards {
                 let before_us = self.clock_before_locks();
                 let mut shard = shard.lock();

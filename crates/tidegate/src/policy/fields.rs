@@ -84,6 +84,7 @@ impl LimitFields {
             burst: self.burst,
             strict: self.strict.unwrap_or_default(),
             align: self.align.unwrap_or_default(),
+            gcra: false,
         };
         spec.build().map_err(|error| Wrong {
             field: field(&error),

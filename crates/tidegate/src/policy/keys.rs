@@ -20,6 +20,8 @@ pub struct Keys<'a> {
     levels: SmallVec<[Keyed; 4]>,
     /// The values of all levels, one behind the other.
     values: SmallVec<[&'a [u8]; 8]>,
+    /// The limit that came with the check, in place of the levels' own.
+    limit: Option<&'a Limit>,
 }
 
 /// A level, the case of it that fits, and where its values end.
@@ -38,6 +40,7 @@ pub struct LevelKey<'a> {
     pub(super) case: u16,
     /// What tells it from other keys of the level.
     pub(super) values: &'a [&'a [u8]],
+    pub(super) given: Option<&'a Limit>,
 }
 
 /// A check without an attribute that its policy's keys are made of.
@@ -123,7 +126,26 @@ impl<'a> Keys<'a> {
             policy,
             levels: SmallVec::new(),
             values: SmallVec::new(),
+            limit: None,
         }
+    }
+
+    /// The same keys under a limit that came with the check, in place of the levels' own.
+    /// It must be of their algorithm; overrides stay in force.
+    #[must_use]
+    pub fn with_limit<'b>(&'b self, limit: Option<&'b Limit>) -> Keys<'b> {
+        Keys {
+            policy: self.policy,
+            levels: self.levels.clone(),
+            values: self.values.iter().copied().collect(),
+            limit,
+        }
+    }
+
+    /// The limit that came with the check.
+    #[must_use]
+    pub fn given_limit(&self) -> Option<&'a Limit> {
+        self.limit
     }
 
     /// The policy they are of.
@@ -151,6 +173,7 @@ impl<'a> Keys<'a> {
                 level: keyed.level,
                 case: keyed.case,
                 values,
+                given: self.limit,
             }
         })
     }
@@ -186,8 +209,15 @@ impl<'a> LevelKey<'a> {
     /// The limit in force for this key.
     #[must_use]
     pub fn limit(&self) -> &'a Limit {
-        let limit = self.case().limit.as_ref();
+        let own = || self.case().limit.as_ref();
+        let limit = self.given_limit().or_else(own);
         limit.expect("only levels that count are handed out")
+    }
+
+    /// The limit that came with the check, where it is in force.
+    #[must_use]
+    pub fn given_limit(&self) -> Option<&'a Limit> {
+        self.given.filter(|_| self.overridden_by().is_none())
     }
 
     #[inline]

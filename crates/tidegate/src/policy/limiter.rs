@@ -6,14 +6,15 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use smallvec::{SmallVec, smallvec};
 
-use super::Policy;
 use super::decision::{Decisions, PolicyDecision};
 use super::error::{CheckError, PoliciesError};
 use super::keys::{Keys, MissingAttribute};
 use super::which::{Explained, Which};
+use super::{Policy, PolicyLevel};
 use crate::attributes::Attributes;
 use crate::cost::Cost;
 use crate::decision::{Decision, Receipt};
+use crate::limit::Limit;
 use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
 
 /// The limiter for policies, in memory.
@@ -275,10 +276,18 @@ impl PolicyLimiter {
     pub fn decide_keys(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> Decision {
         let compiled = self.policies.get(keys.policy().name());
         let compiled = compiled.expect("a policy of the same name");
+        // Of a limit that came with the check there is no level yet. Where there are too
+        // many of them, the level's own has to do.
+        let given: SmallVec<[Option<Level>; 2]> = keys
+            .iter()
+            .map(|key| compiled.level_under(key.level, *key.given_limit()?).ok())
+            .collect();
         let checks: SmallVec<[Check<'_>; 4]> = keys
             .iter()
-            .map(|key| {
+            .zip(&given)
+            .map(|(key, given)| {
                 let level = compiled.level(key.level, key.case);
+                let level = given.as_ref().unwrap_or(level);
                 level.check_values(key.values).cost(cost)
             })
             .collect();
@@ -319,6 +328,10 @@ impl PolicyLimiter {
     }
 }
 
+/// Which of a level's limits is in force: its own, or that of an override.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Case(u16);
+
 impl PolicyHandle {
     /// The policy.
     #[must_use]
@@ -342,15 +355,53 @@ impl PolicyHandle {
     {
         Ok(self.0.ask(attributes, cost, Charge::Nothing)?)
     }
+
+    /// The store that keeps its counts, and what a check charges: for those who decide
+    /// many checks in one go ([`MemoryStore::decide_each`]).
+    #[must_use]
+    pub fn store(&self) -> (&MemoryStore, Charge) {
+        (&self.0.store, self.0.charge)
+    }
+
+    /// The only check of a policy that has one level with one attribute in its key, and
+    /// which of its limits is in force. `None` for any other policy, where the attribute
+    /// is missing, and where nothing is counted.
+    #[inline]
+    pub fn only_check<'a, A>(&'a self, attributes: &'a A) -> Option<(Check<'a>, Case)>
+    where
+        A: Attributes + ?Sized,
+    {
+        let compiled = &*self.0;
+        let ([level], true) = (&*compiled.policy.levels, compiled.policy.enabled()) else {
+            return None;
+        };
+        let [name] = level.key.names() else {
+            return None;
+        };
+        let value = attributes.value(name)?;
+        let case = level.cases.find(&[value]);
+        let counts = level.cases.counts(case);
+        counts.then(|| (compiled.level(0, case).check(value), Case(case)))
+    }
+
+    /// What the policy says where the store has decided its [only
+    /// check](Self::only_check) like this.
+    #[inline]
+    pub fn decided(&self, case: Case, decision: Decision) -> PolicyDecision<'_> {
+        PolicyDecision::new(&self.0.policy, smallvec![(0, case.0)], decision)
+    }
+
+    /// The first level with another limit, over the same keys: for a limit that comes with
+    /// the check. It must be of the same algorithm.
+    pub fn level_under(&self, limit: Limit) -> Result<Level, TooManyLimits> {
+        self.0.level_under(0, limit)
+    }
 }
 
 impl Compiled {
     fn new(policy: Policy, store: MemoryStore) -> Result<Self, TooManyLimits> {
         let levels = policy.levels.iter().map(|level| {
-            // A name has no colon, so no two levels share theirs. All keys of one are
-            // tuples of one length: with another length it is another one.
-            let length = level.key.names().len();
-            let name = format!("{}:{}:{length}", policy.name, level.name);
+            let name = level_name(&policy, level);
             let limits = level.cases.all().iter().map(|case| case.limit);
             // Keys that are exempt have no limit, and are never asked about.
             let limits = limits.map(|limit| limit.unwrap_or(*level.limit()));
@@ -480,4 +531,17 @@ impl Compiled {
     fn level(&self, level: u16, case: u16) -> &Level {
         &self.levels[usize::from(level)][usize::from(case)]
     }
+
+    /// A level with another limit, over the same keys.
+    fn level_under(&self, level: u16, limit: Limit) -> Result<Level, TooManyLimits> {
+        let name = level_name(&self.policy, &self.policy.levels[usize::from(level)]);
+        self.store.level(&name, limit)
+    }
+}
+
+/// What the store knows a level by. A name has no colon, so no two levels share theirs.
+/// All keys of one are tuples of one length: with another length it is another one.
+fn level_name(policy: &Policy, level: &PolicyLevel) -> String {
+    let length = level.key.names().len();
+    format!("{}:{}:{length}", policy.name, level.name)
 }

@@ -27,7 +27,7 @@ pub use builder::{Override, PolicyBuilder};
 pub use decision::{Decisions, LevelReport, OwnedDecision, PolicyDecision};
 pub use error::{CheckError, PoliciesError};
 pub use keys::{Keys, LevelKey, MissingAttribute};
-pub use limiter::{PolicyHandle, PolicyLimiter};
+pub use limiter::{Case, PolicyHandle, PolicyLimiter};
 pub use script::{CustomScript, ScriptAnswer, ScriptSource};
 pub use settings::{Mode, OnError};
 pub use template::Template;
