@@ -40,7 +40,7 @@ pub(crate) fn pack(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
             push(size.us, 7);
             push(size.parts.into(), 4);
             push(bucket.parts_per_us().into(), 4);
-            push(bucket.token_parts(), 6);
+            push(bucket.stored_token_parts(), 6);
         }
         Kind::FixedWindow(window) => {
             push(window.rate().requests().into(), 4);
@@ -139,7 +139,10 @@ impl Call {
         cost: Cost,
         charge: Charge,
     ) -> Self {
-        let ordinary = keys.iter().filter(|key| key.overridden_by().is_none());
+        let ordinary = keys.iter().filter(|key| {
+            let has_other = key.overridden_by().is_some() || key.given_limit().is_some();
+            !has_other
+        });
         let is_ordinary = cost == Cost::ONE && ordinary.count() == prepared.levels;
         let template = match is_ordinary && charge != Charge::Nothing {
             true => prepared.one.clone(),

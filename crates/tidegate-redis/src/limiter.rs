@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{
-    Attributes, Charge, CheckError, Cost, Decisions, Explained, MemoryStore, PoliciesError, Policy,
-    PolicyDecision, PolicyHandle, PolicyLimiter, Receipt, Which,
+    Attributes, Charge, CheckError, Cost, Decisions, Explained, Limit, MemoryStore, PoliciesError,
+    Policy, PolicyDecision, PolicyHandle, PolicyLimiter, Receipt, Which,
 };
 use tokio::task::JoinSet;
 
@@ -427,6 +427,49 @@ impl SharedHandle {
             }
         }
     }
+
+    /// [`check`](Self::check) under a limit that comes with the check, in place of the
+    /// policy's own. It must be of the same algorithm. Of a policy in memory, the policy's
+    /// own limit decides: see [`PolicyHandle::level_under`].
+    pub async fn check_under<A>(
+        &self,
+        limit: &Limit,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<PolicyDecision<'_>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let Handle::Shared(shared) = &self.0 else {
+            return self.check(attributes, cost).await;
+        };
+        let keys = shared.keys(attributes, cost)?;
+        let keys = keys.with_limit(Some(limit));
+        let asked = shared.ask(&keys, cost, shared.charge).await;
+        Ok(asked.unwrap_or_else(|_| shared.without_store(&keys, cost, shared.charge)))
+    }
+
+    /// The numbers that [`check`](Self::check) would decide by, charging nothing, under a
+    /// limit that comes with the check if there is one.
+    pub async fn peek_under<A>(
+        &self,
+        limit: Option<&Limit>,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<PolicyDecision<'_>, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        match &self.0 {
+            Handle::Memory(memory) => Ok(memory.peek(attributes, cost)?),
+            Handle::Shared(shared) => {
+                let keys = shared.keys(attributes, cost)?;
+                let keys = keys.with_limit(limit);
+                Ok(shared.ask(&keys, cost, Charge::Nothing).await?)
+            }
+        }
+    }
+
     /// [`SharedLimiter::try_check`] of this policy.
     pub async fn try_check<A>(
         &self,

@@ -30,7 +30,15 @@ pub(crate) fn limiter(
 
 /// Charges what the store has admitted; what does not fit here fills it up.
 pub(crate) fn charge(limiter: &PolicyLimiter, keys: &Keys<'_>, cost: Cost) {
-    drop(limiter.decide_keys(keys, cost, Charge::Always));
+    let given = given(keys);
+    let keys = keys.with_limit(given.as_ref());
+    drop(limiter.decide_keys(&keys, cost, Charge::Always));
+}
+
+/// A limit that came with the check, at this node's share.
+fn given(keys: &Keys<'_>) -> Option<Limit> {
+    let share = keys.policy().local_share();
+    keys.given_limit().map(|limit| at_share(limit, share))
 }
 
 /// Decides alone.
@@ -40,8 +48,9 @@ pub(crate) fn decide(
     cost: Cost,
     charge: Charge,
 ) -> Decision {
+    let given = given(keys);
     limiter
-        .decide_keys(keys, cost, charge)
+        .decide_keys(&keys.with_limit(given.as_ref()), cost, charge)
         .with_source(Source::Local)
 }
 

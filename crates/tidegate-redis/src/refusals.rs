@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::algorithm::Outcome;
-use tidegate::{Cost, Decision, Keys, LevelKey, LevelOutcome};
+use tidegate::{Cost, Decision, Keys, LevelKey, LevelOutcome, Limit};
 
 use crate::fingerprint::{Fingerprint, Fingerprints, shard_of};
 
@@ -47,6 +47,8 @@ struct Shard {
 #[derive(Debug, Clone, Copy)]
 struct Refusal {
     cost: Cost,
+    /// A check may bring another one.
+    limit: Limit,
     /// When the question was sent, when it was answered, and the answer.
     sent: Duration,
     answered: Duration,
@@ -84,7 +86,8 @@ impl Refusals {
         for key in keys.iter() {
             let fingerprint = self.fingerprints.of(&key);
             let refusal = self.shard(fingerprint).keys.get(&fingerprint).copied();
-            let refusal = refusal.filter(|refusal| refusal.cost == cost);
+            let refusal =
+                refusal.filter(|refusal| refusal.cost == cost && refusal.limit == *key.limit());
             if let Some(outcome) = refusal.and_then(|refusal| refusal.at(now, self.longest)) {
                 let mark = 0;
                 known.push((
@@ -127,6 +130,7 @@ impl Refusals {
             }
             let refusal = Refusal {
                 cost,
+                limit: *key.limit(),
                 sent: sent.at,
                 answered: now,
                 outcome,
