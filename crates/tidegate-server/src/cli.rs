@@ -130,6 +130,15 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub admin: Vec<Address>,
+    /// Where to speak the protocol of Redis, in place of the config's addresses: host:port
+    /// or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_RESP",
+        value_delimiter = ','
+    )]
+    pub resp: Vec<Address>,
     /// Where to listen when neither the config nor --http says so: for images of
     /// containers.
     #[arg(
@@ -183,6 +192,7 @@ impl Serve {
         Listen {
             http: self.http.clone(),
             admin: self.admin.clone(),
+            resp: self.resp.clone(),
             http_default: self.http_default.clone(),
             log: self.log,
             drain: self.drain,
@@ -198,6 +208,7 @@ impl Print {
         Listen {
             http: self.http.clone(),
             admin: self.admin.clone(),
+            resp: self.resp.clone(),
             ..Listen::default()
         }
     }
@@ -310,6 +321,15 @@ pub struct Print {
         value_delimiter = ','
     )]
     pub admin: Vec<Address>,
+    /// Where to speak the protocol of Redis, in place of the config's addresses: host:port
+    /// or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_RESP",
+        value_delimiter = ','
+    )]
+    pub resp: Vec<Address>,
 }
 
 fn attribute(text: &str) -> Result<(String, String), String> {

@@ -12,6 +12,7 @@
 //! | [`settings`] | flags, environment and file made into one config |
 //! | [`engine`] | a policy, attributes and a cost in, a decision out: counted, logged, recorded |
 //! | [`api`] | a request in, a response out |
+//! | [`resp`] | the same for clients of Redis: commands in, replies out |
 //! | [`serve`] | sockets, connections, and how they end |
 //! | [`reload`] | a new config while requests go on |
 //! | [`log`] | how much is logged, and how it looks |
@@ -25,6 +26,8 @@ pub mod serve;
 
 pub mod api;
 mod receipt;
+pub mod resp;
+
 mod record;
 
 mod changes;

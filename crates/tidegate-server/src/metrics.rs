@@ -82,6 +82,10 @@ struct Durations {
     sum_ns: AtomicU64,
 }
 
+/// Where decisions of the store are counted.
+const STORE: usize = 0;
+const _: () = assert!(matches!(Source::ALL[STORE], Source::Store));
+
 /// What can become of a request.
 const RESULTS: [&str; 3] = ["allowed", "denied", "shadow_denied"];
 
@@ -371,6 +375,29 @@ impl Meter {
         let bucket = BUCKETS.iter().position(|(_, end)| ns <= *end);
         durations.counts[bucket.unwrap_or(BUCKETS.len())].fetch_add(1, Relaxed);
         durations.sum_ns.fetch_add(ns, Relaxed);
+    }
+}
+
+impl Meter {
+    /// Counts decisions of the store that took so long each, by result.
+    #[inline]
+    pub(crate) fn count_stored(&self, results: [u64; RESULTS.len()], took_each: Duration) {
+        let Some(block) = self.0.get(worker::number()) else {
+            return;
+        };
+        for (counts, result) in block.decisions.iter().zip(results) {
+            if result > 0 {
+                counts[STORE].fetch_add(result, Relaxed);
+            }
+        }
+        let durations = &block.durations[0];
+        let ns = u64::try_from(took_each.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS.iter().position(|(_, end)| ns <= *end);
+        let total = results.iter().sum();
+        durations.counts[bucket.unwrap_or(BUCKETS.len())].fetch_add(total, Relaxed);
+        durations
+            .sum_ns
+            .fetch_add(ns.saturating_mul(total), Relaxed);
     }
 }
 

@@ -127,6 +127,7 @@ async fn reload(engine: &Engine, settings: &Settings, started: &Started) -> Opti
             for (field, is_same) in [
                 ("http", server.http == was.http),
                 ("admin", server.admin == was.admin),
+                ("resp", server.resp == was.resp),
                 ("socket_mode", server.socket_mode == was.socket_mode),
                 ("drain", server.drain == was.drain),
                 ("idle", server.idle == was.idle),

@@ -20,6 +20,10 @@ pub struct Server {
     pub http: Vec<Address>,
     /// The addresses for operators; none where they ask at those of `http`.
     pub admin: Vec<Address>,
+    /// The addresses that speak the protocol of Redis.
+    pub resp: Vec<Address>,
+    /// What a client must show there before it may ask.
+    pub resp_token: Option<Secret>,
     /// What a client must show to change anything.
     pub admin_token: Option<Secret>,
     /// Attributes that the gate may also read from headers.
@@ -63,6 +67,8 @@ impl Default for Server {
         Self {
             http: vec![Address::Tcp("127.0.0.1:8080".into())],
             admin: Vec::new(),
+            resp: Vec::new(),
+            resp_token: None,
             admin_token: None,
             gate_headers: Vec::new(),
             tls_cert: None,
@@ -85,6 +91,8 @@ impl Server {
         let server = Self {
             http: addresses(fields, "http").unwrap_or(standard.http),
             admin: addresses(fields, "admin").unwrap_or_default(),
+            resp: addresses(fields, "resp").unwrap_or_default(),
+            resp_token: token(fields, "resp_token"),
             admin_token: token(fields, "admin_token"),
             gate_headers: gate_headers(fields).unwrap_or_default(),
             tls_cert: fields.path("tls_cert"),
@@ -215,6 +223,7 @@ impl fmt::Display for Server {
         for (name, addresses, standard) in [
             ("http", &self.http, &standard.http),
             ("admin", &self.admin, &standard.admin),
+            ("resp", &self.resp, &standard.resp),
         ] {
             let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
             let shown = list(texts.iter().map(String::as_str));
@@ -222,6 +231,7 @@ impl fmt::Display for Server {
                 field(f, name, addresses, standard, shown)?;
             }
         }
+        secret(f, "resp_token", self.resp_token.as_ref())?;
         secret(f, "admin_token", self.admin_token.as_ref())?;
         let names = &self.gate_headers;
         let shown = list(names.iter().map(String::as_str));

@@ -26,6 +26,8 @@ pub struct Listen {
     pub http: Vec<Address>,
     /// Where operators ask.
     pub admin: Vec<Address>,
+    /// Where clients of Redis ask.
+    pub resp: Vec<Address>,
     /// Where clients ask if neither `http` nor the file says so.
     pub http_default: Vec<Address>,
     /// How much to log.
@@ -133,6 +135,15 @@ impl Settings {
         })
     }
 
+    /// No file, at these addresses.
+    #[must_use]
+    pub fn listening(listen: Listen) -> Self {
+        Self {
+            listen,
+            ..Self::default()
+        }
+    }
+
     /// Reads the config.
     pub fn load(&self) -> Result<Loaded, LoadError> {
         let file = self.file.as_deref().unwrap_or(Path::new(""));
@@ -159,6 +170,7 @@ impl Settings {
         for (field, given, used) in [
             ("http", &self.listen.http, &mut server.http),
             ("admin", &self.listen.admin, &mut server.admin),
+            ("resp", &self.listen.resp, &mut server.resp),
         ] {
             if given.is_empty() {
                 continue;

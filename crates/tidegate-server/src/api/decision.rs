@@ -143,7 +143,7 @@ pub(super) fn put_any(json: &mut Vec<u8>, value: &impl Serialize) {
 }
 
 /// Rounded up.
-pub(super) fn milliseconds(duration: Duration) -> u64 {
+pub(crate) fn milliseconds(duration: Duration) -> u64 {
     let rest = u64::from(duration.subsec_micros().div_ceil(1_000));
     duration
         .as_secs()

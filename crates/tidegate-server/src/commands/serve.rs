@@ -16,8 +16,9 @@ use crate::cli::Serve;
 use crate::engine::{Engine, Redaction};
 use crate::record::Recorder;
 use crate::reload::Started;
+use crate::resp::Resp;
 use crate::section::Server;
-use crate::serve::{Listener, Room, Signals, Times, Tls};
+use crate::serve::{Listener, Protocol, Room, Signals, Times, Tls};
 use crate::settings::Settings;
 use crate::{log, reload, serve};
 
@@ -79,37 +80,34 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
 
 /// Opens the sockets. Operators with an address of their own are served there alone.
 async fn listen(engine: &Arc<Engine>, server: &Server) -> anyhow::Result<Vec<Listener>> {
-    let (http, admin) = (&server.http[..], &server.admin[..]);
     let own = Arc::clone(engine);
     let tls: Tls = Arc::new(move || own.current().tls.clone());
     let clients = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
-    let public = match admin {
+    let public = match &server.admin[..] {
         [] => Scope::All,
         _ => Scope::Public,
     };
+    let http = |scope| -> Arc<dyn Protocol> { Http::new(Api::new(Arc::clone(engine), scope)) };
+    let admins = Room::new(ADMINS, 0);
+    let askers = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
+    let resp = Resp::new(Arc::clone(engine));
     let mut listeners = Vec::new();
     let doors = [
-        (http, "--http", public, clients, ""),
+        (&server.http, "--http", http(public), clients, ""),
         (
-            admin,
+            &server.admin,
             "--admin",
-            Scope::Admin,
-            Room::new(ADMINS, 0),
+            http(Scope::Admin),
+            admins,
             " (admin)",
         ),
+        (&server.resp, "--resp", resp, askers, ""),
     ];
-    for (addresses, flag, scope, room, role) in doors {
-        let door = Http::new(Api::new(Arc::clone(engine), scope));
+    for (addresses, flag, door, room, role) in doors {
         for address in addresses {
-            let (tls, room) = (Arc::clone(&tls), room.clone());
-            let listener = Listener::open_with_mode(
-                address,
-                flag,
-                door.clone(),
-                tls,
-                room,
-                server.socket_mode,
-            );
+            let (door, tls, room) = (Arc::clone(&door), Arc::clone(&tls), room.clone());
+            let mode = server.socket_mode;
+            let listener = Listener::open_with_mode(address, flag, door, tls, room, mode);
             let listener = listener.await?;
             tracing::info!("listening on {}{role}", listener.url());
             listeners.push(listener);

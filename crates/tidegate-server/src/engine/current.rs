@@ -1,16 +1,18 @@
 //! A config in force: its policies compiled, its stores, its secrets.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use http::HeaderName;
 use subtle::ConstantTimeEq;
-use tidegate::CheckError;
+use tidegate::{CheckError, Policy};
 use tidegate_config::{Config, StoreUrl};
 use tidegate_redis::{ErrorKind, SharedLimiter};
 use tokio_rustls::TlsAcceptor;
 
 use super::StartError;
+use super::adhoc::{self, AdHoc};
 use super::entry::Entry;
 use crate::metrics::Metrics;
 use crate::section::Server;
@@ -27,6 +29,9 @@ pub struct Current {
     pub(crate) gate_headers: Vec<(HeaderName, String)>,
     pub(crate) tls: Option<TlsAcceptor>,
     admin_token: Option<String>,
+    resp_token: Option<String>,
+    /// Where the protocol of Redis is spoken, whom its ad-hoc commands ask.
+    adhoc: Option<AdHoc>,
 }
 
 /// Whether somebody may change anything.
@@ -53,17 +58,32 @@ impl Current {
             folder,
             ..
         } = loaded;
+        let resp_token = server.resp_token.as_ref();
+        let resp_token = resp_token.map(|token| reveal(token, "server.resp_token", &folder));
         let admin_token = server.admin_token.as_ref();
         let admin_token = admin_token.map(|token| reveal(token, "server.admin_token", &folder));
         let gate_headers = server.gate_headers.iter().filter_map(|attribute| {
             let name = format!("x-tidegate-{}", attribute.to_lowercase().replace('_', "-"));
             Some((HeaderName::try_from(name).ok()?, attribute.clone()))
         });
-        let limiter = match before {
-            Some(before) => before.limiter.reconfigured(&config, &folder)?,
-            None => SharedLimiter::from_config(&config, &folder)?,
+        // The config as the stores see it: with the policy behind ad-hoc commands.
+        let mut asked = Cow::Borrowed(&config);
+        let adhoc = match server.resp.is_empty() {
+            true => None,
+            false => match adhoc::of(&config)? {
+                Some(policy) => Some(policy.clone()),
+                None => {
+                    let policy = adhoc::standard();
+                    asked.to_mut().policies.push(policy.clone());
+                    Some(policy)
+                }
+            },
         };
-        let entries = config.policies.iter().filter_map(|policy| {
+        let limiter = match before {
+            Some(before) => before.limiter.reconfigured(&asked, &folder)?,
+            None => SharedLimiter::from_config(&asked, &folder)?,
+        };
+        let entry = |policy: &Policy| {
             let (name, store) = (policy.name(), policy.store());
             let is_memory = |url: &StoreUrl| *url == StoreUrl::Memory;
             let url = config.stores.get(store).map(|store| &store.url);
@@ -74,14 +94,17 @@ impl Current {
                 0
             };
             let meter = metrics.meter(name, store);
-            let entry = Entry::new(limiter.handle(name)?, meter, instance);
-            Some((name.into(), entry))
-        });
+            Some(Entry::new(limiter.handle(name)?, meter, instance))
+        };
+        let entries = config.policies.iter();
+        let entries = entries.filter_map(|policy| Some((policy.name().into(), entry(policy)?)));
         Ok(Self {
             admin_token: admin_token.transpose()?,
             gate_headers: gate_headers.collect(),
             tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
             entries: entries.collect(),
+            adhoc: adhoc.as_ref().and_then(&entry).map(AdHoc::new),
+            resp_token: resp_token.transpose()?,
             limiter,
             config,
             server,
@@ -93,6 +116,24 @@ impl Current {
     pub fn entry(&self, policy: &str) -> Result<&Entry, CheckError> {
         let entry = self.entries.get(policy);
         entry.ok_or_else(|| CheckError::UnknownPolicy(policy.to_owned()))
+    }
+
+    /// Whom ad-hoc commands ask.
+    #[inline]
+    pub(crate) fn adhoc(&self) -> Option<&AdHoc> {
+        self.adhoc.as_ref()
+    }
+
+    /// Whether clients of the protocol of Redis must show a token before they may ask.
+    #[inline]
+    pub(crate) fn needs_resp_token(&self) -> bool {
+        self.resp_token.is_some()
+    }
+
+    /// Whether this is that token.
+    pub(crate) fn is_resp_token(&self, token: &[u8]) -> bool {
+        let expected = self.resp_token.as_ref();
+        expected.is_some_and(|expected| bool::from(token.ct_eq(expected.as_bytes())))
     }
 
     /// Whether keys may stand in logs and records.

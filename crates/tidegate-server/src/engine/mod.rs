@@ -4,6 +4,8 @@
 //! The config in force is one pointer ([`Engine::current`]) that a reload swaps. It holds
 //! an [`Entry`] for each policy, with everything that an answer needs.
 
+mod adhoc;
+mod batch;
 mod current;
 mod entry;
 mod home;
@@ -26,6 +28,8 @@ use tokio::runtime::Handle;
 use crate::metrics::Metrics;
 use crate::record::Recorder;
 use crate::settings::{LoadError, Loaded};
+pub use adhoc::{ADHOC, AdHoc, Bucket, Numbers};
+pub use batch::{Answer, Asked, Batch, Subject};
 pub use current::{Access, Current};
 pub use entry::Entry;
 use home::at;
@@ -76,6 +80,11 @@ pub enum StartError {
     /// The certificate cannot be used.
     #[error("{0}")]
     Tls(String),
+    /// The policy behind limits that come with each call cannot be used for them.
+    #[error(
+        "policy \"adhoc\" {0}: expected mode, on_error, local_share, sync_interval, refusal_memory, store and a limit, and nothing else, since ad-hoc commands use it"
+    )]
+    AdHoc(&'static str),
 }
 
 impl Engine {
@@ -146,7 +155,7 @@ impl Engine {
             Some(memory) => memory.check(attributes, cost)?,
             None => at(self.home.as_ref(), handle.check(attributes, cost)).await?,
         };
-        Ok(self.decided(current, entry, decision, attributes, cost, start))
+        Ok(self.decided(current, entry, decision, attributes, cost, None, start))
     }
 
     /// [`decide`](Self::decide) without waiting, where counts are kept in this process;
@@ -169,7 +178,7 @@ impl Engine {
         let memory = entry.handle().in_memory()?;
         let start = Instant::now();
         let decided = memory.check(attributes, cost);
-        Some(decided.map(|it| self.decided(current, entry, it, attributes, cost, start)))
+        Some(decided.map(|it| self.decided(current, entry, it, attributes, cost, None, start)))
     }
 
     /// [`decide`](Self::decide), but a store that cannot answer is an error, whatever the
@@ -188,11 +197,13 @@ impl Engine {
         let start = Instant::now();
         let decision = entry.handle().try_check(attributes, cost);
         let decision = at(self.home.as_ref(), decision).await?;
-        Ok(self.decided(current, entry, decision, attributes, cost, start))
+        Ok(self.decided(current, entry, decision, attributes, cost, None, start))
     }
 
-    /// Counts, logs and records a decision.
+    /// Counts, logs and records a decision, under a limit that came with the check if
+    /// there was one.
     #[inline]
+    #[expect(clippy::too_many_arguments, reason = "all that is known of a decision")]
     fn decided<'c, A>(
         &self,
         current: &Current,
@@ -200,19 +211,41 @@ impl Engine {
         decision: PolicyDecision<'c>,
         attributes: &A,
         cost: Cost,
+        limit: Option<&Limit>,
         start: Instant,
     ) -> Decided<'c>
     where
         A: Attributes + ?Sized,
     {
         entry.meter().count(&decision, start.elapsed());
-        if decision.would_deny() || tracing::enabled!(tracing::Level::DEBUG) {
-            self.log(current, &decision, attributes);
-        }
-        if let Some(recorder) = &self.recorder {
-            recorder.decided(&decision, attributes, cost, current.logs_keys());
+        if decision.would_deny() || self.is_noting() {
+            self.noted(current, &decision, attributes, cost, limit);
         }
         Decided { entry, decision }
+    }
+
+    /// Whether every decision is logged or recorded.
+    #[inline]
+    fn is_noting(&self) -> bool {
+        self.recorder.is_some() || tracing::enabled!(tracing::Level::DEBUG)
+    }
+
+    /// Logs and records a decision.
+    #[cold]
+    fn noted<A>(
+        &self,
+        current: &Current,
+        decision: &PolicyDecision<'_>,
+        attributes: &A,
+        cost: Cost,
+        limit: Option<&Limit>,
+    ) where
+        A: Attributes + ?Sized,
+    {
+        self.log(current, decision, attributes);
+        if let Some(recorder) = &self.recorder {
+            recorder.decided(decision, attributes, cost, limit, current.logs_keys());
+        }
     }
 
     /// The numbers that [`decide`](Self::decide) would decide by, charging nothing.

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use tidegate::{Attributes, Cost, LevelKey, Policy, PolicyDecision, Receipt};
+use tidegate::{Attributes, Cost, LevelKey, Limit, Policy, PolicyDecision, Receipt};
 use tidegate_lab::line::Line;
 
 use crate::engine::Redaction;
@@ -61,13 +61,14 @@ impl Recorder {
         decision: &PolicyDecision<'_>,
         attributes: &A,
         cost: Cost,
+        limit: Option<&Limit>,
         plain_keys: bool,
     ) where
         A: Attributes + ?Sized,
     {
         // As the counts have it, which go on as if a policy that only watches refused.
         let allowed = decision.allowed() && !decision.would_deny();
-        self.levels(decision.policy(), attributes, plain_keys, |_| {
+        self.levels(decision.policy(), attributes, limit, plain_keys, |_| {
             let (source, at_us) = (decision.source().as_str(), decision.decided_at_us());
             Some((at_us, cost, source, allowed, false))
         });
@@ -83,7 +84,7 @@ impl Recorder {
     ) where
         A: Attributes + ?Sized,
     {
-        self.levels(policy, attributes, plain_keys, |level| {
+        self.levels(policy, attributes, None, plain_keys, |level| {
             let (cost, _) = receipt.charges().nth(level)?;
             Some((receipt.decided_at_us(), cost, "store", true, true))
         });
@@ -94,6 +95,7 @@ impl Recorder {
         &self,
         policy: &'p Policy,
         attributes: &'p A,
+        limit: Option<&Limit>,
         plain_keys: bool,
         what: impl Fn(usize) -> Option<(u64, Cost, &'static str, bool, bool)>,
     ) where
@@ -106,6 +108,7 @@ impl Recorder {
         let Ok(keys) = policy.keys(attributes) else {
             return;
         };
+        let keys = keys.with_limit(limit);
         let (mut text, mut count) = (Vec::new(), 0);
         for (index, key) in keys.iter().enumerate() {
             let Some((at_us, cost, source, allowed, refunded)) = what(index) else {

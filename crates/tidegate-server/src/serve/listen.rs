@@ -38,6 +38,11 @@ pub trait Protocol: Send + Sync + 'static {
     /// [`busy`](Connection::busy) for each request and ends when
     /// [`ending`](Connection::ending) says so.
     fn serve(&self, stream: Stream, connection: Arc<Connection>) -> Serving;
+
+    /// How the URL of an address begins, in the clear and over TLS.
+    fn schemes(&self) -> [&'static str; 2] {
+        ["http", "https"]
+    }
 }
 
 /// A connection while it is served.
@@ -173,9 +178,10 @@ impl Listener {
     /// Where it listens, as a client would write it.
     #[must_use]
     pub fn url(&self) -> String {
+        let [clear, secure] = self.protocol.schemes();
         match &self.socket {
-            Socket::Tcp(_, address) if (self.tls)().is_some() => format!("https://{address}"),
-            Socket::Tcp(_, address) => format!("http://{address}"),
+            Socket::Tcp(_, address) if (self.tls)().is_some() => format!("{secure}://{address}"),
+            Socket::Tcp(_, address) => format!("{clear}://{address}"),
             Socket::Unix(_, path) => format!("unix:{}", path.display()),
             #[cfg(test)]
             Socket::Memory(_) => "memory".to_owned(),

@@ -19,6 +19,7 @@ mod headers;
 mod keys;
 mod observed;
 mod policies;
+mod resp;
 mod transport;
 mod transport_limits;
 

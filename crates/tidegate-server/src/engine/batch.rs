@@ -1,0 +1,362 @@
+//! Many questions in one go: those of one read of a connection. Counts in memory are
+//! decided in one pass without waiting, the entries of all keys fetched before any is
+//! decided; questions for Redis are sent together. Answers are in order.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use tidegate::{
+    Attributes, Charge, Check, Cost, Decision, LimitError, PolicyDecision, PolicyHandle,
+};
+use tidegate_redis::TryCheckError;
+
+use super::adhoc::{AdHoc, Bucket, Numbers};
+use super::home::at;
+use super::{Current, Engine, Entry};
+
+/// Questions of a usual pipeline.
+const USUAL: usize = 32;
+
+/// What a question is about.
+#[derive(Debug, Clone)]
+pub enum Subject<'a> {
+    /// The attribute `key`.
+    Key(&'a [u8]),
+    /// Any attributes.
+    Pairs(Box<[(&'a str, &'a [u8])]>),
+}
+
+impl Attributes for Subject<'_> {
+    #[inline]
+    fn value(&self, name: &str) -> Option<&[u8]> {
+        match self {
+            Self::Key(key) => (name == "key").then_some(*key),
+            Self::Pairs(pairs) => pairs.value(name),
+        }
+    }
+}
+
+/// A question.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// Whom to ask.
+    pub entry: &'a Entry,
+    /// What about.
+    pub subject: Subject<'a>,
+    /// What it costs; nothing only looks.
+    pub cost: Option<Cost>,
+    /// Which of the batch's buckets decides, in place of the policy's own limit.
+    bucket: Option<usize>,
+}
+
+/// Questions that were put together.
+#[derive(Debug, Default)]
+pub struct Batch<'a> {
+    asked: Vec<Asked<'a>>,
+    buckets: Vec<Arc<Bucket>>,
+    is_shared: bool,
+}
+
+/// What became of a question.
+#[derive(Debug)]
+pub enum Answer<'d> {
+    /// A decision under numbers that came with the call.
+    Bucket(&'d Bucket, &'d Decision),
+    /// A decision of a policy.
+    Policy(&'d PolicyDecision<'d>),
+    /// None.
+    Error(&'d TryCheckError),
+}
+
+impl<'a> Batch<'a> {
+    /// How many questions there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Whether an answer has to be waited for.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// The questions, in order.
+    #[must_use]
+    pub fn asked(&self) -> &[Asked<'a>] {
+        &self.asked
+    }
+
+    /// Room for a usual pipeline.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            asked: Vec::with_capacity(USUAL),
+            ..Self::default()
+        }
+    }
+
+    /// Adds a question to a policy.
+    pub fn ask(&mut self, entry: &'a Entry, subject: Subject<'a>, cost: Option<Cost>) {
+        self.add(Asked {
+            entry,
+            subject,
+            cost,
+            bucket: None,
+        });
+    }
+
+    /// Adds a question that brings its own numbers.
+    #[inline]
+    pub fn ask_bucket(
+        &mut self,
+        adhoc: &'a AdHoc,
+        numbers: Numbers,
+        key: &'a [u8],
+        cost: Option<Cost>,
+    ) -> Result<(), LimitError> {
+        // Mostly the numbers of the question before it.
+        let is_last = self.buckets.last().is_some_and(|it| it.numbers == numbers);
+        if !is_last {
+            self.buckets.push(adhoc.bucket(numbers)?);
+        }
+        self.add(Asked {
+            entry: adhoc.entry(),
+            subject: Subject::Key(key),
+            cost,
+            bucket: Some(self.buckets.len() - 1),
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn add(&mut self, asked: Asked<'a>) {
+        self.is_shared |= asked.entry.handle().in_memory().is_none();
+        self.asked.push(asked);
+    }
+
+    fn bucket(&self, asked: &Asked<'_>) -> Option<&Bucket> {
+        asked.bucket.map(|index| &*self.buckets[index])
+    }
+}
+
+/// Decisions of one policy, until they are counted.
+#[derive(Default)]
+struct Results {
+    allowed: u64,
+    denied: u64,
+    would_deny: u64,
+}
+
+impl Engine {
+    /// Decides a batch whose counts are all kept in this process. Each answer is counted,
+    /// logged and recorded as that of [`decide`](Self::decide); looks are not.
+    pub fn decide_each_now(
+        &self,
+        current: &Current,
+        batch: &Batch<'_>,
+        mut each: impl FnMut(&Asked<'_>, Answer<'_>),
+    ) {
+        let mut rest = batch.asked();
+        while let Some(first) = rest.first() {
+            let Some(memory) = first.entry.handle().in_memory() else {
+                return;
+            };
+            let done = self.decide_run(current, batch, memory, rest, &mut each);
+            rest = &rest[done..];
+        }
+    }
+
+    /// Decides the first questions of `rest` that go to one policy, and says how many
+    /// these were.
+    fn decide_run(
+        &self,
+        current: &Current,
+        batch: &Batch<'_>,
+        memory: &PolicyHandle,
+        rest: &[Asked<'_>],
+        each: &mut impl FnMut(&Asked<'_>, Answer<'_>),
+    ) -> usize {
+        let start = Instant::now();
+        let first = &rest[0];
+        let is_look = first.cost.is_none();
+        let (store, charge) = match memory.store() {
+            (store, _) if is_look => (store, Charge::Nothing),
+            stored => stored,
+        };
+        let checks = rest.iter().map_while(|asked| {
+            let is_alike =
+                std::ptr::eq(asked.entry, first.entry) && asked.cost.is_none() == is_look;
+            is_alike.then(|| check(batch, memory, asked)).flatten()
+        });
+        let is_noted = self.is_noting() && !is_look;
+        let (mut done, mut results) = (0, Results::default());
+        store.decide_each(checks, charge, |decision| {
+            let asked = &rest[done];
+            done += 1;
+            if let Some(bucket) = batch.bucket(asked) {
+                match decision.allowed() {
+                    true => results.allowed += 1,
+                    false => results.denied += 1,
+                }
+                if is_noted && let Some((_, case)) = memory.only_check(&asked.subject) {
+                    let decision = memory.decided(case, decision.clone());
+                    self.note(current, &decision, asked, Some(bucket));
+                }
+                each(asked, Answer::Bucket(bucket, &decision));
+                return;
+            }
+            let Some((_, case)) = memory.only_check(&asked.subject) else {
+                return;
+            };
+            let decision = memory.decided(case, decision);
+            match (decision.allowed(), decision.would_deny()) {
+                (_, true) => results.would_deny += 1,
+                (true, false) => results.allowed += 1,
+                (false, false) => results.denied += 1,
+            }
+            if is_noted || decision.would_deny() {
+                self.note(current, &decision, asked, None);
+            }
+            each(asked, Answer::Policy(&decision));
+        });
+        if done == 0 {
+            self.decide_other(current, memory, first, each);
+            return 1;
+        }
+        if !is_look {
+            let Results {
+                allowed,
+                denied,
+                would_deny,
+            } = results;
+            let counts = [allowed, denied, would_deny];
+            let took = start.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
+            first.entry.meter().count_stored(counts, took);
+        }
+        done
+    }
+
+    /// Decides a question to a policy of several levels, or one that is wrong.
+    fn decide_other(
+        &self,
+        current: &Current,
+        memory: &PolicyHandle,
+        asked: &Asked<'_>,
+        each: &mut impl FnMut(&Asked<'_>, Answer<'_>),
+    ) {
+        let start = Instant::now();
+        let decided = match asked.cost {
+            Some(cost) => memory.check(&asked.subject, cost).map(|decision| {
+                let (entry, subject) = (asked.entry, &asked.subject);
+                self.decided(current, entry, decision, subject, cost, None, start)
+                    .decision
+            }),
+            None => memory.peek(&asked.subject, Cost::ONE),
+        };
+        match decided {
+            Ok(decision) => each(asked, Answer::Policy(&decision)),
+            Err(error) => each(asked, Answer::Error(&error.into())),
+        }
+    }
+
+    /// Decides a batch of which some counts are kept elsewhere: all questions are on their
+    /// way before the first answer is waited for.
+    pub async fn decide_each(
+        &self,
+        current: &Current,
+        batch: &Batch<'_>,
+        mut each: impl FnMut(&Asked<'_>, Answer<'_>),
+    ) {
+        let answers = batch.asked().iter();
+        let answers = answers.map(|asked| self.decide_asked(current, batch, asked));
+        let answers = at(self.home.as_ref(), join_all(answers)).await;
+        for (asked, answer) in batch.asked().iter().zip(answers) {
+            match (answer, batch.bucket(asked)) {
+                (Ok(decision), Some(bucket)) => {
+                    each(asked, Answer::Bucket(bucket, &decision.into_decision()));
+                }
+                (Ok(decision), None) => each(asked, Answer::Policy(&decision)),
+                (Err(error), _) => each(asked, Answer::Error(&error)),
+            }
+        }
+    }
+
+    async fn decide_asked<'c>(
+        &self,
+        current: &Current,
+        batch: &Batch<'_>,
+        asked: &Asked<'c>,
+    ) -> Result<PolicyDecision<'c>, TryCheckError> {
+        let (entry, subject, start) = (asked.entry, &asked.subject, Instant::now());
+        let handle = entry.handle();
+        let limit = batch.bucket(asked).map(Bucket::limit);
+        let decision = match (handle.in_memory(), limit, asked.cost) {
+            (Some(memory), _, _) => decide_in_memory(batch, memory, asked)?,
+            (None, _, None) => return handle.peek_under(limit, subject, Cost::ONE).await,
+            (None, Some(limit), Some(cost)) => handle.check_under(limit, subject, cost).await?,
+            (None, None, Some(cost)) => handle.check(subject, cost).await?,
+        };
+        let Some(cost) = asked.cost else {
+            return Ok(decision);
+        };
+        let decided = self.decided(current, entry, decision, subject, cost, limit, start);
+        Ok(decided.decision)
+    }
+
+    fn note(
+        &self,
+        current: &Current,
+        decision: &PolicyDecision<'_>,
+        asked: &Asked<'_>,
+        bucket: Option<&Bucket>,
+    ) {
+        let cost = asked.cost.unwrap_or(Cost::ONE);
+        self.noted(
+            current,
+            decision,
+            &asked.subject,
+            cost,
+            bucket.map(Bucket::limit),
+        );
+    }
+}
+
+/// Decides a question among others that are asked elsewhere.
+fn decide_in_memory<'c>(
+    batch: &Batch<'_>,
+    memory: &'c PolicyHandle,
+    asked: &Asked<'_>,
+) -> Result<PolicyDecision<'c>, TryCheckError> {
+    let (store, charge) = memory.store();
+    let charge = asked.cost.map_or(Charge::Nothing, |_| charge);
+    let only = memory.only_check(&asked.subject);
+    if let (Some((_, case)), Some(check)) = (only, check(batch, memory, asked)) {
+        return Ok(memory.decided(case, store.decide(&[check], charge)));
+    }
+    Ok(match asked.cost {
+        Some(cost) => memory.check(&asked.subject, cost)?,
+        None => memory.peek(&asked.subject, Cost::ONE)?,
+    })
+}
+
+/// The check of a question, where it is only one.
+#[inline]
+fn check<'b>(
+    batch: &'b Batch<'_>,
+    memory: &'b PolicyHandle,
+    asked: &'b Asked<'_>,
+) -> Option<Check<'b>> {
+    let check = match (batch.bucket(asked), &asked.subject) {
+        (Some(bucket), Subject::Key(key)) => bucket.level()?.check(*key),
+        _ => memory.only_check(&asked.subject)?.0,
+    };
+    Some(check.cost(asked.cost.unwrap_or(Cost::ONE)))
+}

@@ -1,0 +1,254 @@
+//! One pass over all complete commands of a read.
+//!
+//! Questions that follow each other are put together in a [`Batch`] and decided in one go.
+//! Any other command, and any that is wrong, is answered in its place between them.
+
+use std::sync::Arc;
+
+use super::command::{Command, Reading, read};
+use super::frame::{self, Arguments, Next};
+use super::reply::Replies;
+use super::session::Session;
+use super::throttle::Dialect;
+use super::{housekeeping, policy};
+use crate::engine::{Answer, Asked, Batch, Current, Engine};
+
+/// The most questions that are decided in one go.
+const MAX_BATCH: usize = 1_024;
+
+/// Bytes of replies after which the client's turn to read has come.
+const ENOUGH: usize = 1 << 20;
+
+/// A connection's commands, decided as they come.
+pub struct Pass {
+    engine: Arc<Engine>,
+    session: Session,
+    replies: Replies,
+}
+
+/// How an answer is to be written.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Throttle(Dialect),
+    Check,
+}
+
+/// Questions, and how their answers are to be written.
+#[derive(Default)]
+struct Questions<'a> {
+    batch: Batch<'a>,
+    forms: Vec<Form>,
+}
+
+impl Pass {
+    /// For a connection that begins.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, session: Session) -> Self {
+        Self {
+            engine,
+            session,
+            replies: Replies::default(),
+        }
+    }
+
+    /// Replies that were not [cleared](Self::clear).
+    #[must_use]
+    pub fn replies(&self) -> &[u8] {
+        &self.replies.bytes
+    }
+
+    /// Forgets the replies, and keeps room for no more than so many bytes.
+    pub fn clear(&mut self, kept: usize) {
+        self.replies.bytes.clear();
+        self.replies.bytes.shrink_to(kept);
+    }
+
+    /// Whether nothing more is to be read.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.session.is_over
+    }
+
+    /// Replies with an error, after which nothing more is read.
+    pub fn refuse(&mut self, message: impl std::fmt::Display) {
+        self.replies.error("ERR", message);
+        self.session.is_over = true;
+    }
+
+    /// Answers the commands in these bytes: how many bytes they were, and whether there may
+    /// be more that had to wait. `begin` is called when the first command is complete, and
+    /// what it returns is kept until the last one is answered.
+    pub async fn run<B>(&mut self, bytes: &[u8], begin: impl FnOnce() -> B) -> (usize, bool) {
+        let mut arguments = Arguments::new();
+        let mut at = 0;
+        match frame::next(bytes, &mut arguments) {
+            Ok(Next::Partial) => return (0, false),
+            Ok(_) => {}
+            Err(error) => {
+                self.refuse(error);
+                return (0, false);
+            }
+        }
+        let _begun = begin();
+        let engine = Arc::clone(&self.engine);
+        loop {
+            let current = engine.current();
+            let mut questions = Questions {
+                batch: Batch::new(),
+                forms: Vec::with_capacity(32),
+            };
+            let stop = self.gather(&current, bytes, &mut at, &mut questions);
+            self.decide(&engine, &current, &questions).await;
+            drop(questions);
+            match stop {
+                Stop::Partial => return (at, false),
+                Stop::Enough => {}
+                Stop::Wrong(error) => {
+                    self.refuse(error);
+                    return (at, false);
+                }
+                Stop::Error(error) => self.replies.error(error.code, error.message),
+                Stop::Command(command) => self.answer(&engine, &current, command).await,
+                Stop::Line(line) => match frame::words(line) {
+                    Ok(words) => self.line(&engine, &current, &words).await,
+                    Err(error) => {
+                        self.refuse(error);
+                        return (at, false);
+                    }
+                },
+            }
+            if self.session.is_over {
+                return (at, false);
+            }
+            if self.replies.bytes.len() >= ENOUGH {
+                return (at, true);
+            }
+        }
+    }
+
+    /// Puts the questions together that come next, up to what is not one.
+    fn gather<'b>(
+        &self,
+        current: &'b Current,
+        bytes: &'b [u8],
+        at: &mut usize,
+        questions: &mut Questions<'b>,
+    ) -> Stop<'b> {
+        let mut arguments = Arguments::new();
+        loop {
+            match frame::next(&bytes[*at..], &mut arguments) {
+                Ok(Next::Partial) => return Stop::Partial,
+                Err(error) => return Stop::Wrong(error),
+                Ok(Next::Line(length)) => {
+                    let start = *at;
+                    *at += length;
+                    return Stop::Line(&bytes[start..*at]);
+                }
+                Ok(Next::Command(length)) => *at += length,
+            }
+            if arguments.is_empty() {
+                continue;
+            }
+            if let Some(stop) = self.gather_one(current, &arguments, questions) {
+                return stop;
+            }
+            if questions.forms.len() == MAX_BATCH {
+                return Stop::Enough;
+            }
+        }
+    }
+
+    /// Adds a question; anything else is returned.
+    fn gather_one<'b>(
+        &self,
+        current: &'b Current,
+        arguments: &Arguments<'b>,
+        questions: &mut Questions<'b>,
+    ) -> Option<Stop<'b>> {
+        let Questions { batch, forms } = questions;
+        match read(current, &self.session, arguments) {
+            Ok(Reading::Throttle(dialect, adhoc, call)) => {
+                let asked = batch.ask_bucket(adhoc, call.numbers, call.key, call.quantity);
+                if let Err(error) = asked {
+                    return Some(Stop::Error(error.into()));
+                }
+                forms.push(Form::Throttle(dialect));
+                None
+            }
+            Ok(Reading::Check(entry, subject, cost, is_look)) => {
+                batch.ask(entry, subject, Some(cost).filter(|_| !is_look));
+                forms.push(Form::Check);
+                None
+            }
+            Ok(Reading::Other(command)) => Some(Stop::Command(command)),
+            Err(error) => Some(Stop::Error(error)),
+        }
+    }
+
+    /// Decides, and writes the answers.
+    async fn decide(&mut self, engine: &Engine, current: &Current, questions: &Questions<'_>) {
+        let Questions { batch, forms } = questions;
+        if batch.is_empty() {
+            return;
+        }
+        let mut forms = forms.iter();
+        let replies = &mut self.replies;
+        let mut write = |asked: &Asked<'_>, answer: Answer<'_>| match (forms.next(), answer) {
+            (Some(Form::Throttle(dialect)), Answer::Bucket(bucket, decision)) => {
+                dialect.write(replies, bucket, asked.cost, decision);
+            }
+            (_, Answer::Policy(decision)) => policy::write(replies, asked, decision),
+            (_, Answer::Error(error)) => policy::write_error(replies, error),
+            (_, Answer::Bucket(..)) => unreachable!("only a throttle brings its numbers"),
+        };
+        match batch.is_shared() {
+            true => engine.decide_each(current, batch, write).await,
+            false => engine.decide_each_now(current, batch, &mut write),
+        }
+    }
+
+    /// Answers the words of a line.
+    async fn line(&mut self, engine: &Engine, current: &Current, words: &[Vec<u8>]) {
+        let arguments: Arguments<'_> = words.iter().map(Vec::as_slice).collect();
+        if arguments.is_empty() {
+            return;
+        }
+        let mut questions = Questions::default();
+        let stop = self.gather_one(current, &arguments, &mut questions);
+        self.decide(engine, current, &questions).await;
+        match stop {
+            Some(Stop::Command(command)) => self.answer(engine, current, command).await,
+            Some(Stop::Error(error)) => self.replies.error(error.code, error.message),
+            _ => {}
+        }
+    }
+
+    /// Answers what is no question.
+    async fn answer(&mut self, engine: &Engine, current: &Current, command: Command<'_>) {
+        let (session, replies) = (&mut self.session, &mut self.replies);
+        match command {
+            Command::Reset(reset) => policy::reset(engine, current, replies, reset).await,
+            Command::Refund(receipt) => policy::refund(engine, current, replies, receipt).await,
+            Command::Policies => policy::names(current, replies),
+            Command::Housekeeping(name, arguments) => {
+                housekeeping::answer(current, session, replies, name, &arguments);
+            }
+        }
+    }
+}
+
+/// Why a batch ends.
+enum Stop<'b> {
+    /// What follows is not complete.
+    Partial,
+    /// It is large enough.
+    Enough,
+    /// What follows is no command.
+    Wrong(frame::FrameError),
+    /// A command that is wrong.
+    Error(super::command::CommandError),
+    /// A command that is no question.
+    Command(Command<'b>),
+    /// A line of words.
+    Line(&'b [u8]),
+}

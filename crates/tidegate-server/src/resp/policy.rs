@@ -1,0 +1,136 @@
+//! Policies over the protocol: decisions as replies, forgetting keys, giving back.
+
+use std::time::Duration;
+
+use tidegate::{LevelDecision, PolicyDecision, Source};
+use tidegate_redis::TryCheckError;
+
+use super::command::{CommandError, Reset};
+use super::reply::Replies;
+use crate::api::decision::milliseconds;
+use crate::engine::{Asked, Current, Engine};
+use crate::receipt;
+
+/// Writes a decision: a map of nine names.
+pub(super) fn write(replies: &mut Replies, asked: &Asked<'_>, decision: &PolicyDecision<'_>) {
+    // A refusal because the store has not answered is no quota.
+    let is_quota = decision.allowed() || decision.source() != Source::ErrorPolicy;
+    let reported = decision.reported().filter(|_| is_quota);
+    let numbers = reported.map(|level| *level.numbers());
+    replies.map(9);
+    replies.bulk("allowed");
+    replies.flag(decision.allowed());
+    replies.bulk("denied_by");
+    replies.bulk_or_null(decision.denied_by().filter(|_| is_quota));
+    write_numbers(
+        replies,
+        numbers,
+        decision.retry_after(),
+        decision.reset_after(),
+    );
+    replies.bulk("source");
+    replies.bulk(decision.source().as_str());
+    replies.bulk("receipt");
+    match decision.receipt().filter(|_| asked.cost.is_some()) {
+        Some(receipt) => {
+            let mut text = Vec::with_capacity(128);
+            let (instance, policy) = (asked.entry.instance(), asked.entry.policy());
+            receipt::encode(&mut text, instance, policy, &asked.subject, &receipt);
+            replies.bulk(text);
+        }
+        None => replies.null(),
+    }
+    replies.bulk("levels");
+    let levels = decision.levels().filter(|_| is_quota);
+    replies.array(levels.count());
+    for level in decision.levels().filter(|_| is_quota) {
+        let numbers = level.numbers();
+        replies.map(5);
+        replies.bulk("name");
+        replies.bulk(level.name());
+        write_numbers(
+            replies,
+            Some(*numbers),
+            numbers.retry_after(),
+            numbers.reset_after(),
+        );
+    }
+}
+
+/// Four names, and their numbers or nulls.
+fn write_numbers(
+    replies: &mut Replies,
+    numbers: Option<LevelDecision>,
+    retry_after: Option<Duration>,
+    reset_after: Duration,
+) {
+    replies.bulk("limit");
+    replies.number_or_null(numbers.map(|it| it.limit().into()));
+    replies.bulk("remaining");
+    replies.number_or_null(numbers.map(|it| it.remaining().into()));
+    replies.bulk("retry_after_ms");
+    replies.number_or_null(retry_after.map(milliseconds));
+    replies.bulk("reset_after_ms");
+    replies.number(milliseconds(reset_after));
+}
+
+/// Writes why there is no decision.
+pub(super) fn write_error(replies: &mut Replies, error: &TryCheckError) {
+    match error {
+        TryCheckError::Check(error) => {
+            let CommandError { code, message } = error.clone().into();
+            replies.error(code, message);
+        }
+        TryCheckError::Store(error) => {
+            let kind = error.kind().as_str();
+            replies.error("STORE", format_args!("{kind}: {}", error.redacted()));
+        }
+    }
+}
+
+pub(super) fn names(current: &Current, replies: &mut Replies) {
+    let policies = &current.config.policies;
+    replies.array(policies.len());
+    for policy in policies {
+        replies.bulk(policy.name());
+    }
+}
+
+pub(super) async fn reset(
+    engine: &Engine,
+    current: &Current,
+    replies: &mut Replies,
+    reset: Reset<'_>,
+) {
+    let Reset {
+        policy,
+        subject,
+        which,
+    } = reset;
+    match engine.reset(current, policy, &subject, which).await {
+        Ok(_) => replies.ok(),
+        Err(error) => write_error(replies, &error),
+    }
+}
+
+pub(super) async fn refund(engine: &Engine, current: &Current, replies: &mut Replies, text: &[u8]) {
+    let returned = std::str::from_utf8(text).ok().and_then(receipt::decode);
+    let Some(returned) = returned else {
+        return replies.error("ERR", "receipt: expected the receipt of a TG.CHECK");
+    };
+    let entry = match current.entry(&returned.policy) {
+        Ok(entry) => entry,
+        Err(error) => return write_error(replies, &error.into()),
+    };
+    // One who counts in memory cannot give back what another one has counted.
+    if entry.instance() != returned.instance {
+        let message = "receipt: of another server, which kept that count in its memory";
+        return replies.error("ERR", message);
+    }
+    let (policy, attributes) = (&returned.policy, &returned.attributes);
+    let refund = engine.refund(current, policy, attributes, &returned.receipt);
+    match refund.await {
+        Ok(()) => replies.ok(),
+        Err(error) => write_error(replies, &error),
+    }
+}
