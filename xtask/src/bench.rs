@@ -1,4 +1,4 @@
-//! `cargo xtask bench core`, `redis`, `cluster`, `modes`, `server` and `tower`: the tables of
+//! `cargo xtask bench core`, `redis`, `cluster`, `modes`, `server`, `resp` and `tower`: the tables of
 //! docs/benchmarks.md.
 //!
 //! Times come from the program `tidegate-bench`, instruction counts from the same
@@ -34,6 +34,7 @@ const REDIS: &str = "### Redis figures";
 const CLUSTER: &str = "### Cluster figures";
 const MODES: &str = "### Mode figures";
 const SERVER: &str = "### Server figures";
+const RESP: &str = "### RESP figures";
 const TOWER: &str = "### Tower figures";
 
 /// Requests of the shorter of the two counted runs through tower.
@@ -114,6 +115,19 @@ pub(crate) fn server(save: bool, quick: bool) -> Result<()> {
         bench.arg("--quick");
     }
     finish(SERVER, &output(&mut bench)?, save)
+}
+
+/// The server over the Redis protocol, beside throttlecrab-server and Redis. A quick run
+/// only shows that all works.
+pub(crate) fn resp(save: bool, quick: bool) -> Result<()> {
+    let throttlecrab = install::resp()?;
+    run(cargo().args(["build", "--release", "--package", "tidegate-server"]))?;
+    let mut bench = program(build()?);
+    bench.arg("resp").arg(throttlecrab);
+    if quick {
+        bench.arg("--quick");
+    }
+    finish(RESP, &output(&mut bench)?, save)
 }
 
 fn build() -> Result<PathBuf> {
@@ -229,10 +243,10 @@ mod tests {
     #[test]
     fn the_page_has_a_place_for_each() {
         let page = include_str!("../../docs/benchmarks.md");
-        for heading in [CORE, REDIS, CLUSTER, SERVER, TOWER] {
+        for heading in [CORE, REDIS, CLUSTER, SERVER, RESP, TOWER] {
             let replaced = replace_figures(page, heading, "new").unwrap();
             assert!(replaced.contains(&format!("\n{heading}\n\nnew\n")));
-            for other in [CORE, REDIS, CLUSTER, SERVER, TOWER] {
+            for other in [CORE, REDIS, CLUSTER, SERVER, RESP, TOWER] {
                 assert!(replaced.contains(other), "{heading} replaces {other}");
             }
         }

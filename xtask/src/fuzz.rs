@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::{find, program, root, run as execute};
 
 /// The files of fuzz/fuzz_targets, each with its seeds in fuzz/seeds.
-const TARGETS: &[&str] = &["config", "limit", "server"];
+const TARGETS: &[&str] = &["config", "limit", "resp", "server"];
 
 /// How long each target runs unless said otherwise.
 pub(crate) const SECONDS: &str = "60";

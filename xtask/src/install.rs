@@ -13,6 +13,11 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("openssl", "openssl"),
     ("nginx", "nginx"),
     ("curl", "curl"),
+    ("redis-cli", "redis-tools"),
+    ("redis-benchmark", "redis-tools"),
+    ("python3", "python3"),
+    ("node", "nodejs"),
+    ("npm", "npm"),
 ];
 
 /// Programs that measure checks through Redis.
@@ -27,13 +32,88 @@ const PEERS: &[(&str, &str)] = &[("protoc", "protobuf-compiler")];
 /// The server that ours is compared with, and its version.
 const THROTTLECRAB: [&str; 2] = ["throttlecrab-server", "0.4.40"];
 
+/// Clients of Redis that the tests ask with: a package of PyPI and one of npm.
+const REDIS_PY: &str = "redis==8.1.0";
+const IOREDIS: &str = "ioredis@6.0.0";
+
+/// The module of Redis that `CL.THROTTLE` is compared with, as a crate.
+const REDIS_CELL: &str = "[workspace]
+
+[package]
+name = \"peers\"
+version = \"0.0.0\"
+edition = \"2024\"
+
+[lib]
+path = \"lib.rs\"
+
+[dependencies]
+redis-cell = \"=0.2.2\"
+";
+
 /// Parts of the Rust toolchain, each with the cargo command that brings it.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 
 /// Installs what is missing, or says what to install.
 pub(crate) fn run_all() -> Result<()> {
     components()?;
-    packages(&missing(PROGRAMS))
+    packages(&missing(PROGRAMS))?;
+    clients()?;
+    redis_cell()
+}
+
+/// What `cargo xtask bench resp` needs: redis-benchmark, and the server that ours is
+/// compared with.
+pub(crate) fn resp() -> Result<PathBuf> {
+    redis()?;
+    throttlecrab()
+}
+
+/// Downloads the clients, once.
+fn clients() -> Result<()> {
+    let folder = root().join("target/peers");
+    let python = folder.join("python");
+    if !python.join("redis").is_dir() {
+        if find("pip3").is_none() && find("pip").is_none() {
+            packages(&["python3-pip"])?;
+        }
+        let pip = if find("pip3").is_some() {
+            "pip3"
+        } else {
+            "pip"
+        };
+        run(program(pip)
+            .args(["install", "--quiet", "--upgrade", "--target"])
+            .arg(&python)
+            .arg(REDIS_PY))?;
+    }
+    let node = folder.join("node");
+    if !node.join("node_modules/ioredis").is_dir() {
+        std::fs::create_dir_all(&node)
+            .with_context(|| format!("cannot make {}", node.display()))?;
+        run(program("npm")
+            .args(["install", "--silent", "--no-save", "--prefix"])
+            .arg(&node)
+            .arg(IOREDIS))?;
+    }
+    Ok(())
+}
+
+/// Builds the module, once.
+fn redis_cell() -> Result<()> {
+    let folder = root().join("target/peers/redis-cell");
+    if folder.join("target/release/libredis_cell.so").is_file() {
+        return Ok(());
+    }
+    let cannot = || format!("cannot write into {}", folder.display());
+    std::fs::create_dir_all(&folder).with_context(cannot)?;
+    std::fs::write(folder.join("Cargo.toml"), REDIS_CELL).with_context(cannot)?;
+    std::fs::write(folder.join("lib.rs"), "").with_context(cannot)?;
+    run(cargo()
+        .args(["build", "--release", "--manifest-path"])
+        .arg(folder.join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(folder.join("target")))
 }
 
 /// Installs what `cargo xtask bench redis` needs, or says what to install.

@@ -48,6 +48,12 @@ const HELP: &str = "usage: cargo xtask COMMAND
   bench tower          compare what the layer for tower adds to a request with
                        tower_governor, and print their tables of docs/benchmarks.md
   bench tower --save   the same, and put the tables into docs/benchmarks.md
+  bench resp           compare the server over the Redis protocol with
+                       throttlecrab-server and with INCR of Redis, by
+                       redis-benchmark, and print their tables of docs/benchmarks.md
+  bench resp --save    the same, and put the tables into docs/benchmarks.md
+  bench resp --quick   the same in seconds, to see that it works; the figures mean
+                       nothing
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
   pictures             draw the pictures of docs/algorithms.md into docs/pictures";
@@ -72,6 +78,9 @@ fn main() -> ExitCode {
         ["bench", "server", "--quick"] => bench::server(false, true),
         ["bench", "tower"] => bench::tower(false),
         ["bench", "tower", "--save"] => bench::tower(true),
+        ["bench", "resp"] => bench::resp(false, false),
+        ["bench", "resp", "--save"] => bench::resp(true, false),
+        ["bench", "resp", "--quick"] => bench::resp(false, true),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),

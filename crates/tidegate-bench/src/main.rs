@@ -4,8 +4,8 @@
 //! `tidegate-bench core` prints the tables of `docs/benchmarks.md` about the limiter in
 //! memory, `tidegate-bench redis` those about checks through Redis, `tidegate-bench
 //! cluster` those about clusters, `tidegate-bench modes` those about the modes,
-//! `tidegate-bench server` those about the server, `tidegate-bench tower` those about the
-//! layer for tower.
+//! `tidegate-bench server` those about the server, `tidegate-bench resp` those about the
+//! server over the Redis protocol, `tidegate-bench tower` those about the layer for tower.
 //! `tidegate-bench instructions N [LIMITER]` makes N checks of known keys and
 //! prints nothing, and so does `tidegate-bench requests N LANE` with requests through
 //! tower: they are there to be counted by callgrind. `cargo xtask bench
@@ -28,6 +28,7 @@ mod modes;
 mod pictures;
 mod redis;
 mod report;
+mod resp;
 mod rounds;
 mod server;
 mod tower;
@@ -48,6 +49,7 @@ const HELP: &str = "usage: tidegate-bench core
        tidegate-bench cluster
        tidegate-bench modes PICTURE
        tidegate-bench server THROTTLECRAB [--quick]
+       tidegate-bench resp THROTTLECRAB [--quick]
        tidegate-bench policies
        tidegate-bench levels
        tidegate-bench longest [--quick]
@@ -72,6 +74,8 @@ fn main() -> ExitCode {
         ["redis", callers] => callers.parse().ok().map(redis::run_callers),
         ["server", throttlecrab] => server(throttlecrab, false),
         ["server", throttlecrab, "--quick"] => server(throttlecrab, true),
+        ["resp", throttlecrab] => resp(throttlecrab, false),
+        ["resp", throttlecrab, "--quick"] => resp(throttlecrab, true),
         ["modes", picture] => modes::measure(Path::new(picture)).ok(),
         ["policies"] => policies(),
         ["levels"] => levels(),
@@ -130,6 +134,12 @@ fn longest(quick: bool) -> Option<()> {
 /// The server beside others, of which throttlecrab is this program.
 fn server(throttlecrab: &str, quick: bool) -> Option<()> {
     server::run(throttlecrab.as_ref(), quick);
+    Some(())
+}
+
+/// The server over the Redis protocol, beside others.
+fn resp(throttlecrab: &str, quick: bool) -> Option<()> {
+    resp::run(throttlecrab.as_ref(), quick);
     Some(())
 }
 

@@ -30,7 +30,7 @@ burst = 1
 const START: Duration = Duration::from_secs(60);
 
 /// A running server.
-pub(super) struct Process {
+pub(crate) struct Process {
     process: Child,
     port: u16,
     config: Option<PathBuf>,
@@ -90,6 +90,28 @@ impl Process {
         Self::start(command, port, None)
     }
 
+    /// `tidegate serve`, in memory, over the Redis protocol.
+    pub(crate) fn tidegate_resp() -> Self {
+        let (port, http) = (free_port(), free_port());
+        let mut command = Command::new(sibling("tidegate"));
+        command.args(["serve", "--log", "warn", "--http"]);
+        command.arg(format!("127.0.0.1:{http}")).arg("--resp");
+        command.arg(format!("127.0.0.1:{port}"));
+        Self::start(command, port, None)
+    }
+
+    /// throttlecrab-server over the Redis protocol, as fast as its options make it.
+    pub(crate) fn throttlecrab_resp(program: &Path) -> Self {
+        let port = free_port();
+        let mut command = Command::new(program);
+        command.args(["--redis", "--redis-host", "127.0.0.1", "--redis-port"]);
+        command.arg(port.to_string());
+        command.args(["--log-level", "error", "--max-denied-keys", "0"]);
+        command.args(["--store", "periodic", "--store-cleanup-interval", "86400"]);
+        command.args(["--store-capacity", "2000000"]);
+        Self::start(command, port, None)
+    }
+
     fn start(mut command: Command, port: u16, config: Option<PathBuf>) -> Self {
         let name = command.get_program().to_owned();
         let name = name.display();
@@ -119,11 +141,11 @@ impl Process {
         drop(self.process.wait());
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 }

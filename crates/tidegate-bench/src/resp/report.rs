@@ -1,0 +1,137 @@
+//! The tables of this part.
+
+use super::{Fared, Round};
+use crate::report::{Goal, table, thousands, time};
+use crate::rounds::Series;
+
+/// tidegate, throttlecrab and Redis, with so many commands on their way per connection.
+type Compared = (usize, [Fared; 3]);
+
+/// A figure of a round.
+type Figure = fn(&Round) -> f64;
+
+const A_SECOND: Figure = |it| it.a_second;
+const P50: Figure = |it| it.p50_us;
+const P99: Figure = |it| it.p99_us;
+const SERVER: Figure = |it| it.server_us;
+
+impl Fared {
+    fn series(&self, figure: Figure) -> Series {
+        Series::of(self.rounds.iter().map(figure).collect())
+    }
+
+    fn ratio(&self, other: &Self, figure: Figure) -> f64 {
+        self.series(figure).ratio_to(&other.series(figure))
+    }
+
+    /// Rate, percentiles, and processor time of the server.
+    fn figures(&self) -> [String; 4] {
+        let median = |figure| self.series(figure).median();
+        [
+            thousands(median(A_SECOND)),
+            time(median(P50)),
+            time(median(P99)),
+            format!("{:.2} us", median(SERVER)),
+        ]
+    }
+}
+
+/// What each came to.
+pub(super) fn compared(compared: &[Compared]) -> String {
+    let header = [
+        "pipeline, server",
+        "commands per second",
+        "p50",
+        "p99",
+        "server's time",
+        "times throttlecrab",
+        "times `INCR`",
+    ];
+    let rows = compared.iter().flat_map(|(pipeline, lanes)| {
+        lanes.iter().map(move |lane| {
+            let [a_second, p50, p99, server] = lane.figures();
+            let ratio = |other| format!("{:.2}", lane.ratio(other, A_SECOND));
+            [
+                format!("{pipeline}, {}", lane.label),
+                a_second,
+                p50,
+                p99,
+                server,
+                ratio(&lanes[1]),
+                ratio(&lanes[2]),
+            ]
+        })
+    });
+    table(header, rows)
+}
+
+/// What tidegate should come to.
+pub(super) fn goals(compared: &[Compared]) -> String {
+    let header = ["pipeline, tidegate", "figure", "goal", ""];
+    let rows = compared.iter().flat_map(|(pipeline, lanes)| {
+        let [tidegate, throttlecrab, incr] = lanes;
+        let row = move |what: &str, figure: f64, goal: Goal| {
+            [
+                format!("{pipeline}, {what}"),
+                format!("{figure:.2}"),
+                goal.to_string(),
+                goal.verdict(figure).into(),
+            ]
+        };
+        let mut rows = Vec::new();
+        let (of_throttlecrab, of_incr) = match pipeline {
+            1 => (Some(1.2), Some(0.9)),
+            32 => (Some(10.0), Some(1.0)),
+            _ => (None, None),
+        };
+        if let Some(goal) = of_throttlecrab {
+            let ratio = tidegate.ratio(throttlecrab, A_SECOND);
+            rows.push(row(
+                "throughput, times throttlecrab's",
+                ratio,
+                Goal::AtLeast(goal),
+            ));
+        }
+        if let Some(goal) = of_incr {
+            let ratio = tidegate.ratio(incr, A_SECOND);
+            rows.push(row(
+                "throughput, times `INCR`'s",
+                ratio,
+                Goal::AtLeast(goal),
+            ));
+        }
+        if *pipeline == 32 {
+            let median = tidegate.series(SERVER).median();
+            rows.push(row("server's time, us", median, Goal::AtMost(1.0)));
+        }
+        let ratio = tidegate.ratio(incr, P99);
+        rows.push(row("p99, times `INCR`'s", ratio, Goal::AtMost(1.0)));
+        rows
+    });
+    table(header, rows)
+}
+
+/// How the cost grows with the number of keys.
+pub(super) fn growth(sizes: &[Fared]) -> String {
+    let header = [
+        "keys in use, tidegate, pipeline 32",
+        "commands per second",
+        "p50",
+        "p99",
+        "server's time",
+        "server's time, times the first",
+    ];
+    let rows = sizes.iter().map(|lane| {
+        let [a_second, p50, p99, server] = lane.figures();
+        let cost = lane.ratio(&sizes[0], SERVER);
+        [
+            lane.label.into(),
+            a_second,
+            p50,
+            p99,
+            server,
+            format!("{cost:.2}"),
+        ]
+    });
+    table(header, rows)
+}
