@@ -17,6 +17,7 @@
 -- Invariant: every key is read, and every error found, before the first write; a write
 -- expires its key at the moment it is as good as new.
 
+--+names
 --+time
 local failed
 --+once

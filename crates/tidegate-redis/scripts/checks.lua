@@ -2,20 +2,22 @@
 -- They have the same levels, under any limits and at any cost.
 --
 -- KEYS   the keys of the first check, those of the second, and so on
--- ARGV   one for each check, as in check.lua
+-- ARGV   one for each check, as in check.lua; those that are left out at the end are like
+--        the last one that is there
 -- reply  a list: for each check what check.lua replies
 --
 -- Invariant: an error is one check's own. It leaves that check uncharged, and the others
 -- as they would have been without it.
 
+--+names
 --+time
 local failed
 --+once
-local replies = {}
+local replies, argument = {}, nil
 --+cached
 for number = 1, #KEYS / --+keys
 do
-  local argument = ARGV[number]
+  argument = ARGV[number] or argument
   --+limits
   local first = (number - 1) * --+keys
   failed = nil

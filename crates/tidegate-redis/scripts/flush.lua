@@ -7,6 +7,7 @@
 -- reply  a list: for each key the time, 0, and the level's numbers as they stand after
 --        it, packed; or an error, which is that key's own
 
+--+names
 --+time
 local failed
 --+once

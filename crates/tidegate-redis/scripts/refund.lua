@@ -12,13 +12,14 @@
 -- nothing is given back without it.
 
 local decided_at, cost = ARGV[1] + 0, ARGV[2] + 0
+--+names
 --+time
 local failed
 --+once
 --+refund-read
 if failed then return {err = failed} end
-if decided_at <= now and now < ARGV[3] + 0 and redis.call('SET', KEYS[#KEYS], '', 'NX',
-    'PXAT', string.format('%d', (ARGV[3] + 999) / 1000)) then
+if decided_at <= now and now < ARGV[3] + 0 and call('SET', KEYS[#KEYS], '', 'NX',
+    'PXAT', format('%d', (ARGV[3] + 999) / 1000)) then
   --+refund
 end
 return now

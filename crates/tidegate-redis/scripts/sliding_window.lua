@@ -26,41 +26,41 @@ before@, used@, elapsed@, era@ = I4I4I6I7
 
 --@state
 local before@, used@, elapsed@, era@, old_era@, outdated@ = 0, 0, now % window@, now, 0, false
-local state@ = redis.pcall('GET', @key)
-if state@ and #state@ == 42 then
-  local kind, era, old_era, last, before, used, elapsed, old =
-    struct.unpack('<BI7I7I7I4I4I6I6', state@)
-  if kind ~= 3 then
-    -- A log can have any length.
-    local state = state@
-    --+other
-    before, used = 0, 0
-  end
-  local reset = used > 0 and 2 * old - elapsed or before > 0 and old - elapsed or 0
-  if reset > 0 and last + reset > now then
-    if now < last then
-      outdated@, era, old_era = true, now, 0
-    else
-      elapsed = elapsed + now - last
+do
+  local state = pcall('GET', @key)
+  if state and #state == 42 then
+    local kind, era, old_era, last, before, used, elapsed, old =
+      unpack('<BI7I7I7I4I4I6I6', state)
+    if kind ~= 3 then
+      -- A log can have any length.
+      --+other
+      before, used = 0, 0
     end
-    if elapsed >= old then
-      before, used, elapsed, old_era, era = used, 0, elapsed - old, era, now
-    end
-    if old == window@ then
-      before@, used@, elapsed@, era@, old_era@ = before, used, elapsed, era, old_era
-    else
-      -- Another window: what it came to counts as this window's.
-      local faded = math.floor(before * ((old - elapsed) / old))
-      while product_above(before, old - elapsed, faded, old) do faded = faded + 1 end
-      while faded > 0 and not product_above(before, old - elapsed, faded - 1, old) do
-        faded = faded - 1
+    local reset = used > 0 and 2 * old - elapsed or before > 0 and old - elapsed or 0
+    if reset > 0 and last + reset > now then
+      if now < last then
+        outdated@, era, old_era = true, now, 0
+      else
+        elapsed = elapsed + now - last
       end
-      used@, outdated@ = math.min(faded + used, 268435456), true
+      if elapsed >= old then
+        before, used, elapsed, old_era, era = used, 0, elapsed - old, era, now
+      end
+      if old == window@ then
+        before@, used@, elapsed@, era@, old_era@ = before, used, elapsed, era, old_era
+      else
+        -- Another window: what it came to counts as this window's.
+        local faded = math.floor(before * ((old - elapsed) / old))
+        while product_above(before, old - elapsed, faded, old) do faded = faded + 1 end
+        while faded > 0 and not product_above(before, old - elapsed, faded - 1, old) do
+          faded = faded - 1
+        end
+        used@, outdated@ = math.min(faded + used, 268435456), true
+      end
     end
+  elseif state then
+    --+other
   end
-elseif state@ then
-  local state = state@
-  --+other
 end
 
 --@fits
@@ -75,8 +75,9 @@ if used@ == 0 then era@ = now end
 
 --@decide
 if admitted > 0 or outdated@ and asked > 0 then
+  local lasts = used@ > 0 and not outdated@
   used@ = math.min(used@ + cost * admitted, 4294967295)
-  --+write
+  --+put
 end
 
 --@decide-counting
@@ -85,21 +86,33 @@ if asked > 0 then
   -- Refused and counted all the same, up to full.
   local added = admitted == 0 and used@ < limit@
     and (room < 0 or product_above(before@, window@ - elapsed@, room, window@))
+  local lasts = used@ > 0 and not outdated@
   if admitted > 0 then
     used@ = math.min(used@ + cost, 4294967295)
   elseif added then
     used@ = math.min(used@ + cost, limit@)
   end
   if admitted > 0 or added or outdated@ then
-    --+write
+    --+put
   end
 end
 
 --@write
-local reset = used@ > 0 and 2 * window@ - elapsed@ or before@ > 0 and window@ - elapsed@ or 0
-redis.call('SET', @key,
-  struct.pack('<BI7I7I7I4I4I6I6', 3, era@, old_era@, now, before@, used@, elapsed@, window@),
-  'PXAT', string.format('%d', (now + reset + 999) / 1000))
+local lasts = false
+--+put
+
+--@put
+-- While a window lasts that has a count, its key expires when it did.
+do
+  local state =
+    pack('<BI7I7I7I4I4I6I6', 3, era@, old_era@, now, before@, used@, elapsed@, window@)
+  if lasts then
+    call('SET', @key, state, 'KEEPTTL')
+  else
+    local reset = used@ > 0 and 2 * window@ - elapsed@ or before@ > 0 and window@ - elapsed@ or 0
+    call('SET', @key, state, 'PXAT', format('%d', (now + reset + 999) / 1000))
+  end
+end
 
 --@parcel
 cost, last, own_elapsed = I7I7I7
@@ -119,7 +132,7 @@ if cost > 0 or outdated@ then
 end
 
 --@refund-read
-local _, window@ = struct.unpack('<I4I6', @argument)
+local _, window@ = unpack('<I4I6', @argument)
 --+state
 
 --@refund

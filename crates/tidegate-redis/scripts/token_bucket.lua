@@ -12,28 +12,28 @@ us@, parts@, era@ = I7I4I7
 
 --@state
 local us@, parts@, era@, outdated@ = 0, 0, now, false
-local state@ = redis.pcall('GET', @key)
-if state@ and #state@ == 36 then
-  local kind, era, last, us, parts, old_per_us, old_token =
-    struct.unpack('<BI7I7I7I4I4I6', state@)
-  if kind ~= 1 then
-    -- A log can have any length.
-    local state = state@
-    --+other
-    last, us, parts = 0, 0, 0
-  end
-  if last + us + (parts > 0 and 1 or 0) > now then
-    outdated@ = now < last
-    if old_token ~= token@ or old_per_us ~= per_us@ then
-      --+adopt
+do
+  local state = pcall('GET', @key)
+  if state and #state == 36 then
+    local kind, era, last, us, parts, old_per_us, old_token =
+      unpack('<BI7I7I7I4I4I6', state)
+    if kind ~= 1 then
+      -- A log can have any length.
+      --+other
+      last, us, parts = 0, 0, 0
     end
-    era@ = outdated@ and now or era
-    local elapsed = outdated@ and now < last and 0 or now - last
-    if elapsed <= us then us@, parts@ = us - elapsed, parts end
+    if last + us + (parts > 0 and 1 or 0) > now then
+      outdated@ = now < last
+      if old_token ~= token@ or old_per_us ~= per_us@ then
+        --+adopt
+      end
+      era@ = outdated@ and now or era
+      local elapsed = outdated@ and now < last and 0 or now - last
+      if elapsed <= us then us@, parts@ = us - elapsed, parts end
+    end
+  elseif state then
+    --+other
   end
-elseif state@ then
-  local state = state@
-  --+other
 end
 
 --@adopt
@@ -123,9 +123,9 @@ end
 
 --@write
 local fresh_at = now + us@ + (parts@ > 0 and 1 or 0)
-redis.call('SET', @key,
-  struct.pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
-  'PXAT', string.format('%d', (fresh_at + 999) / 1000))
+call('SET', @key,
+  pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
+  'PXAT', format('%d', (fresh_at + 999) / 1000))
 
 --@parcel
 cost, all_us, all_parts, own_us, own_parts, full, kept = I7I7I7I7I7I7I7
@@ -139,8 +139,9 @@ if cost > 0 then
   if parts >= per_us@ then us, parts = us + 1, parts - per_us@ end
   if us@ == 0 and parts@ == 0 then
     -- It was full for a while: as much of the price has drained since.
-    if state@ and #state@ == 36 and string.byte(state@) == 1 then
-      local _, _, last, debt, rest = struct.unpack('<BI7I7I7I4', state@)
+    local state = call('GET', @key)
+    if state and #state == 36 and string.byte(state) == 1 then
+      local _, _, last, debt, rest = unpack('<BI7I7I7I4', state)
       full = now - last - debt - (rest > 0 and 1 or 0)
     end
     us = us - math.max(0, full)
@@ -150,15 +151,15 @@ if cost > 0 then
   us@, parts@ = us, parts
   local fresh_at = now + us@ + (parts@ > 0 and 1 or 0)
   -- For a while after that: the next one to tell has to know since when it is full.
-  redis.call('SET', @key,
-    struct.pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
-    'PXAT', string.format('%d', (fresh_at + kept + 999) / 1000))
+  call('SET', @key,
+    pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
+    'PXAT', format('%d', (fresh_at + kept + 999) / 1000))
 elseif outdated@ then
   --+write
 end
 
 --@refund-read
-local price_us@, price_parts@, _, _, per_us@, token@ = struct.unpack('<I7I4I7I4I4I6', @argument)
+local price_us@, price_parts@, _, _, per_us@, token@ = unpack('<I7I4I7I4I4I6', @argument)
 --+state
 
 --@refund

@@ -98,6 +98,9 @@ impl Template {
     }
 }
 
+/// Bytes of an argument that say how many ask.
+const ASKED: usize = 4;
+
 /// What a check is given: how many ask, the cost of one, and the limits.
 pub(crate) fn argument(limits: &[Limit], cost: Cost, asked: u32) -> Vec<u8> {
     let mut argument = Vec::with_capacity(8 + 32 * limits.len());
@@ -175,9 +178,9 @@ impl Call {
         &self.template.0.limits
     }
 
-    /// What the script is given, for a single check. How many ask comes first, in 4 bytes.
-    pub(crate) fn argument(&self) -> &[u8] {
-        &self.template.0.argument
+    /// What the script is given after how many ask: the cost and the limits.
+    pub(crate) fn limits_argument(&self) -> &[u8] {
+        &self.template.0.argument[ASKED..]
     }
 
     /// Whether one call can answer both: with refusals counted, each changes what the

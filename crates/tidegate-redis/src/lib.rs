@@ -72,6 +72,7 @@ mod acks;
 mod call;
 mod count;
 mod lane;
+mod pending;
 mod question;
 mod script;
 mod sent;

@@ -215,13 +215,16 @@ impl Assembly<'_> {
     fn section(&self, section: &str) -> String {
         let is_counting = matches!(self.task, Task::CheckCounting | Task::ChecksCounting);
         match section {
+            // A local name is found sooner than a field of a global one.
+            "names" => "local call, pcall, pack, unpack, format = redis.call, redis.pcall, \
+                struct.pack, struct.unpack, string.format"
+                .into(),
             "time" => match self.time {
                 Time::Server => {
-                    "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]"
-                        .into()
+                    "local time = call('TIME')\nlocal now = time[1] * 1000000 + time[2]".into()
                 }
                 #[cfg(test)]
-                Time::Argument => "local now = ARGV[#ARGV] + 0".into(),
+                Time::Argument => "local now = table.remove(ARGV) + 0".into(),
             },
             "once" => {
                 let mut text = String::new();
@@ -239,7 +242,7 @@ impl Assembly<'_> {
             "cached" => String::new(),
             "limits" => {
                 let (names, format) = self.arguments();
-                let unpacked = format!("{names} = struct.unpack('<{format}', argument)");
+                let unpacked = format!("{names} = unpack('<{format}', argument)");
                 match self.is_cached() {
                     true => format!("if argument ~= last then\nlast = argument\n{unpacked}\nend"),
                     false => format!("local {unpacked}"),
@@ -248,7 +251,7 @@ impl Assembly<'_> {
             "pack" => {
                 let (mut numbers, mut format) = ("now, admitted".to_owned(), "I7I4".to_owned());
                 self.join("numbers", &mut numbers, &mut format);
-                format!("struct.pack('<{format}', {numbers})")
+                format!("pack('<{format}', {numbers})")
             }
             "admit" => self.fill(ADMIT),
             "judge" if is_counting => self.levels("judge", "judge-counting"),

@@ -1,28 +1,23 @@
 //! A batch on its way: how requests become commands, and what their replies mean.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use redis::Value;
-use smallvec::{SmallVec, smallvec};
-use tidegate::algorithm::State;
+use smallvec::smallvec;
 use tidegate::{Charge, Decision};
-use tokio::time::Instant;
 
 use crate::acks::Acks;
 use crate::background::heard;
 use crate::call::{Call, decisions};
 use crate::error::{ErrorKind, ErrorReply, StoreError};
 use crate::lane::Request;
+use crate::pending::{
+    Bundle, CALLERS, Pending, PendingCheck, PendingCommand, PendingFlush, bundles,
+};
 use crate::question::{Asked, Command, Flush, Question, Responder};
 use crate::script::Script;
-use crate::slots::slot;
 use crate::wire::{self, Reply};
-
-/// Callers of one check, and checks or keys of one call.
-const ALIKE: usize = 1_000;
-const MANY: usize = 16;
 
 /// A command on its way.
 pub(crate) struct Sent {
@@ -35,35 +30,11 @@ pub(crate) struct Sent {
 enum What {
     /// The keys of the next command are on their way to this server.
     Asking,
-    Checks(Vec<PendingCheck>),
-    Flushes(Vec<PendingFlush>),
+    Checks(Bundle<PendingCheck>),
+    Flushes(Bundle<PendingFlush>),
     Command(PendingCommand),
     /// Replicas must have all that was sent before.
     Wait,
-}
-
-/// Checks alike.
-struct PendingCheck {
-    call: Arc<Call>,
-    asking: bool,
-    is_alone: bool,
-    waiting: SmallVec<[(Responder<Decision>, Instant); 1]>,
-}
-
-/// What a node has admitted of a key.
-struct PendingFlush {
-    flush: Arc<Flush>,
-    asking: bool,
-    is_alone: bool,
-    responder: Responder<(u64, State)>,
-    deadline: Instant,
-}
-
-struct PendingCommand {
-    command: Arc<Command>,
-    asking: bool,
-    responder: Responder<Value>,
-    deadline: Instant,
 }
 
 /// An answer that waits until replicas have what was charged.
@@ -126,7 +97,7 @@ impl Writer<'_> {
                 Asked::Check(call, responder) => {
                     let alike = known.get(&call.hash).and_then(|index| {
                         let check: Option<&mut PendingCheck> = checks.get_mut(*index);
-                        check.filter(|it| it.asking == asking && it.waiting.len() < ALIKE)
+                        check.filter(|it| it.asking == asking && it.waiting.len() < CALLERS)
                     });
                     match alike.filter(|check| check.call.is_like(&call)) {
                         Some(check) => check.waiting.push((responder, deadline)),
@@ -159,10 +130,10 @@ impl Writer<'_> {
                 }
             }
         }
-        let calls = bundled(checks, is_cluster);
+        let calls = bundles(checks, is_cluster);
         commands += calls.len() as u64;
         calls.into_iter().for_each(|call| self.checks(call));
-        let calls = bundled(flushes, is_cluster);
+        let calls = bundles(flushes, is_cluster);
         commands += calls.len() as u64;
         calls.into_iter().for_each(|call| self.flushes(call));
         commands
@@ -207,48 +178,39 @@ impl Writer<'_> {
         wire::number(self.out, keys);
     }
 
-    fn checks(&mut self, checks: Vec<PendingCheck>) {
-        let Some(first) = checks.first() else {
-            return;
-        };
-        self.asking(first.asking);
-        let script = match checks.len() {
-            1 => first.call.script(),
-            _ => first.call.batch_script(),
+    fn checks(&mut self, bundle: Bundle<PendingCheck>) {
+        self.asking(bundle.asking);
+        let checks = &bundle.all;
+        let script = match &checks[..] {
+            [one] => one.call.script(),
+            _ => &bundle.script,
         };
         let keys = checks.iter().map(|check| check.call.keys.len()).sum();
-        self.script(&Arc::clone(script), keys, checks.len());
+        // Arguments at the end that are alike are written once.
+        let differ = |two: &[PendingCheck]| two[0].argument() != two[1].argument();
+        let arguments = 1 + checks.windows(2).rposition(differ).map_or(0, |at| at + 1);
+        self.script(script, keys, arguments);
         for key in checks.iter().flat_map(|check| &check.call.keys) {
             wire::word(self.out, key.as_bytes());
         }
-        for check in &checks {
-            let argument = check.call.argument();
-            match (check.waiting.len(), check.call.charge) {
-                (1, _) | (_, Charge::Nothing) => wire::word(self.out, argument),
-                (asked, _) => {
-                    let asked = u32::try_from(asked).unwrap_or(u32::MAX).to_le_bytes();
-                    let rest = argument.get(asked.len()..).unwrap_or_default();
-                    wire::word_of(self.out, &asked, rest);
-                }
-            }
+        for check in checks.iter().take(arguments) {
+            let (asked, limits) = check.argument();
+            wire::word_of(self.out, &asked, limits);
         }
-        self.push(What::Checks(checks));
+        self.push(What::Checks(bundle));
     }
 
-    fn flushes(&mut self, flushes: Vec<PendingFlush>) {
-        let Some(first) = flushes.first() else {
-            return;
-        };
-        self.asking(first.asking);
-        let script = Arc::clone(&first.flush.script);
-        self.script(&script, flushes.len(), flushes.len());
+    fn flushes(&mut self, bundle: Bundle<PendingFlush>) {
+        self.asking(bundle.asking);
+        let flushes = &bundle.all;
+        self.script(&bundle.script, flushes.len(), flushes.len());
         for key in flushes.iter().flat_map(|it| &it.flush.key) {
             wire::word(self.out, key.as_bytes());
         }
-        for it in &flushes {
+        for it in flushes {
             wire::word(self.out, &it.flush.argument);
         }
-        self.push(What::Flushes(flushes));
+        self.push(What::Flushes(bundle));
     }
 
     fn command(&mut self, pending: PendingCommand) {
@@ -290,68 +252,6 @@ impl Writer<'_> {
     }
 }
 
-/// What may share a call with others.
-trait Bundled {
-    /// Those of one script can; in a cluster, the keys have to be in one slot.
-    fn script(&self) -> &Arc<Script>;
-    fn key(&self) -> Option<&String>;
-    fn is_alone(&self) -> bool;
-}
-
-impl Bundled for PendingCheck {
-    fn script(&self) -> &Arc<Script> {
-        self.call.batch_script()
-    }
-
-    fn key(&self) -> Option<&String> {
-        self.call.keys.first()
-    }
-
-    fn is_alone(&self) -> bool {
-        self.is_alone || self.asking
-    }
-}
-
-impl Bundled for PendingFlush {
-    fn script(&self) -> &Arc<Script> {
-        &self.flush.script
-    }
-
-    fn key(&self) -> Option<&String> {
-        self.flush.key.first()
-    }
-
-    fn is_alone(&self) -> bool {
-        self.is_alone || self.asking
-    }
-}
-
-/// Puts together what can be one call, in order.
-fn bundled<B: Bundled>(all: Vec<B>, is_cluster: bool) -> Vec<Vec<B>> {
-    let mut calls: Vec<Vec<B>> = Vec::new();
-    let mut open: HashMap<(*const Script, u16), usize, FixedState> = HashMap::default();
-    for one in all {
-        let Some(key) = one.key().filter(|_| !one.is_alone()) else {
-            calls.push(vec![one]);
-            continue;
-        };
-        let slot = match is_cluster {
-            true => slot(key.as_bytes()),
-            false => 0,
-        };
-        let place = (Arc::as_ptr(one.script()), slot);
-        let call = open.get(&place).and_then(|index| calls.get_mut(*index));
-        match call.filter(|call| call.len() < MANY) {
-            Some(call) => call.push(one),
-            None => {
-                open.insert(place, calls.len());
-                calls.push(vec![one]);
-            }
-        }
-    }
-    calls
-}
-
 impl Sent {
     pub(crate) fn batch(&self) -> u64 {
         self.batch
@@ -361,9 +261,9 @@ impl Sent {
     pub(crate) fn fail(self, error: &StoreError) {
         match self.what {
             What::Asking | What::Wait => {}
-            What::Checks(checks) => checks.into_iter().for_each(|check| check.fail(error)),
-            What::Flushes(flushes) => flushes.into_iter().for_each(|it| it.fail(error)),
-            What::Command(pending) => drop(pending.responder.send(Err(error.clone()))),
+            What::Checks(checks) => checks.fail(error),
+            What::Flushes(flushes) => flushes.fail(error),
+            What::Command(pending) => pending.fail(error),
         }
     }
 
@@ -399,23 +299,21 @@ impl Sent {
                 }));
             }
             (What::Checks(checks), Some(error)) => {
-                let script = checks.first().map(|check| Arc::clone(check.call.script()));
-                let verdict = script.map(|it| verdict(&it, &error, by_name, checks.len()));
+                let verdict = verdict(&checks.script, &error, by_name, checks.all.len());
                 settled.refuse(checks, verdict, refused);
             }
-            (What::Checks(checks), None) => answer_checks(checks, reply, held),
+            (What::Checks(checks), None) => answer_checks(checks.all, reply, held),
             (What::Flushes(flushes), Some(error)) => {
-                let script = flushes.first().map(|it| Arc::clone(&it.flush.script));
-                let verdict = script.map(|it| verdict(&it, &error, by_name, flushes.len()));
+                let verdict = verdict(&flushes.script, &error, by_name, flushes.all.len());
                 settled.refuse(flushes, verdict, refused);
             }
-            (What::Flushes(flushes), None) => answer_flushes(flushes, reply),
+            (What::Flushes(flushes), None) => answer_flushes(flushes.all, reply),
             (What::Command(pending), Some(error)) => {
                 let verdict = match &*pending.command {
                     Command::Script { script, .. } => verdict(script, &error, by_name, 1),
                     _ => Verdict::Failed(StoreError::from_server(&error)),
                 };
-                settled.refuse(vec![pending], Some(verdict), refused);
+                settled.refuse(pending, verdict, refused);
             }
             (What::Command(pending), None) => {
                 let PendingCommand {
@@ -458,89 +356,21 @@ fn verdict(script: &Script, error: &ErrorReply<'_>, by_name: bool, parts: usize)
     }
 }
 
-/// What can be sent again, or fail.
-trait Refusable {
-    fn requests(self, is_alone: bool, again: &mut Vec<Request>);
-    fn fail(self, error: &StoreError);
-}
-
-impl Refusable for PendingCheck {
-    fn requests(self, is_alone: bool, again: &mut Vec<Request>) {
-        again.extend(
-            self.waiting
-                .into_iter()
-                .map(|(responder, deadline)| Request {
-                    asked: Asked::Check(Arc::clone(&self.call), responder),
-                    asking: self.asking,
-                    deadline,
-                    is_alone,
-                }),
-        );
-    }
-
-    fn fail(self, error: &StoreError) {
-        for (responder, _) in self.waiting {
-            drop(responder.send(Err(error.clone())));
-        }
-    }
-}
-
-impl Refusable for PendingFlush {
-    fn requests(self, is_alone: bool, again: &mut Vec<Request>) {
-        again.push(Request {
-            asked: Asked::Flush(self.flush, self.responder),
-            asking: self.asking,
-            deadline: self.deadline,
-            is_alone,
-        });
-    }
-
-    fn fail(self, error: &StoreError) {
-        drop(self.responder.send(Err(error.clone())));
-    }
-}
-
-impl Refusable for PendingCommand {
-    fn requests(self, is_alone: bool, again: &mut Vec<Request>) {
-        again.push(Request {
-            asked: Asked::Command(self.command, self.responder),
-            asking: self.asking,
-            deadline: self.deadline,
-            is_alone,
-        });
-    }
-
-    fn fail(self, error: &StoreError) {
-        drop(self.responder.send(Err(error.clone())));
-    }
-}
-
 impl Settled {
     /// The server has refused a whole command.
-    fn refuse<R: Refusable>(
-        &mut self,
-        all: Vec<R>,
-        verdict: Option<Verdict>,
-        refused: Option<StoreError>,
-    ) {
+    fn refuse(&mut self, all: impl Pending, verdict: Verdict, refused: Option<StoreError>) {
         match verdict {
-            Some(Verdict::Unknown) => {
+            Verdict::Unknown => {
                 self.by_name = false;
-                all.into_iter()
-                    .for_each(|one| one.requests(false, &mut self.again));
+                all.send_again(false, &mut self.again);
             }
-            Some(Verdict::Apart) => {
-                all.into_iter()
-                    .for_each(|one| one.requests(true, &mut self.again));
-            }
-            Some(Verdict::Failed(error)) => {
+            Verdict::Apart => all.send_again(true, &mut self.again),
+            Verdict::Failed(error) => {
                 self.is_master_gone =
                     matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::MasterDown);
-                // Who may not say ASKING is sent back and forth: that is why.
-                let error = refused.unwrap_or(error);
-                all.into_iter().for_each(|one| one.fail(&error));
+                // A user who may not say ASKING is sent back and forth: that is why.
+                all.fail(&refused.unwrap_or(error));
             }
-            None => {}
         }
     }
 }

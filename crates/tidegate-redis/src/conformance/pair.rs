@@ -60,7 +60,12 @@ pub(super) struct Pair {
     pub(super) receipts: Vec<[Receipt; 2]>,
     /// What is said when the stores differ.
     pub(super) context: String,
+    /// Every second call is one of the script for many checks.
+    calls: usize,
 }
+
+/// The most checks of a call of that script.
+const BATCH: usize = 64;
 
 impl Pair {
     /// Levels under these limits, whose keys begin with a name of their own.
@@ -89,6 +94,7 @@ impl Pair {
             charge: Charge::Admitted,
             receipts: Vec::new(),
             context: name.to_owned(),
+            calls: 0,
         }
     }
 
@@ -172,7 +178,7 @@ impl Pair {
         self.memory.refund(&checks, &receipt[0]);
         let arguments = refund_arguments(&receipt[1], &self.limits).expect("the same levels");
         let marker = marker("p", &self.keys[0], &receipt[1]);
-        self.run_on(Task::Refund, arguments, Some(marker))
+        self.run_on(Task::Refund, arguments, 1, Some(marker))
             .expect("a refund");
     }
 
@@ -207,10 +213,34 @@ impl Pair {
     /// The decisions of the server alone.
     pub(super) fn in_redis(&mut self, cost: Cost, charge: Charge, asked: usize) -> Vec<Decision> {
         let asked = if charge == Charge::Nothing { 0 } else { asked };
+        self.calls += 1;
+        let is_stateful = self.limits.iter().any(|limit| *limit != Limit::block());
+        if self.calls.is_multiple_of(2) && is_stateful && asked <= BATCH {
+            return self.in_one_batch(cost, charge, asked);
+        }
         let reply = self.reply(cost, charge, asked);
         let reply = reply.unwrap_or_else(|error| panic!("{error}, {}", self.state()));
         decisions(&self.limits, cost, charge, asked, &reply)
             .unwrap_or_else(|_| panic!("{reply:?} is no reply to {:?}", self.limits))
+    }
+
+    /// The same checks, each by itself, in one call of the script for many.
+    fn in_one_batch(&mut self, cost: Cost, charge: Charge, asked: usize) -> Vec<Decision> {
+        let task = match charge {
+            Charge::Always => Task::ChecksCounting,
+            _ => Task::Checks,
+        };
+        let each = asked.min(1);
+        let one = argument(&self.limits, cost, u32::from(asked > 0));
+        let reply = self.run_on(task, vec![one], asked.max(1), None);
+        let reply = reply.unwrap_or_else(|error| panic!("{error}, {}", self.state()));
+        let replies = Vec::<Vec<u8>>::from_redis_value(reply).expect("a reply per check");
+        let decided = replies.iter().map(|reply| {
+            let numbers = self.numbers(task, reply);
+            let decided = decisions(&self.limits, cost, charge, each, &numbers);
+            decided.unwrap_or_else(|_| panic!("{numbers:?} is no reply to {:?}", self.limits))
+        });
+        decided.flatten().collect()
     }
 
     /// What the server says to one check.
@@ -238,14 +268,15 @@ impl Pair {
     }
 
     pub(super) fn run(&mut self, task: Task, arguments: Vec<Vec<u8>>) -> RedisResult<Value> {
-        self.run_on(task, arguments, None)
+        self.run_on(task, arguments, 1, None)
     }
 
-    /// The same with one more key.
+    /// The same with the keys so many times over, and one more.
     fn run_on(
         &mut self,
         task: Task,
         mut arguments: Vec<Vec<u8>>,
+        times: usize,
         another: Option<String>,
     ) -> RedisResult<Value> {
         let script = self.scripts.get(task, &self.limits);
@@ -254,8 +285,9 @@ impl Pair {
         let keys: Vec<String> = keyed
             .filter(|(_, limit)| **limit != Limit::block())
             .map(|(key, limit)| counter(key, limit))
-            .chain(another)
             .collect();
+        let keys = std::iter::repeat_n(keys, times).flatten();
+        let keys: Vec<String> = keys.chain(another).collect();
         if let Some(asked) = &self.store {
             let answer = asked.store.script(script, keys, arguments);
             let answer = asked.runtime.block_on(answer);
