@@ -1,9 +1,11 @@
 //! A lane: one connection, and the queue of those who wait for it.
 //!
-//! Whoever waits when the lane is ready travels in one batch, as one write. Identical
-//! checks in it are one check, which several ask; checks by one script are one call. So a
-//! lane that is idle adds nothing to a round trip, and a busy one sends larger batches
-//! instead of more of them.
+//! All requests that wait when the lane is ready travel in one batch, as one write.
+//! Identical checks in it are one check with several callers; checks by one script are one
+//! call. A lane that is idle sends at once. While a batch is in flight, the next one leaves
+//! when it fills a call, when the answers arrive, or after a millisecond. So a busy lane
+//! sends larger batches instead of more of them, which costs the server less, and late
+//! replies hold up no batch.
 //!
 //! The lane's task owns the connection. It writes and reads in one place, and answers
 //! every caller as soon as its reply is there: a connection that is lost afterwards makes
@@ -16,6 +18,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
@@ -24,6 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::acks::Acks;
 use crate::connector::{Connected, Connector, SILENCE};
 use crate::error::{ErrorKind, StoreError};
+use crate::pending::CALL;
 use crate::question::{Asked, Question};
 use crate::sent::{Held, Sent, Writer};
 use crate::server::Wiring;
@@ -35,9 +39,17 @@ const QUEUE: usize = 8_192;
 /// Questions of one batch.
 const BATCH: usize = 512;
 
-/// Batches of one lane that are on their way at once: while one is being answered, the
-/// next is being written.
+/// Batches of one lane in flight at once: while one is being answered, the next is being
+/// written.
 const IN_FLIGHT: u64 = 3;
+
+/// How long a batch may wait for more requests while another one is in flight. Within a
+/// data center the answers arrive sooner.
+const HOLD: Duration = Duration::from_millis(1);
+
+/// What the buffer of replies begins with, and the most that an idle lane keeps of it.
+const BUFFER: usize = 16 << 10;
+const KEPT_BUFFER: usize = 1 << 20;
 
 /// A question that waits, and until when.
 pub(crate) struct Request {
@@ -80,8 +92,9 @@ struct Queue(Mutex<Waiting>);
 #[derive(Default)]
 struct Waiting {
     requests: VecDeque<Request>,
-    /// Wakes the task.
+    /// Wakes the task, once as many requests wait as it can use.
     waker: Option<Waker>,
+    wake_at: usize,
     is_running: bool,
     is_over: bool,
 }
@@ -128,7 +141,10 @@ impl Lane {
             queue.is_running = true;
         }
         queue.requests.push_back(request);
-        let waker = queue.waker.take();
+        let waker = match queue.requests.len() >= queue.wake_at {
+            true => queue.waker.take(),
+            false => None,
+        };
         drop(queue);
         if let Some(waker) = waker {
             waker.wake();
@@ -156,7 +172,9 @@ struct Link {
     is_left: bool,
     out: Vec<u8>,
     written: usize,
+    /// Replies, up to `filled`; the rest is room for more.
     arrived: Vec<u8>,
+    filled: usize,
     sent: VecDeque<Sent>,
     /// What was wrong with the last ASKING.
     refused: Option<StoreError>,
@@ -176,6 +194,8 @@ struct Task {
     link: Option<Link>,
     /// When a connection that says nothing is given up.
     silence: Pin<Box<Sleep>>,
+    /// Until when the next batch waits for more requests.
+    hold: Pin<Box<Sleep>>,
 }
 
 /// What has happened.
@@ -201,6 +221,7 @@ impl Task {
             queue: Arc::clone(&lane.queue),
             link: None,
             silence: Box::pin(sleep_until(Instant::now() + SILENCE)),
+            hold: Box::pin(sleep_until(Instant::now())),
         }
     }
 
@@ -238,9 +259,9 @@ impl Task {
                 }
             }
         }
-        let is_ready = self.is_ready();
+        let wanted = self.wanted(context);
         let mut queue = self.queue.lock();
-        if is_ready && !queue.requests.is_empty() {
+        if queue.requests.len() >= wanted {
             return Poll::Ready(Event::Waiting);
         }
         let is_idle = self.link.as_ref().is_none_or(|link| link.sent.is_empty());
@@ -248,20 +269,24 @@ impl Task {
             return Poll::Ready(Event::Over);
         }
         queue.waker = Some(context.waker().clone());
+        queue.wake_at = wanted;
         Poll::Pending
     }
 
-    /// Whether another batch may leave.
-    fn is_ready(&self) -> bool {
-        let Some(link) = &self.link else {
-            return true;
-        };
-        let Some(oldest) = link.sent.front() else {
-            return true;
-        };
+    /// How many requests must wait for another batch to leave.
+    fn wanted(&mut self, context: &mut Context<'_>) -> usize {
+        let in_flight = self.link.as_ref().and_then(|link| {
+            let oldest = link.sent.front()?;
+            Some((link.is_left, link.batches - oldest.batch() + 1))
+        });
         // WAIT holds up whatever comes after it on the connection.
         let most = if self.acks.is_some() { 1 } else { IN_FLIGHT };
-        !link.is_left && link.batches - oldest.batch() + 1 < most
+        match in_flight {
+            None => 1,
+            Some((is_left, batches)) if is_left || batches >= most => usize::MAX,
+            Some(_) if self.hold.as_mut().poll(context).is_ready() => 1,
+            Some(_) => CALL,
+        }
     }
 
     /// Sends everybody who waits, over a connection that is made if need be.
@@ -304,6 +329,7 @@ impl Task {
             link.batches += 1;
             self.wiring.traffic.batches.fetch_add(1, Relaxed);
             link.send(requests, &self.wiring, true);
+            self.hold.as_mut().reset(Instant::now() + HOLD);
         }
     }
 
@@ -366,7 +392,8 @@ impl Link {
             is_left: false,
             out: Vec::with_capacity(16 << 10),
             written: 0,
-            arrived: Vec::with_capacity(16 << 10),
+            arrived: vec![0; BUFFER],
+            filled: 0,
             sent: VecDeque::new(),
             refused: None,
             held: Vec::new(),
@@ -396,14 +423,16 @@ impl Link {
                 }
             }
         }
-        let mut bytes = [0; 16 << 10];
-        let mut buffer = ReadBuf::new(&mut bytes);
+        if self.filled == self.arrived.len() {
+            self.arrived.resize(2 * self.filled, 0);
+        }
+        let mut buffer = ReadBuf::new(&mut self.arrived[self.filled..]);
         match Pin::new(&mut self.socket).poll_read(context, &mut buffer) {
             Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
                 Poll::Ready(Err(std::io::ErrorKind::UnexpectedEof.into()))
             }
             Poll::Ready(Ok(())) => {
-                self.arrived.extend_from_slice(buffer.filled());
+                self.filled += buffer.filled().len();
                 self.active = Instant::now();
                 Poll::Ready(Ok(()))
             }
@@ -431,11 +460,12 @@ impl Link {
 
     /// Takes replies out of what has arrived, and hands them out.
     fn read(&mut self, wiring: &Wiring, acks: Option<Acks>) -> Result<(), &'static str> {
-        let arrived = std::mem::take(&mut self.arrived);
+        let mut arrived = std::mem::take(&mut self.arrived);
         let mut at = 0;
         let garbled = "what the server says is not the protocol";
-        while at < arrived.len() {
-            let Some((reply, length)) = wire::reply(&arrived[at..]).map_err(|_| garbled)? else {
+        while at < self.filled {
+            let rest = &arrived[at..self.filled];
+            let Some((reply, length)) = wire::reply(rest).map_err(|_| garbled)? else {
                 break;
             };
             let Some(sent) = self.sent.pop_front() else {
@@ -444,8 +474,12 @@ impl Link {
             self.answer(sent, &reply, &arrived[at..at + length], wiring, acks);
             at += length;
         }
+        arrived.copy_within(at..self.filled, 0);
+        self.filled -= at;
+        if self.filled == 0 && arrived.len() > KEPT_BUFFER {
+            arrived = vec![0; BUFFER];
+        }
         self.arrived = arrived;
-        self.arrived.drain(..at);
         // Not with the batch: one that has charged nothing waits for nobody.
         if let Some(acks) = acks.filter(|_| self.sent.is_empty() && !self.held.is_empty()) {
             self.writer(true).wait(acks);

@@ -75,7 +75,7 @@ fn the_table_of_errors_has_every_kind_and_what_is_done_about_it() {
 fn numbers_are_those_of_the_code() {
     const BREAKER: &str = include_str!("../../src/breaker.rs");
     const LANE: &str = include_str!("../../src/lane.rs");
-    const SENT: &str = include_str!("../../src/sent.rs");
+    const PENDING: &str = include_str!("../../src/pending.rs");
     const RETRY: &str = include_str!("../../src/retry.rs");
     const STORE: &str = include_str!("../../src/store.rs");
     for (source, line, said) in [
@@ -112,9 +112,14 @@ fn numbers_are_those_of_the_code() {
             "Up to 8,192 checks wait for a connection",
         ),
         (LANE, "BATCH: usize = 512;", "up to 512 of them"),
-        (SENT, "MANY: usize = 16;", "up to 16 at a time"),
-        (SENT, "ALIKE: usize = 1_000;", "up to 1,000 at a time"),
+        (PENDING, "CALL: usize = 16;", "up to 16 at a time"),
+        (PENDING, "CALLERS: usize = 1_000;", "up to 1,000 at a time"),
         (LANE, "IN_FLIGHT: u64 = 3;", "up to 3 batches"),
+        (
+            LANE,
+            "HOLD: Duration = Duration::from_millis(1);",
+            "or after a millisecond",
+        ),
         (
             STORE,
             "Limit::per_minute(6).burst(1)",
