@@ -162,8 +162,8 @@ maxkeys = 5"#,
         (
             "an unknown field of a store",
             r#"[stores.default]
-password = "hunter2""#,
-            r#"tidegate.toml:2:1: stores.default.password: unknown field: expected one of url, prefix, tls_ca, tls_cert, tls_key, timeout, connections, replica_acks, max_keys, when_full"#,
+colour = "hunter2""#,
+            r#"tidegate.toml:2:1: stores.default.colour: unknown field: expected one of url, prefix, username, password, tls_ca, tls_cert, tls_key, timeout, connections, replica_acks, max_keys, when_full"#,
         ),
     ]);
 }

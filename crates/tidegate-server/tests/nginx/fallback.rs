@@ -42,6 +42,24 @@ fn requests_are_answered_with_503_while_tidegate_is_gone_if_that_is_chosen() {
     assert_eq!(get(nginx.port(), "/health").status, 200);
 }
 
+/// No quota is used up, so no client is told so.
+#[test]
+fn requests_get_503_while_the_store_of_a_policy_that_denies_is_down() {
+    let store = format!(
+        "[stores.default]\nurl = \"redis://127.0.0.1:{}\"\n",
+        free_port()
+    );
+    let policy = default_policy("{ip}", "5r/m") + "on_error = \"deny\"\n";
+    let tidegate = Tidegate::start(&(store + &policy));
+    let nginx = Nginx::start(&tidegate);
+    let response = get(nginx.port(), "/");
+    assert_eq!(response.status, 503, "{}", response.body);
+    assert_eq!(response.json()["status"], 503);
+    assert!(response.header("Retry-After").is_some());
+    assert_eq!(response.header("RateLimit"), None);
+    assert_eq!(response.header("RateLimit-Policy"), None);
+}
+
 #[test]
 fn a_tidegate_that_is_back_is_asked_again() {
     let policies = default_policy("{ip}", "2r/m");
