@@ -49,6 +49,20 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{}` wrote no text", shown(command)))
 }
 
+/// Runs it to its end and shows its output then, in one piece: other programs run at the
+/// same time. Fails when it does.
+pub(crate) fn run_beside(command: &mut Command) -> Result<()> {
+    let output = command
+        .output()
+        .with_context(|| format!("cannot start `{}`", shown(command)))?;
+    let said = [output.stdout, output.stderr].concat();
+    println!("\n{}\n{}", shown(command), String::from_utf8_lossy(&said));
+    if !output.status.success() {
+        bail!("`{}` ended with {}", shown(command), output.status);
+    }
+    Ok(())
+}
+
 /// A command as one would type it, but for quotes.
 fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
@@ -82,5 +96,8 @@ mod tests {
         let error = run(&mut program("false")).unwrap_err().to_string();
         assert_eq!(error, "`false` ended with exit status: 1");
         assert_eq!(output(program("echo").arg("tide")).unwrap(), "tide\n");
+        assert!(run_beside(&mut program("true")).is_ok());
+        let error = run_beside(&mut program("false")).unwrap_err().to_string();
+        assert_eq!(error, "`false` ended with exit status: 1");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::command::{cargo, root, run as execute};
+use crate::command::{cargo, root, run as execute, run_beside};
 use crate::{install, readme, suites};
 
 /// A heading, and what to do.
@@ -18,9 +18,10 @@ const STEPS: &[Step] = &[
         "Tests: unit, property, integration and doc tests",
         suites::run_others,
     ),
-    ("Tests that need real time", suites::run_timing),
-    ("Documentation", documentation),
-    ("Loom", loom),
+    (
+        "Tests that need real time, beside documentation and loom",
+        timing,
+    ),
     ("The commands of README.md", readme::run_commands),
 ];
 
@@ -55,10 +56,31 @@ fn clippy() -> Result<()> {
     )
 }
 
+/// The tests that need real time mostly wait, and have to hold on a busy machine. What needs
+/// the processor runs beside them.
+fn timing() -> Result<()> {
+    std::thread::scope(|scope| {
+        let built = scope.spawn(|| {
+            beside("Documentation", documentation)?;
+            beside("Loom", loom)
+        });
+        let tested = suites::run_timing();
+        let built = built.join().expect("steps return errors");
+        tested.and(built)
+    })
+}
+
+fn beside(heading: &str, step: fn() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    step().with_context(|| format!("step failed: {heading}"))?;
+    println!("--- {:.1} s  {heading}", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
 /// With the examples, which need what the tests need: otherwise the dependencies would be
 /// checked once more, with the features that they have without tests.
 fn documentation() -> Result<()> {
-    execute(
+    run_beside(
         cargo()
             .args(["doc", "--no-deps", "--workspace"])
             .args(["--lib", "--bins", "--examples"])
@@ -67,12 +89,15 @@ fn documentation() -> Result<()> {
 }
 
 /// The hand-made atomics under every order of steps. Its flags would rebuild
-/// everything else, so it has a target folder of its own.
+/// everything else, so it has a target folder of its own. It needs an optimised build, but
+/// not the best one.
 fn loom() -> Result<()> {
-    execute(
+    run_beside(
         cargo()
             .args(["test", "-p", "tidegate", "--lib", "--release", "loom"])
             .env("RUSTFLAGS", "--cfg loom")
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
             .env("CARGO_TARGET_DIR", root().join("target/loom")),
     )
 }

@@ -8,6 +8,7 @@ use http::Request;
 use http_body_util::Full;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::task::JoinHandle;
 
 use crate::observed::metrics;
 use crate::process::{PATIENCE, Start, Tidegate, until};
@@ -51,15 +52,15 @@ fn burst_of_connections_waits_in_the_backlog() {
     assert_eq!(server.get("/healthz").status, 200);
 }
 
-/// A client of HTTP/2 that lets the server send nothing.
-async fn without_a_window(server: &Tidegate) -> SendRequest<Full<Bytes>> {
+/// A client of HTTP/2 that lets the server send nothing, and the task of its connection.
+async fn without_a_window(server: &Tidegate) -> (SendRequest<Full<Bytes>>, JoinHandle<()>) {
     let stream = tokio::net::TcpStream::connect(server.address()).await;
     let stream = TokioIo::new(stream.expect("a server"));
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(0);
     let (sender, connection) = builder.handshake(stream).await.expect("HTTP/2");
-    tokio::spawn(connection);
-    sender
+    let task = tokio::spawn(async move { drop(connection.await) });
+    (sender, task)
 }
 
 fn post(body: &Bytes) -> Request<Full<Bytes>> {
@@ -67,7 +68,7 @@ fn post(body: &Bytes) -> Request<Full<Bytes>> {
     request.body(Full::new(body.clone())).expect("a request")
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_that_nobody_reads_hold_a_bounded_amount() {
     // G5: four clients with 100 batches each held 175 MiB.
     let server = Tidegate::start("[[policies]]\nname = \"default\"\nlimit = \"1000000/1h\"\n");
@@ -78,10 +79,10 @@ async fn batches_that_nobody_reads_hold_a_bounded_amount() {
         200
     );
     let before = server.resident_kb();
-    let (mut answered, mut senders) = (Vec::new(), Vec::new());
+    let (mut answered, mut clients) = (Vec::new(), Vec::new());
     for _ in 0..4 {
-        let sender = without_a_window(&server).await;
-        senders.push(sender.clone());
+        let (sender, client) = without_a_window(&server).await;
+        clients.push(client);
         for _ in 0..100 {
             let (mut sender, request) = (sender.clone(), post(&batch));
             answered.push(tokio::spawn(
@@ -106,7 +107,9 @@ async fn batches_that_nobody_reads_hold_a_bounded_amount() {
     assert_eq!(server.check(check).status, 200);
     // When the clients are gone, the room is free again.
     drop(kept);
-    drop(senders);
+    for client in clients {
+        client.abort();
+    }
     until("the clients are gone", || {
         (open(&server) <= 1.0).then_some(())
     });
