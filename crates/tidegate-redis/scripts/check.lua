@@ -6,7 +6,9 @@
 -- ARGV   [1] packed: how many identical checks ask (0 is a look), the cost of one, then
 --        each level's limit
 -- reply  packed: the time, how many of the checks are admitted, then each level's numbers
---        as they stood before any of them was charged; or an error
+--        as they stood before any of them was charged; where tokens of a level are out on
+--        lease, then for each level that can lease how many, in how many leases, and how
+--        long the last of these runs; or an error
 --
 -- Functions are only made where they are seldom needed: making one costs as much as a
 -- call.
@@ -19,7 +21,7 @@
 
 --+names
 --+time
-local failed
+local failed, leases
 --+once
 local argument = ARGV[1]
 --+limits
@@ -28,5 +30,8 @@ if failed then return {err = failed} end
 --+admit
 --+judge
 local reply = --+pack
+if leases then
+  --+tell
+end
 --+decide
 return reply

@@ -11,7 +11,7 @@
 
 --+names
 --+time
-local failed
+local failed, leases
 --+once
 local replies, argument = {}, nil
 --+cached
@@ -20,14 +20,18 @@ do
   argument = ARGV[number] or argument
   --+limits
   local first = (number - 1) * --+keys
-  failed = nil
+  failed, leases = nil, nil
   --+read
   if failed then
     replies[number] = {err = failed}
   else
     --+admit
     --+judge
-    replies[number] = --+pack
+    local reply = --+pack
+    if leases then
+      --+tell
+    end
+    replies[number] = reply
     --+decide
   end
 end

@@ -1,6 +1,7 @@
 -- A counter that starts over.
 -- State 2, 31 bytes: era (when the window was opened), last, left of the window, count,
 -- window.
+-- State 9, with leases: the same, the tokens that are out, and the records (state.lua).
 
 --@limit
 limit@, window@, epoch@ = I4I6B
@@ -32,10 +33,43 @@ do
         used@, left@, era@ = used, left - elapsed, outdated@ and now or era
       end
     end
+  elseif state and #state > 35 and #state % 19 == 16 and string.byte(state) == 9 then
+    --+leased
   elseif state then
     --+other
   end
 end
+
+--@leased
+  (function()
+    local _, era, last, left, used, old, out = unpack('<BI7I7I6I4I6I4', state)
+    local records = string.sub(state, 36)
+    --+earlier
+    if old ~= window@ then
+      left, outdated@ = math.max(0, window@ - math.max(0, old - left)), true
+    end
+    while #records > 0 do
+      local _, tokens, ends = unpack('<c8I4I7', records)
+      if ends > now then break end
+      if ends - last > left then
+        -- The window was made shorter: what is out counts in the next one.
+        used, left, era = 0, epoch@ == 1 and window@ - ends % window@ or window@, ends
+      else
+        left = left - (ends - last)
+      end
+      last, used = ends, math.min(used + tokens, 4294967295)
+      out, records = out - tokens, string.sub(records, 20)
+    end
+    if now - last < left then
+      used@, left@, era@ = used, left - (now - last), outdated@ and now or era
+    end
+    if #records > 0 then
+      leases = leases or {}
+      leases[@] = {records, out}
+      limit@ = limit@ - out
+      @stale
+    end
+  end)()
 
 --@fits
 if fits then fits = cost * count <= limit@ - used@ end
@@ -44,7 +78,9 @@ if fits then fits = cost * count <= limit@ - used@ end
 if admitted > 0 or outdated@ and asked > 0 then
   local lasts = used@ > 0 and not outdated@
   if admitted > 0 then
-    if used@ == 0 then left@ = epoch@ == 1 and window@ - now % window@ or window@ end
+    if left@ == 0 or used@ == 0 and not (leases and leases[@]) then
+      left@ = epoch@ == 1 and window@ - now % window@ or window@
+    end
     used@ = math.min(used@ + cost * admitted, 4294967295)
   end
   --+put
@@ -56,7 +92,9 @@ if asked > 0 then
   local added = admitted == 0 and used@ > 0 and used@ < limit@ and cost > limit@ - used@
   local lasts = used@ > 0 and not outdated@
   if admitted > 0 then
-    if used@ == 0 then left@ = epoch@ == 1 and window@ - now % window@ or window@ end
+    if left@ == 0 or used@ == 0 and not (leases and leases[@]) then
+      left@ = epoch@ == 1 and window@ - now % window@ or window@
+    end
     used@ = math.min(used@ + cost, 4294967295)
   elseif added then
     used@ = limit@
@@ -73,7 +111,9 @@ local lasts = false
 --@put
 -- A window that lasts ends when it did: its key expires then already. Setting the time
 -- anew would take as long as all the rest of the write.
-do
+if leases and leases[@] then
+  --+write-leased
+else
   local state = pack('<BI7I7I6I4I6', 2, era@, now, left@, used@, window@)
   if lasts then
     call('SET', @key, state, 'KEEPTTL')
@@ -81,6 +121,61 @@ do
     call('SET', @key, state, 'PXAT', format('%d', (now + left@ + 999) / 1000))
   end
 end
+
+--@write-or-delete
+if used@ > 0 or leases and leases[@] then
+  --+write
+else
+  call('DEL', @key)
+end
+
+--@write-leased
+  (function()
+    local records, out = leases[@][1], leases[@][2]
+    local _, _, ends = unpack('<c8I4I7', records, #records - 18)
+    call('SET', @key,
+      pack('<BI7I7I6I4I6I4', 9, era@, now, left@, used@, window@, out) .. records,
+      'PXAT', format('%d', (math.max(now + left@, ends) + 999) / 1000))
+  end)()
+
+--@tell
+--+told-leases
+
+--@lease-full
+local full@ = limit@
+
+--@lease-settle
+if spent > 0 and left@ == 0 then left@ = epoch@ == 1 and window@ - now % window@ or window@ end
+used@ = math.min(used@ + spent, 4294967295)
+
+--@lease-room
+limit@ = full@ - out
+
+--@lease-charge
+if admitted > 0 then
+  if left@ == 0 then left@ = epoch@ == 1 and window@ - now % window@ or window@ end
+  used@ = math.min(used@ + cost * admitted, 4294967295)
+  changed = true
+end
+
+--@lease-price
+_, _
+
+--@lease-grant
+do
+  local left = left@ > 0 and left@ or epoch@ == 1 and window@ - now % window@ or window@
+  give = math.min(want, limit@ - used@, half - out, 1048576 - out)
+  ends = now + math.min(term, left)
+  if give >= 1 and ends - now >= shortest and #records < 4864 then left@ = left end
+end
+
+--@lease-write
+if changed or outdated@ then
+  --+write-or-delete
+end
+
+--@lease-keep
+if #records > 0 then leases = {[@] = {records, out}} end
 
 --@parcel
 cost, own_left, opened = I7I7I7
@@ -90,8 +185,10 @@ cost, own_left, opened = I7I7I7
 -- it (0).
 if cost > 0 then
   if epoch@ == 1 then
-    if used@ == 0 then left@ = window@ - now % window@ end
-  elseif used@ == 0 or opened == 1 then
+    if left@ == 0 or used@ == 0 and not (leases and leases[@]) then
+      left@ = window@ - now % window@
+    end
+  elseif used@ == 0 and not (leases and leases[@]) or opened == 1 then
     -- Of two windows, the later end.
     left@ = math.max(1, left@, math.min(own_left, window@))
   end
@@ -102,15 +199,11 @@ if cost > 0 or outdated@ then
 end
 
 --@refund-read
-local _, window@ = unpack('<I4I6B', @argument)
+local limit@, window@, epoch@ = unpack('<I4I6B', @argument)
 --+state
 
 --@refund
 if used@ > 0 and not outdated@ and era@ == @mark + 0 then
-  if used@ > cost then
-    used@ = used@ - cost
-    --+write
-  else
-    call('DEL', @key)
-  end
+  used@ = math.max(0, used@ - cost)
+  --+write-or-delete
 end

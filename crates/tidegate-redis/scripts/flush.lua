@@ -9,14 +9,14 @@
 
 --+names
 --+time
-local failed
+local failed, leases
 --+once
 local replies = {}
 for number = 1, #KEYS do
   local argument = ARGV[number]
   --+limits
   local first, admitted = number - 1, 0
-  failed = nil
+  failed, leases = nil, nil
   --+read
   if failed then
     replies[number] = {err = failed}

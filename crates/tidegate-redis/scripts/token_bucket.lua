@@ -1,5 +1,6 @@
 -- The debt of a bucket as time to drain: whole microseconds, and parts of one.
 -- State 1, 36 bytes: era, last, debt, its parts, parts per microsecond, parts per token.
+-- State 8, with leases: the same, the tokens that are out, and the records (state.lua).
 
 --@limit
 price_us@, price_parts@, size_us@, size_parts@, per_us@, token@ = I7I4I7I4I4I6
@@ -31,10 +32,61 @@ do
       local elapsed = outdated@ and now < last and 0 or now - last
       if elapsed <= us then us@, parts@ = us - elapsed, parts end
     end
+  elseif state and #state > 40 and #state % 19 == 2 and string.byte(state) == 8 then
+    --+leased
   elseif state then
     --+other
   end
 end
+
+--@leased
+  -- A function of its own, because a script has room for 200 names.
+  (function()
+    local _, era, last, us, parts, old_per_us, old_token, out =
+      unpack('<BI7I7I7I4I4I6I4', state)
+    local records = string.sub(state, 41)
+    --+earlier
+    if old_token ~= token@ or old_per_us ~= per_us@ then
+      --+adopt
+    end
+    --+price
+    local function drain(to)
+      if to - last <= us then us = us - (to - last) else us, parts = 0, 0 end
+      last = to
+    end
+    while #records > 0 do
+      local _, tokens, ends = unpack('<c8I4I7', records)
+      if ends > now then break end
+      drain(ends)
+      us, parts = charged(us, parts, tokens)
+      out, records = out - tokens, string.sub(records, 20)
+    end
+    drain(now)
+    us@, parts@ = us, parts
+    if #records > 0 or us > 0 or parts > 0 then era@ = outdated@ and now or era end
+    if #records > 0 then
+      local out_us, out_parts = charged(0, 0, out)
+      leases = leases or {}
+      leases[@] = {records, out, out_us, out_parts}
+      -- What is out is not there to be admitted.
+      size_us@, size_parts@ = size_us@ - out_us, size_parts@ - out_parts
+      if size_parts@ < 0 then size_us@, size_parts@ = size_us@ - 1, size_parts@ + per_us@ end
+      @stale
+    end
+  end)()
+
+--@price
+    -- A debt with so many tokens more: exact for up to 2^20 of them, and at most 2^52.
+    local one_parts = math.fmod(token@, per_us@)
+    local one_us = (token@ - one_parts) / per_us@
+    local function charged(us, parts, tokens)
+      local rest = math.fmod(tokens * one_parts, per_us@)
+      us = us + tokens * one_us + (tokens * one_parts - rest) / per_us@
+      parts = parts + rest
+      if parts >= per_us@ then us, parts = us + 1, parts - per_us@ end
+      if us >= 4503599627370496 then return 4503599627370496, 0 end
+      return us, parts
+    end
 
 --@adopt
       -- Other numbers: so many requests stay so many requests, rounded up to a
@@ -122,10 +174,80 @@ if asked > 0 then
 end
 
 --@write
-local fresh_at = now + us@ + (parts@ > 0 and 1 or 0)
-call('SET', @key,
-  pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
-  'PXAT', format('%d', (fresh_at + 999) / 1000))
+if leases and leases[@] then
+  --+write-leased
+else
+  local fresh_at = now + us@ + (parts@ > 0 and 1 or 0)
+  call('SET', @key,
+    pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
+    'PXAT', format('%d', (fresh_at + 999) / 1000))
+end
+
+--@write-leased
+  -- What is out is charged when its lease ends, and has to drain after that.
+  (function()
+    local records, out, out_us, out_parts = leases[@][1], leases[@][2], leases[@][3], leases[@][4]
+    local _, _, ends = unpack('<c8I4I7', records, #records - 18)
+    local us, parts = us@ + out_us, parts@ + out_parts
+    if parts >= per_us@ then us, parts = us + 1, parts - per_us@ end
+    local fresh_at = math.max(now, ends) + us + (parts > 0 and 1 or 0)
+    call('SET', @key,
+      pack('<BI7I7I7I4I4I6I4', 8, era@, now, us@, parts@, per_us@, token@, out)
+        .. records, 'PXAT', format('%d', (fresh_at + 999) / 1000))
+  end)()
+
+--@tell
+--+told-leases
+
+--@lease-full
+local full_us@, full_parts@ = size_us@, size_parts@
+--+price
+
+--@lease-settle
+us@, parts@ = charged(us@, parts@, spent)
+
+--@lease-room
+do
+  local out_us, out_parts = charged(0, 0, out)
+  size_us@, size_parts@ = full_us@ - out_us, full_parts@ - out_parts
+  if size_parts@ < 0 then size_us@, size_parts@ = size_us@ - 1, size_parts@ + per_us@ end
+end
+
+--@lease-charge
+if admitted > 0 then
+  local all = price_parts@ * admitted
+  local rest = math.fmod(all, per_us@)
+  us@, parts@ = us@ + price_us@ * admitted + (all - rest) / per_us@, parts@ + rest
+  if parts@ >= per_us@ then us@, parts@ = us@ + 1, parts@ - per_us@ end
+  changed = true
+end
+
+--@lease-price
+price_us@, price_parts@
+
+--@lease-grant
+do
+  local free_us, free_parts = size_us@ - us@, size_parts@ - parts@
+  local room = math.floor((free_us * per_us@ + free_parts) / token@) + 1
+  give = math.min(want, room, half - out, 1048576 - out)
+  while give >= 1 do
+    local us, parts = charged(us@, parts@, give)
+    if us < size_us@ or us == size_us@ and parts <= size_parts@ then break end
+    give = give - 1
+  end
+  ends = now + term
+end
+
+--@lease-write
+if changed or outdated@ then
+  --+write
+end
+
+--@lease-keep
+if #records > 0 then
+  local out_us, out_parts = charged(0, 0, out)
+  leases = {[@] = {records, out, out_us, out_parts}}
+end
 
 --@parcel
 cost, all_us, all_parts, own_us, own_parts, full, kept = I7I7I7I7I7I7I7
@@ -149,17 +271,22 @@ if cost > 0 then
   if us < own_us or us == own_us and parts < own_parts then us, parts = own_us, own_parts end
   if us >= 3155760000000000 then us, parts = 3155760000000000, 0 end
   us@, parts@ = us, parts
-  local fresh_at = now + us@ + (parts@ > 0 and 1 or 0)
-  -- For a while after that: the next one to tell has to know since when it is full.
-  call('SET', @key,
-    pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
-    'PXAT', format('%d', (fresh_at + kept + 999) / 1000))
+  if leases and leases[@] then
+    --+write-leased
+  else
+    local fresh_at = now + us@ + (parts@ > 0 and 1 or 0)
+    -- For a while after that: the next one to tell has to know since when it is full.
+    call('SET', @key,
+      pack('<BI7I7I7I4I4I6', 1, era@, now, us@, parts@, per_us@, token@),
+      'PXAT', format('%d', (fresh_at + kept + 999) / 1000))
+  end
 elseif outdated@ then
   --+write
 end
 
 --@refund-read
-local price_us@, price_parts@, _, _, per_us@, token@ = unpack('<I7I4I7I4I4I6', @argument)
+local price_us@, price_parts@, size_us@, size_parts@, per_us@, token@ =
+  unpack('<I7I4I7I4I4I6', @argument)
 --+state
 
 --@refund

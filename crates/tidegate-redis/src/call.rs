@@ -16,6 +16,7 @@ use tidegate::{
 };
 
 use crate::count;
+use crate::lease::out::Out;
 use crate::script::{Script, Scripts, Task};
 
 /// More microseconds than any bucket holds.
@@ -204,14 +205,24 @@ pub(crate) fn stored_keys(keys: &Keys<'_>, prefix: &str) -> SmallVec<[String; 2]
 /// The arguments of a refund, after its keys; `None` when the receipt is for other
 /// levels.
 pub(crate) fn refund_arguments(receipt: &Receipt, limits: &[Limit]) -> Option<Vec<Vec<u8>>> {
-    if receipt.charges().len() != limits.len() {
+    let charges: SmallVec<[(Cost, u64); 2]> = receipt.charges().collect();
+    refund_at(receipt.decided_at_us(), &charges, limits)
+}
+
+/// The arguments of a refund of charges that were made then, each with its mark.
+pub(crate) fn refund_at(
+    decided_at_us: u64,
+    charges: &[(Cost, u64)],
+    limits: &[Limit],
+) -> Option<Vec<Vec<u8>>> {
+    if charges.len() != limits.len() {
         return None;
     }
-    let (cost, _) = receipt.charges().next()?;
-    let charges = || limits.iter().zip(receipt.charges());
+    let (cost, _) = *charges.first()?;
+    let charges = || limits.iter().zip(charges.iter().copied());
     let counts_for = charges().map(|(limit, (cost, _))| limit.counts_for_us(cost));
-    let until_us = receipt.decided_at_us() + counts_for.max()?;
-    let numbers = [receipt.decided_at_us(), cost.get().into(), until_us];
+    let until_us = decided_at_us + counts_for.max()?;
+    let numbers = [decided_at_us, cost.get().into(), until_us];
     let mut arguments: Vec<Vec<u8>> = numbers.map(|it| it.to_string().into_bytes()).into();
     for (limit, (cost, mark)) in charges() {
         if let Some(packed) = pack(limit, cost) {
@@ -241,13 +252,22 @@ pub(crate) fn decisions(
     charge: Charge,
     asked: usize,
     reply: &[i64],
+    leases: &[u8],
 ) -> Result<Vec<Decision>, BadReply> {
+    let leasing =
+        |limit: &&Limit| matches!(limit.kind(), Kind::TokenBucket(_) | Kind::FixedWindow(_));
+    let outs = Out::after(leases, limits.iter().filter(leasing).count()).ok_or(BadReply)?;
+    let mut outs = outs.into_iter();
     let mut numbers = Numbers::new(reply);
     let now_us = numbers.next()?;
     let admitted = usize::try_from(numbers.next()?).map_err(|_| BadReply)?;
     let mut levels: SmallVec<[Level<'_>; 4]> = SmallVec::new();
     for limit in limits {
-        levels.push(Level::read(limit, now_us, &mut numbers)?);
+        let mut level = Level::read(limit, now_us, &mut numbers)?;
+        if leasing(&limit) {
+            level.lease(outs.next().unwrap_or_default());
+        }
+        levels.push(level);
     }
     numbers.end()?;
     if admitted > asked {
@@ -322,19 +342,36 @@ impl<'r> Numbers<'r> {
 /// A level's state, and the mark of a charge now.
 struct Level<'l> {
     limit: &'l Limit,
+    /// What is used, and what is out on lease.
     state: State,
     mark: u64,
+    /// What was used before the checks, without what is out.
+    used: State,
+    out: Out,
 }
 
 impl<'l> Level<'l> {
     fn read(limit: &'l Limit, now_us: u64, numbers: &mut Numbers<'_>) -> Result<Self, BadReply> {
         let (state, mark) = count::read(limit, now_us, numbers)?;
-        Ok(Self { limit, state, mark })
+        Ok(Self {
+            limit,
+            state,
+            mark,
+            used: state,
+            out: Out::default(),
+        })
+    }
+
+    /// Some of it is out.
+    fn lease(&mut self, out: Out) {
+        self.state = out.on(self.limit, self.state);
+        self.out = out;
     }
 
     fn outcome(&self, cost: Cost, admitted: bool) -> LevelOutcome {
+        let outcome = self.limit.outcome(&self.state, cost, admitted);
         LevelOutcome {
-            outcome: self.limit.outcome(&self.state, cost, admitted),
+            outcome: self.out.waited_for(outcome, &self.used, admitted),
             cost,
             mark: self.mark,
         }

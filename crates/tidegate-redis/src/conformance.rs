@@ -6,6 +6,7 @@
 mod pair;
 
 mod flush;
+mod leases;
 mod levels;
 mod logs;
 mod pitfalls;

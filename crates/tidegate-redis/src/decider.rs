@@ -11,6 +11,7 @@ use tidegate::{Charge, Keys, Mode, Policy, Receipt};
 use crate::background::Background;
 use crate::configured::SetupError;
 use crate::custom::Custom;
+use crate::lease::Leases;
 use crate::refusals::Refusals;
 use crate::store::RedisStore;
 
@@ -22,6 +23,8 @@ pub(crate) enum Decider {
     Exact(Option<Box<Refusals>>),
     /// The mode `background`: this node decides, and sends its counts to the store later.
     Background(Arc<Background>),
+    /// The mode `lease`: this node takes tokens out of the store and spends them.
+    Lease(Arc<Leases>),
     /// A script of the user's own, in place of the levels' limits.
     Script(Custom),
 }
@@ -48,7 +51,11 @@ impl Decider {
                 let before = before.and_then(Self::background);
                 Self::Background(Background::new(policy, store, before))
             }
-            _ => Self::Exact(refusals(policy, charge)),
+            Mode::Lease => {
+                let before = before.and_then(Self::leases);
+                Self::Lease(Leases::new(policy, store, before))
+            }
+            Mode::Exact => Self::Exact(refusals(policy, charge)),
         })
     }
 
@@ -58,7 +65,7 @@ impl Decider {
             Self::Background(background) => {
                 background.set_sync_interval(policy.sync_interval());
             }
-            Self::Exact(_) | Self::Script(_) => {}
+            Self::Exact(_) | Self::Lease(_) | Self::Script(_) => {}
         }
     }
 
@@ -66,7 +73,7 @@ impl Decider {
     pub(crate) fn refund(&self, keys: &Keys<'_>, receipt: &Receipt) -> bool {
         match self {
             Self::Background(background) => background.give_back(keys, receipt),
-            Self::Exact(_) | Self::Script(_) => false,
+            Self::Exact(_) | Self::Lease(_) | Self::Script(_) => false,
         }
     }
 
@@ -76,7 +83,7 @@ impl Decider {
         match (self, keys) {
             (Self::Exact(Some(refusals)), Some(keys)) => refusals.forget(keys),
             (Self::Exact(Some(refusals)), None) => refusals.forget_all(),
-            (Self::Exact(None) | Self::Background(_) | Self::Script(_), _) => {}
+            (Self::Exact(None) | Self::Background(_) | Self::Lease(_) | Self::Script(_), _) => {}
         }
     }
 
@@ -84,6 +91,7 @@ impl Decider {
     pub(crate) fn reset(&self, stored: &[String]) {
         match self {
             Self::Background(background) => background.forget(stored),
+            Self::Lease(leases) => leases.forget(stored),
             Self::Exact(_) | Self::Script(_) => {}
         }
     }
@@ -92,6 +100,7 @@ impl Decider {
     pub(crate) async fn flush(&self, within: Duration) -> bool {
         match self {
             Self::Background(background) => background.flush(within).await,
+            Self::Lease(leases) => leases.flush(within).await,
             Self::Exact(_) | Self::Script(_) => true,
         }
     }
@@ -100,14 +109,21 @@ impl Decider {
     pub(crate) fn script(&self) -> Option<&Custom> {
         match self {
             Self::Script(custom) => Some(custom),
-            Self::Exact(_) | Self::Background(_) => None,
+            Self::Exact(_) | Self::Background(_) | Self::Lease(_) => None,
         }
     }
 
     pub(crate) fn background(&self) -> Option<&Arc<Background>> {
         match self {
             Self::Background(background) => Some(background),
-            Self::Exact(_) | Self::Script(_) => None,
+            Self::Exact(_) | Self::Lease(_) | Self::Script(_) => None,
+        }
+    }
+
+    pub(crate) fn leases(&self) -> Option<&Arc<Leases>> {
+        match self {
+            Self::Lease(leases) => Some(leases),
+            Self::Exact(_) | Self::Background(_) | Self::Script(_) => None,
         }
     }
 }

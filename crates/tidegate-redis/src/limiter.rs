@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::configured::SetupError;
 use crate::error::StoreError;
+use crate::lease::LeaseStats;
 use crate::shared::Shared;
 use crate::store::RedisStore;
 
@@ -305,6 +306,9 @@ impl SharedLimiter {
         if shared.decider.refund(&keys, receipt) {
             return Ok(());
         }
+        if let Some(leases) = shared.decider.leases() {
+            return Ok(shared.refund_leases(leases, &keys, receipt).await?);
+        }
         let refunded = shared.store.refund(&keys, receipt).await;
         shared.decider.forget_refusals(Some(&keys));
         Ok(refunded?)
@@ -380,6 +384,20 @@ impl SharedLimiter {
     pub fn policy(&self, name: &str) -> Option<&Policy> {
         let shared = self.shared.get(name).map(|shared| &shared.policy);
         shared.or_else(|| self.memory.policy(name))
+    }
+
+    /// What a policy in the mode `lease` has been through on this node; `None` for any
+    /// other policy.
+    #[must_use]
+    pub fn lease_stats(&self, policy: &str) -> Option<LeaseStats> {
+        let leases = self.shared.get(policy)?.decider.leases()?;
+        Some(leases.stats())
+    }
+
+    /// [`lease_stats`](Self::lease_stats) of every policy in the mode `lease`, by name.
+    pub fn leases(&self) -> impl Iterator<Item = (&str, LeaseStats)> {
+        let shared = self.shared.iter();
+        shared.filter_map(|(name, shared)| Some((&**name, shared.decider.leases()?.stats())))
     }
 
     /// The stores, by name.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate::algorithm::State;
 use tidegate::{Charge, Decision};
 use tokio::time::Instant;
 
@@ -35,7 +34,7 @@ pub(crate) struct PendingFlush {
     pub(crate) flush: Arc<Flush>,
     pub(crate) asking: bool,
     pub(crate) is_alone: bool,
-    pub(crate) responder: Responder<(u64, State)>,
+    pub(crate) responder: Responder<Vec<u8>>,
     pub(crate) deadline: Instant,
 }
 

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use redis::Value;
-use tidegate::algorithm::State;
-use tidegate::{Charge, Decision, Limit};
+use tidegate::{Charge, Decision};
 use tokio::sync::oneshot;
 
 use crate::call::Call;
@@ -34,7 +33,7 @@ pub(crate) type Responder<A> = oneshot::Sender<Result<A, StoreError>>;
 /// A question on its way, with the one who waits for its answer.
 pub(crate) enum Asked {
     Check(Arc<Call>, Responder<Decision>),
-    Flush(Arc<Flush>, Responder<(u64, State)>),
+    Flush(Arc<Flush>, Responder<Vec<u8>>),
     Command(Arc<Command>, Responder<Value>),
 }
 
@@ -80,17 +79,16 @@ pub(crate) struct Flush {
     pub(crate) script: Arc<Script>,
     pub(crate) key: [String; 1],
     pub(crate) argument: Vec<u8>,
-    pub(crate) limit: Limit,
 }
 
 impl Question for Flush {
-    type Answer = (u64, State);
+    type Answer = Vec<u8>;
 
     fn keys(&self) -> &[String] {
         &self.key
     }
 
-    fn asked(self: &Arc<Self>, responder: Responder<(u64, State)>) -> Asked {
+    fn asked(self: &Arc<Self>, responder: Responder<Vec<u8>>) -> Asked {
         Asked::Flush(Arc::clone(self), responder)
     }
 }

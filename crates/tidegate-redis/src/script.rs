@@ -37,6 +37,15 @@ impl Script {
 
     /// The numbers of a reply; `None` when it is none of this script.
     pub(crate) fn numbers(&self, reply: &[u8]) -> Option<SmallVec<[i64; 16]>> {
+        let (numbers, rest) = self.numbers_and_rest(reply)?;
+        rest.is_empty().then_some(numbers)
+    }
+
+    /// The numbers of a reply, and what follows them.
+    pub(crate) fn numbers_and_rest<'r>(
+        &self,
+        reply: &'r [u8],
+    ) -> Option<(SmallVec<[i64; 16]>, &'r [u8])> {
         let mut rest = reply;
         let mut numbers = SmallVec::new();
         for length in &self.reply {
@@ -46,7 +55,7 @@ impl Script {
             numbers.push(i64::from_le_bytes(number));
             rest = more;
         }
-        rest.is_empty().then_some(numbers)
+        Some((numbers, rest))
     }
 
     /// A script of the user's own.
@@ -93,6 +102,8 @@ pub(crate) enum Task {
     Refund,
     /// Count what was admitted elsewhere.
     Flush,
+    /// Return leases, ask, and take another one.
+    Lease,
 }
 
 /// Where a script's time comes from.
@@ -145,6 +156,7 @@ const CHECKS: &str = include_str!("../scripts/checks.lua");
 const ADMIT: &str = include_str!("../scripts/admit.lua");
 const REFUND: &str = include_str!("../scripts/refund.lua");
 const FLUSH: &str = include_str!("../scripts/flush.lua");
+const LEASE: &str = include_str!("../scripts/lease.lua");
 const STATE: &str = include_str!("../scripts/state.lua");
 
 /// Levels whose limits stay unpacked from one check of a call to the next. Of more, Lua
@@ -169,6 +181,7 @@ fn assemble(task: Task, algorithms: &[Algorithm], time: Time) -> Script {
         Task::Checks | Task::ChecksCounting => CHECKS,
         Task::Refund => REFUND,
         Task::Flush => FLUSH,
+        Task::Lease => LEASE,
     };
     let assembly = Assembly {
         task,
@@ -179,6 +192,10 @@ fn assemble(task: Task, algorithms: &[Algorithm], time: Time) -> Script {
     for algorithm in algorithms {
         let (_, format) = names(&part(fragment(*algorithm), "numbers"));
         reply.extend(lengths(&format));
+    }
+    if task == Task::Lease {
+        // How long the lease runs, what is out, in how many leases, and until when.
+        reply.extend([7, 4, 2, 7]);
     }
     Script {
         reply: reply.into(),
@@ -275,12 +292,16 @@ impl Assembly<'_> {
     /// What a packed argument has in it.
     fn arguments(&self) -> (String, String) {
         let (mut all, mut format) = match self.task {
-            Task::Flush => (String::new(), String::new()),
+            Task::Flush | Task::Lease => (String::new(), String::new()),
             _ => ("asked, cost".to_owned(), "I4I4".to_owned()),
         };
         self.join("limit", &mut all, &mut format);
         if self.task == Task::Flush {
             self.join("parcel", &mut all, &mut format);
+        }
+        if self.task == Task::Lease {
+            all.push_str(", half, settles, want, nonce, runs, at");
+            format.push_str("I4BI4c8B");
         }
         (all, format)
     }
@@ -308,7 +329,7 @@ impl Assembly<'_> {
             keys += usize::from(*algorithm != Algorithm::Block);
             let key = match self.task {
                 Task::Check | Task::CheckCounting | Task::Refund => format!("KEYS[{keys}]"),
-                Task::Checks | Task::ChecksCounting | Task::Flush => {
+                Task::Checks | Task::ChecksCounting | Task::Flush | Task::Lease => {
                     format!("KEYS[first + {keys}]")
                 }
             };
@@ -323,6 +344,7 @@ impl Assembly<'_> {
                 .replace("@key", &key)
                 .replace("@argument", &format!("ARGV[{argument}]"))
                 .replace("@mark", &format!("ARGV[{}]", argument + 1))
+                .replace("@stale", if self.is_cached() { "last = nil" } else { "" })
                 .replace('@', &level.to_string());
             text.push_str(&part);
         }
@@ -353,7 +375,7 @@ fn part(fragment: &str, section: &str) -> String {
         } else if !inside {
         } else if let Some(other) = line.trim_start().strip_prefix("--+") {
             let from = match other {
-                "other" | "junk" => STATE,
+                "other" | "junk" | "earlier" | "told-leases" => STATE,
                 _ => fragment,
             };
             text.push_str(&part(from, other));

@@ -8,14 +8,13 @@ use smallvec::smallvec;
 use tidegate::{Charge, Decision};
 
 use crate::acks::Acks;
-use crate::background::heard;
 use crate::call::{Call, decisions};
 use crate::error::{ErrorKind, ErrorReply, StoreError};
 use crate::lane::Request;
 use crate::pending::{
     Bundle, CALLERS, Pending, PendingCheck, PendingCommand, PendingFlush, bundles,
 };
-use crate::question::{Asked, Command, Flush, Question, Responder};
+use crate::question::{Asked, Command, Question, Responder};
 use crate::script::Script;
 use crate::wire::{self, Reply};
 
@@ -397,7 +396,7 @@ fn answer_checks(checks: Vec<PendingCheck>, reply: &Reply<'_>, mut held: Option<
 impl PendingCheck {
     fn answer(self, reply: Option<&Reply<'_>>, mut held: Option<&mut Vec<Held>>) {
         let numbers = match reply {
-            Some(Reply::Text(bytes)) => self.call.script().numbers(bytes),
+            Some(Reply::Text(bytes)) => self.call.script().numbers_and_rest(bytes),
             Some(Reply::Error(line)) => {
                 let error = self.call.script().error(&ErrorReply::new(line));
                 return self.fail(&error);
@@ -405,7 +404,7 @@ impl PendingCheck {
             _ => None,
         };
         let asked = self.waiting.len();
-        let decisions = numbers.and_then(|numbers| read(&self.call, &numbers, asked));
+        let decisions = numbers.and_then(|(numbers, rest)| read(&self.call, &numbers, rest, asked));
         let Some(decisions) = decisions else {
             let error = StoreError::new(ErrorKind::Script, "a reply that no script gives");
             return self.fail(&error);
@@ -423,10 +422,17 @@ impl PendingCheck {
 }
 
 /// The decisions of a reply: one for each who asked.
-fn read(call: &Call, numbers: &[i64], asked: usize) -> Option<Vec<Decision>> {
+fn read(call: &Call, numbers: &[i64], leases: &[u8], asked: usize) -> Option<Vec<Decision>> {
     let looks = call.charge == Charge::Nothing;
     let charged = if looks { 0 } else { asked };
-    let decisions = decisions(call.limits(), call.cost, call.charge, charged, numbers);
+    let decisions = decisions(
+        call.limits(),
+        call.cost,
+        call.charge,
+        charged,
+        numbers,
+        leases,
+    );
     let mut decisions = decisions.ok()?;
     if let (true, Some(look)) = (looks, decisions.first().cloned()) {
         decisions.resize(asked, look);
@@ -437,15 +443,10 @@ fn read(call: &Call, numbers: &[i64], asked: usize) -> Option<Vec<Decision>> {
 fn answer_flushes(flushes: Vec<PendingFlush>, reply: &Reply<'_>) {
     let parts = parts(reply, flushes.len());
     for (it, part) in flushes.into_iter().zip(parts) {
-        let Flush { script, limit, .. } = &*it.flush;
         let answer = match part {
-            Some(Reply::Text(bytes)) => {
-                let numbers = script.numbers(bytes);
-                let heard = numbers.and_then(|numbers| heard(limit, &numbers));
-                heard.ok_or_else(|| StoreError::new(ErrorKind::Script, "no count"))
-            }
+            Some(Reply::Text(bytes)) => Ok(bytes.to_vec()),
             Some(Reply::Error(line)) => {
-                let error = script.error(&ErrorReply::new(line));
+                let error = it.flush.script.error(&ErrorReply::new(line));
                 Err(match error.kind() {
                     ErrorKind::WrongType => error.about(it.flush.keys()),
                     _ => error,

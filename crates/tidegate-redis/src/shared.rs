@@ -122,6 +122,9 @@ impl Shared {
             if let Some(blocked) = self.blocked(keys, cost) {
                 return Ok(blocked);
             }
+            if let Decider::Lease(leases) = &self.decider {
+                return self.ask_leases(leases, keys, cost, charge).await;
+            }
             if let Some(decided) = self.decide_here(keys, cost) {
                 return Ok(decided);
             }
@@ -146,12 +149,12 @@ impl Shared {
                 let known = refusals.find(keys, cost, self.start.elapsed());
                 (!known.is_empty()).then(|| self.remembered(&known))
             }
-            Decider::Exact(None) | Decider::Script(_) => None,
+            Decider::Exact(None) | Decider::Lease(_) | Decider::Script(_) => None,
         }
     }
 
     /// Has the store decide, and remembers what it says.
-    async fn ask_store(
+    pub(crate) async fn ask_store(
         &self,
         keys: &Keys<'_>,
         cost: Cost,

@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::algorithm::State;
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep};
 
 use crate::breaker::{Change, Failure};
-use crate::call::{Call, Prepared, marker, refund_arguments, stored_keys};
+use crate::call::{Call, Prepared, marker, refund_arguments, refund_at, stored_keys};
 use crate::cluster::Cluster;
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
@@ -220,17 +219,43 @@ impl RedisStore {
         receipt: &Receipt,
     ) -> Result<(), StoreError> {
         let limits: Vec<Limit> = keys.iter().map(|key| *key.limit()).collect();
-        let Some(arguments) = refund_arguments(receipt, &limits) else {
-            return Ok(());
+        let arguments = refund_arguments(receipt, &limits);
+        self.refund_by(keys, receipt, arguments).await.map(|_| ())
+    }
+
+    /// Gives back charges that were made then, once per receipt. Says whether this was the
+    /// first time.
+    pub(crate) async fn refund_at(
+        &self,
+        keys: &Keys<'_>,
+        receipt: &Receipt,
+        decided_at_us: u64,
+        charges: &[(Cost, u64)],
+    ) -> Result<bool, StoreError> {
+        let limits: Vec<Limit> = keys.iter().map(|key| *key.limit()).collect();
+        let arguments = refund_at(decided_at_us, charges, &limits);
+        let reply = self.refund_by(keys, receipt, arguments).await?;
+        Ok(reply.is_some_and(|reply| reply != Value::Int(0)))
+    }
+
+    async fn refund_by(
+        &self,
+        keys: &Keys<'_>,
+        receipt: &Receipt,
+        arguments: Option<Vec<Vec<u8>>>,
+    ) -> Result<Option<Value>, StoreError> {
+        let Some(arguments) = arguments else {
+            return Ok(None);
         };
+        let limits: Vec<Limit> = keys.iter().map(|key| *key.limit()).collect();
         let script = self.0.scripts.get(Task::Refund, &limits);
         let policy = keys.policy().name();
         let mut keys = stored_keys(keys, &self.0.prefix).into_vec();
         let Some(marker) = keys.first().map(|key| marker(policy, key, receipt)) else {
-            return Ok(());
+            return Ok(None);
         };
         keys.push(marker);
-        self.script(script, keys, arguments).await.map(|_| ())
+        self.script(script, keys, arguments).await.map(Some)
     }
 
     /// Forgets keys. Says how many there were.
@@ -301,9 +326,24 @@ impl RedisStore {
         &self,
         flush: Flush,
         within: Duration,
-    ) -> Result<(u64, State), StoreError> {
+    ) -> Result<Vec<u8>, StoreError> {
         let within = within.max(self.0.timeout);
         self.run_within(flush, within, false).await
+    }
+
+    /// Sends a message about a lease, again where that is safe and may help. It does not
+    /// wait for replicas.
+    pub(crate) async fn message(
+        &self,
+        message: Flush,
+        within: Duration,
+    ) -> Result<Vec<u8>, StoreError> {
+        self.run_within(message, within, true).await
+    }
+
+    /// The deadline of a check.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.0.timeout
     }
 
     /// The script for a task on one level.

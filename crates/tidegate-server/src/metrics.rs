@@ -48,6 +48,9 @@ pub(crate) struct Metrics {
     breaker_open: IntGaugeVec,
     keys: IntGauge,
     evicted: IntCounter,
+    leased_tokens: IntGaugeVec,
+    leases: IntCounterVec,
+    lease_calls: IntCounterVec,
     reloads: IntCounterVec,
     peeks: IntCounterVec,
     problems: IntCounterVec,
@@ -128,6 +131,23 @@ impl Metrics {
                 "evicted_total",
                 "Keys in use that were forgotten to make room, in memory.",
             ))),
+            leased_tokens: known(IntGaugeVec::new(
+                named(
+                    "leased_tokens",
+                    "Tokens of leases that this process can spend now.",
+                ),
+                &["policy"],
+            )),
+            leases: counters(
+                "leases_total",
+                "Leases by what became of them: granted, settled, or lapsed.",
+                &["policy", "event"],
+            ),
+            lease_calls: counters(
+                "lease_calls_total",
+                "Messages about leases that were sent to the store.",
+                &["policy"],
+            ),
             reloads: counters(
                 "reload_total",
                 "Times the config was read again.",
@@ -170,6 +190,9 @@ impl Metrics {
         metrics.register(metrics.breaker_open.clone());
         metrics.register(metrics.keys.clone());
         metrics.register(metrics.evicted.clone());
+        metrics.register(metrics.leased_tokens.clone());
+        metrics.register(metrics.leases.clone());
+        metrics.register(metrics.lease_calls.clone());
         metrics.register(metrics.reloads.clone());
         metrics.register(metrics.connections.clone());
         metrics
@@ -189,6 +212,25 @@ impl Metrics {
 
     fn meters(&self) -> MutexGuard<'_, Meters> {
         self.meters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What policies in the mode `lease` have been through.
+    fn leases(&self, limiter: &SharedLimiter) {
+        self.leased_tokens.reset();
+        for (policy, stats) in limiter.leases() {
+            let tokens = i64::try_from(stats.leased_tokens).unwrap_or(i64::MAX);
+            self.leased_tokens.with_label_values(&[policy]).set(tokens);
+            let events = [
+                ("granted", stats.grants),
+                ("settled", stats.settles),
+                ("lapsed", stats.lapsed),
+            ];
+            for (event, count) in events {
+                raise(&self.leases.with_label_values(&[policy, event]), count);
+            }
+            let calls = self.lease_calls.with_label_values(&[policy]);
+            raise(&calls, stats.messages);
+        }
     }
 
     /// A config was read again, with this result.
@@ -243,6 +285,7 @@ impl Metrics {
         }
         self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
         raise(&self.evicted, evicted);
+        self.leases(limiter);
         let (mut by_policy, mut by_store) = (BTreeMap::new(), BTreeMap::new());
         for ((policy, store), meter) in meters.iter() {
             let (of_policy, of_store) = (

@@ -16,6 +16,9 @@ use crate::cost::Cost;
 pub enum Source {
     /// The store that keeps the counts: exact.
     Store,
+    /// This node, by tokens that it took out of the store before: as exact as the store,
+    /// but its numbers are estimates.
+    Lease,
     /// The store, a moment ago: its refusal still holds.
     RefusalMemory,
     /// This node, by its own count and what it last heard from the store: its numbers
@@ -29,8 +32,9 @@ pub enum Source {
 
 impl Source {
     /// All of them, for those who count.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Store,
+        Self::Lease,
         Self::RefusalMemory,
         Self::Background,
         Self::Local,
@@ -42,6 +46,7 @@ impl Source {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Store => "store",
+            Self::Lease => "lease",
             Self::RefusalMemory => "refusal_memory",
             Self::Background => "background",
             Self::Local => "local",

@@ -10,7 +10,7 @@ const TOP: f64 = 60.0;
 const BOTTOM: f64 = 330.0;
 
 /// Told apart by people who see few colours, too.
-const COLOURS: [&str; 3] = ["#0072b2", "#d55e00", "#00795a"];
+const COLOURS: [&str; 4] = ["#0072b2", "#9b4f96", "#d55e00", "#00795a"];
 
 /// One mode: what was offered, and what was admitted, both in multiples of the limit.
 pub(super) struct Line {

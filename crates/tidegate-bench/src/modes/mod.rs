@@ -34,24 +34,30 @@ const FORGETFUL: Asked = (
         "5s",
     ],
 );
+const LEASE: Asked = ("lease", &["--mode", "lease", "--timeout", "5s"]);
 const BACKGROUND: Asked = ("background", &["--mode", "background"]);
 
 /// As fast as it goes: throughput, latency, and what Redis is asked for it.
-const LOADS: [(&str, &[&str], &[Asked]); 3] = [
+const LOADS: [(&str, &[&str], &[Asked]); 4] = [
     (
         "a hot key, all admitted",
         &["--limit", "100000000r/s"],
-        &[EXACT, BACKGROUND],
+        &[EXACT, LEASE, BACKGROUND],
+    ),
+    (
+        "100 hot keys, all admitted",
+        &["--limit", "100000000r/s", "--keys", "100"],
+        &[EXACT, LEASE, BACKGROUND],
     ),
     (
         "100,000 keys, all admitted",
         &["--limit", "100000000r/s", "--keys", "100000"],
-        &[EXACT, BACKGROUND],
+        &[EXACT, LEASE, BACKGROUND],
     ),
     (
         "a hot key, nearly all refused",
         &["--limit", "100r/s"],
-        &[FORGETFUL, EXACT, BACKGROUND],
+        &[FORGETFUL, EXACT, LEASE, BACKGROUND],
     ),
 ];
 
@@ -83,7 +89,31 @@ pub(crate) fn measure(picture: &Path) -> std::io::Result<()> {
         "limit",
     ];
     println!("{}", table(header, rows.into_iter()));
+    println!("{}", calls(&server));
     std::fs::write(picture, chart::draw(&lines(&server)))
+}
+
+/// What fleets in the mode `lease` ask Redis per admitted check, below the limit of 1000
+/// per second and above it.
+fn calls(server: &Server) -> String {
+    let header = ["offered", "processes", "calls per admitted check", "limit"];
+    let mut rows = Vec::new();
+    for offered in [900, 2_000] {
+        for processes in ["1", "3", "10"] {
+            eprintln!("lease: {offered} per second on {processes}");
+            let (_, lease) = LEASE;
+            let flags = [lease, &["--limit", "1000r/s", "--processes", processes]].concat();
+            let figures = run(server, &Load::open(&flags, offered));
+            let held = if figures.held { "held" } else { "broken" };
+            rows.push([
+                format!("{offered} per second"),
+                processes.to_owned(),
+                format!("{:.3}", figures.calls / figures.admitted),
+                held.into(),
+            ]);
+        }
+    }
+    table(header, rows.into_iter())
 }
 
 fn row(load: &str, asker: &str, own: &[Figures], first: &[Figures]) -> [String; 8] {
@@ -120,6 +150,7 @@ fn lines(server: &Server) -> Vec<chart::Line> {
     let window = format!("{RATE}r/s fixed_window");
     let lines = [
         ("exact, token bucket", "exact", &bucket),
+        ("lease, token bucket", "lease", &bucket),
         ("background, token bucket", "background", &bucket),
         ("background, fixed window", "background", &window),
     ];

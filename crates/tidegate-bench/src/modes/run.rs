@@ -14,6 +14,7 @@ pub(super) struct Load(Vec<String>);
 #[derive(Clone, Copy)]
 pub(super) struct Figures {
     pub(super) checks: f64,
+    pub(super) admitted: f64,
     pub(super) a_second: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
@@ -53,6 +54,7 @@ pub(super) fn run(server: &Server, load: &Load) -> Figures {
     };
     Figures {
         checks: number("/checks"),
+        admitted: number("/admitted"),
         a_second: number("/checks_per_second"),
         p50_us: number("/latency_us/p50"),
         p99_us: number("/latency_us/p99"),

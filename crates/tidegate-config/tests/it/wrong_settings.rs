@@ -23,14 +23,6 @@ sync_interval = "10ms""#,
             r#"tidegate.toml:4:8: policies.login.mode: "backgrund": expected one of "exact", "lease", "background""#,
         ),
         (
-            "a mode that is not built yet",
-            r#"[[policies]]
-name = "login"
-limit = "10r/s"
-mode = "lease""#,
-            r#"tidegate.toml:4:8: policies.login.mode: "lease" is not built yet: expected "exact" or "background""#,
-        ),
-        (
             "refusals counted by those who decide alone",
             r#"[[policies]]
 name = "login"

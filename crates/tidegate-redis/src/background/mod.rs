@@ -25,13 +25,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::call::Numbers;
 use crate::count;
-use crate::error::StoreError;
+use crate::error::{ErrorKind, StoreError};
 use crate::local;
 use crate::question::Flush;
 use crate::script::Task;
 use crate::store::RedisStore;
 pub(crate) use sender::Sender;
-pub(crate) use table::{Decided, Outgoing, Table};
+pub(crate) use table::{Decided, KEYS, Outgoing, Table};
 #[cfg(test)]
 pub(crate) use unsent::{KEPT, Parcel, Unsent};
 
@@ -239,13 +239,16 @@ impl Flight {
         let inner = &self.inner;
         let sent = inner.start.elapsed();
         let Outgoing { key, parcel, .. } = &self.outgoing;
+        let script = inner.store.known_script(Task::Flush, &parcel.limit);
         let flush = Flush {
-            script: inner.store.known_script(Task::Flush, &parcel.limit),
+            script: Arc::clone(&script),
             key: [key.clone()],
             argument: parcel.argument(),
-            limit: parcel.limit,
         };
-        let heard = inner.store.flush(flush, PATIENCE).await?;
+        let reply = inner.store.flush(flush, PATIENCE).await?;
+        let numbers = script.numbers(&reply);
+        let heard = numbers.and_then(|numbers| heard(&parcel.limit, &numbers));
+        let heard = heard.ok_or_else(|| StoreError::new(ErrorKind::Script, "no count"))?;
         let now = inner.start.elapsed();
         inner.table.arrived(&self.outgoing, sent, now, heard);
         self.has_arrived = true;

@@ -220,7 +220,7 @@ impl Pair {
         }
         let reply = self.reply(cost, charge, asked);
         let reply = reply.unwrap_or_else(|error| panic!("{error}, {}", self.state()));
-        decisions(&self.limits, cost, charge, asked, &reply)
+        decisions(&self.limits, cost, charge, asked, &reply, &[])
             .unwrap_or_else(|_| panic!("{reply:?} is no reply to {:?}", self.limits))
     }
 
@@ -237,7 +237,7 @@ impl Pair {
         let replies = Vec::<Vec<u8>>::from_redis_value(reply).expect("a reply per check");
         let decided = replies.iter().map(|reply| {
             let numbers = self.numbers(task, reply);
-            let decided = decisions(&self.limits, cost, charge, each, &numbers);
+            let decided = decisions(&self.limits, cost, charge, each, &numbers, &[]);
             decided.unwrap_or_else(|_| panic!("{numbers:?} is no reply to {:?}", self.limits))
         });
         decided.flatten().collect()

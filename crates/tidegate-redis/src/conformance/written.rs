@@ -152,7 +152,7 @@ fn e11_what_no_script_has_written_is_an_error() {
         "100r/m sliding_log",
     ] {
         let limit = Limit::parse(text).expect("a limit");
-        for first in [b'x', 0, 1, 2, 3, 4, 5, 6, 7, 8, 255] {
+        for first in [b'x', 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255] {
             for length in 1..80 {
                 let mut junk = vec![b'x'; length];
                 junk[0] = first;
@@ -166,7 +166,9 @@ fn e11_what_no_script_has_written_is_an_error() {
                     7 => length >= 43,
                     _ => false,
                 };
-                if ours || log {
+                // With one lease, and with two.
+                let leased = [(8, 59), (8, 78), (9, 54), (9, 73)].contains(&(first, length));
+                if ours || log || leased {
                     continue;
                 }
                 let mut pair = Pair::one(&server, "junk", limit);

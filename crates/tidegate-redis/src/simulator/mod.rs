@@ -8,8 +8,11 @@
 
 mod background_store;
 mod due;
+mod explorer;
 mod fleet;
 mod fleet_tests;
+mod leases;
+mod leases_tests;
 mod network;
 mod node;
 mod store;

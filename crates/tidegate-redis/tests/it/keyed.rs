@@ -286,6 +286,6 @@ fn unusable_names_and_urls_are_refused() {
     let url = wrong("http://:hush@127.0.0.1", "api");
     assert!(url.starts_with("store \"api\": not a Redis URL"), "{url}");
     assert!(!url.contains("hush"), "{url}");
-    let lease = Limiter::builder("api", limit).mode(Mode::Lease);
+    let lease = Limiter::builder("api", limit.sliding_log()).mode(Mode::Lease);
     assert!(lease.connect("redis://127.0.0.1").is_err());
 }

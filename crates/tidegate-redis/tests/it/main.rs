@@ -15,6 +15,7 @@ mod checks;
 mod custom;
 mod docs;
 mod keyed;
+mod leases;
 mod pitfalls_counting;
 mod pitfalls_fleet;
 mod pitfalls_keys;

@@ -311,18 +311,6 @@ fn moved(value: &str, by: i64) -> Option<String> {
 }
 
 #[test]
-fn what_is_still_to_come_is_refused_as_the_table_says() {
-    let rows = rows(section(POLICIES, "### Still to come"), "| in |");
-    assert!(rows.len() >= 2);
-    for row in rows {
-        let [place, line, message] = [0, 1, 2].map(|cell| code(row[cell])[0]);
-        let start = TABLES.iter().find(|(_, start)| start.starts_with(place));
-        let start = start.expect(place).1;
-        assert_eq!(said(start, line), [message], "{line}");
-    }
-}
-
-#[test]
 fn a_blocked_level_stays_blocked() {
     let config = read(
         "[[policies]]\nname = \"p\"\nblock = true\n\

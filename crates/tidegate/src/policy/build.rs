@@ -450,13 +450,10 @@ fn check_mode(settings: &Settings, levels: &[Checked], problems: &mut Problems) 
                     Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::Block
                 )
             };
-            match algorithms.find(|algorithm| !can_lease(algorithm)) {
-                Some(algorithm) => add(format!(
+            if let Some(algorithm) = algorithms.find(|algorithm| !can_lease(algorithm)) {
+                add(format!(
                     "\"lease\" with {algorithm}: only token_bucket and fixed_window can lease"
-                )),
-                None => {
-                    add("\"lease\" is not built yet: expected \"exact\" or \"background\"".into())
-                }
+                ));
             }
         }
         Mode::Background if settings.count_denied => {

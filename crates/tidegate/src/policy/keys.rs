@@ -160,6 +160,40 @@ impl<'a> Keys<'a> {
         self.all().filter(LevelKey::counts)
     }
 
+    /// Some of the levels that count, by their places among them.
+    #[must_use]
+    pub fn only(&self, is_meant: impl Fn(usize) -> bool) -> Self {
+        let mut keys = Self {
+            limit: self.limit,
+            ..Self::none(self.policy)
+        };
+        let (mut start, mut place) = (0, 0);
+        for keyed in &self.levels {
+            let values = &self.values[start..usize::from(keyed.end)];
+            start = usize::from(keyed.end);
+            let key = LevelKey {
+                policy: self.policy,
+                level: keyed.level,
+                case: keyed.case,
+                values,
+                given: self.limit,
+            };
+            if !key.counts() {
+                continue;
+            }
+            if is_meant(place) {
+                keys.values.extend(values.iter().copied());
+                let end = keys.values.len();
+                keys.levels.push(Keyed {
+                    end: u16::try_from(end).expect("no more values than there were"),
+                    ..*keyed
+                });
+            }
+            place += 1;
+        }
+        keys
+    }
+
     /// And those that an override exempts.
     #[inline]
     pub(super) fn all(&self) -> impl Iterator<Item = LevelKey<'_>> {

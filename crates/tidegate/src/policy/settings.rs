@@ -8,8 +8,8 @@ pub enum Mode {
     /// Every check is decided by the store.
     #[default]
     Exact,
-    /// A node takes tokens out of the store and spends them locally. Not available yet:
-    /// no policy can be built with it.
+    /// A node takes tokens out of the store and spends them itself. The limit holds for all
+    /// nodes together, as with `Exact`. In memory it decides as `Exact` does.
     Lease,
     /// A node decides by its own count and what it last heard from the store, and tells
     /// the store every `sync_interval`. In memory there is nobody to tell: it decides as

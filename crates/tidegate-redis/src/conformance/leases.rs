@@ -1,0 +1,251 @@
+//! Messages of nodes that lease, and checks of nodes that do not, on the same keys: the
+//! scripts and the arithmetic of the tests come to the same, number for number.
+
+use redis::FromRedisValue;
+use smallvec::SmallVec;
+use tidegate::{Cost, Limit};
+
+use super::pair::{Host, Pair, START_US, counter};
+use super::random::{Random, more};
+use crate::call::{Numbers, argument};
+use crate::count;
+use crate::harness::server::Server;
+use crate::lease::kept::Store;
+use crate::lease::message::{Grant, Message, Reply, Run, Settle, size};
+use crate::lease::out::Out;
+use crate::script::{Scripts, Task, Time};
+
+/// From the ordinary to the edges of what can be counted.
+const BUCKETS: &[&str] = &[
+    "10r/s",
+    "1000r/s",
+    "10r/s burst=3",
+    "3/1001us",
+    "7/1500us burst=2",
+    "15/60s burst=3 strict",
+    "1/366d burst=99",
+    "4294967295/1ms",
+    "4294967295/366d",
+    "4294967291/365d burst=4000000000",
+    "999983r/s burst=5000000",
+    "2r/m burst=1000",
+];
+
+const WINDOWS: &[&str] = &[
+    "3/60s fixed_window",
+    "1000/10s fixed_window",
+    "5/1500us fixed_window align=epoch",
+    "100/49ms fixed_window",
+    "100/51ms fixed_window",
+    "4294967295/366d fixed_window",
+    "300r/s fixed_window align=epoch",
+];
+
+struct Steps {
+    pair: Pair,
+    scripts: Scripts,
+    store: Store,
+    limit: Limit,
+    nonces: Vec<u64>,
+    told: String,
+}
+
+impl Steps {
+    fn expire(&self) -> u64 {
+        self.store.kept.as_ref().map_or(0, |kept| kept.expires_ms)
+    }
+
+    fn message(&mut self, message: &Message) {
+        let reply = self.pair.run(Task::Lease, vec![message.argument()]);
+        let reply = reply.unwrap_or_else(|error| panic!("{}: {error}", self.told));
+        let reply = Vec::<Vec<u8>>::from_redis_value(reply).expect("a list of replies");
+        let script = self.scripts.get(Task::Lease, [&self.limit]);
+        let got = Reply::read(&self.limit, &script, &reply[0], message.asks.len());
+        let wanted = self.store.message(message, self.pair.now_us);
+        assert_eq!(got, Some(wanted), "{}: {message:?}", self.told);
+    }
+
+    /// A check as a node in the mode `exact` sends it.
+    fn check(&mut self, cost: Cost, asked: u32) {
+        let limits = [self.limit];
+        let reply = self
+            .pair
+            .run(Task::Check, vec![argument(&limits, cost, asked)]);
+        let reply = reply.unwrap_or_else(|error| panic!("{}: {error}", self.told));
+        let reply = Vec::<u8>::from_redis_value(reply).expect("a reply");
+        let script = self.scripts.get(Task::Check, &limits);
+        let (numbers, rest) = script.numbers_and_rest(&reply).expect("numbers");
+        let mut numbers = Numbers::new(&numbers);
+        let now_us = numbers.next().expect("the time");
+        let admitted = numbers.next_u32().expect("admitted");
+        let (used, _) = count::read(&self.limit, now_us, &mut numbers).expect("a count");
+        let out = crate::lease::out::Out::after(rest, 1).expect("what is out");
+        let out = out.first().copied().unwrap_or_default();
+        let got = (used, out, admitted);
+        let wanted = self.store.check(self.limit, cost, asked, now_us);
+        assert_eq!(got, wanted, "{}: {asked} of {cost:?}", self.told);
+    }
+
+    fn assert_expiry(&mut self) {
+        let key = counter(&self.pair.keys[0], &self.limit);
+        let expires: i64 = redis::cmd("PEXPIRETIME")
+            .arg(key)
+            .query(&mut self.pair.redis)
+            .expect("a time");
+        let expires = u64::try_from(expires).unwrap_or(0);
+        assert_eq!(expires, self.expire(), "{}: the expiry", self.told);
+    }
+}
+
+fn some_message(random: &mut Random, run: &Steps) -> Message {
+    let some = |random: &mut Random, most: u32| {
+        u32::try_from(random.below(u64::from(most) + 1)).expect("a small one")
+    };
+    let limit = run.limit;
+    let mut settles: SmallVec<[Settle; 2]> = SmallVec::new();
+    for _ in 0..random.below(3) {
+        let known = !run.nonces.is_empty() && random.chance(80);
+        let nonce = match known {
+            true => run.nonces[random.index(run.nonces.len())],
+            false => random.next(),
+        };
+        let most = size(&limit).max(2);
+        let spent = some(random, most);
+        settles.push(Settle { nonce, spent });
+    }
+    let mut asks: SmallVec<[Run; 2]> = SmallVec::new();
+    for _ in 0..random.below(4) {
+        let cost = match random.below(8) {
+            0 => u32::MAX,
+            1 => 1 + some(random, 300),
+            _ => 1 + some(random, 3),
+        };
+        let count = 1 + some(random, 12);
+        let cost = Cost::of(cost);
+        asks.push(Run { cost, count });
+    }
+    let again = !run.nonces.is_empty() && random.chance(15);
+    let nonce = match again {
+        true => run.nonces[random.index(run.nonces.len())],
+        false => random.next(),
+    };
+    let want = match random.below(4) {
+        0 => u32::MAX,
+        1 => 1,
+        _ => 1 + some(random, size(&limit).max(4)),
+    };
+    let grant = random.chance(70).then_some(Grant { nonce, want });
+    Message {
+        limit,
+        settles,
+        asks,
+        grant,
+    }
+}
+
+/// Mostly within the life of a lease.
+fn wait_us(random: &mut Random) -> u64 {
+    match random.below(8) {
+        0 => 0,
+        1..4 => random.below(20_000),
+        4..6 => random.below(700_000),
+        6 => random.below(3_000_000),
+        _ => random.wait_us(),
+    }
+}
+
+fn run(server: &impl Host, seed: u64, tells_expiry: bool) {
+    let mut random = Random(seed);
+    let choice = if random.chance(50) { BUCKETS } else { WINDOWS };
+    let some =
+        |random: &mut Random| Limit::parse(choice[random.index(choice.len())]).expect("a limit");
+    let limit = some(&mut random);
+    let mut run = Steps {
+        pair: Pair::new(server, &format!("leases {seed}"), &[limit]),
+        scripts: Scripts::new(Time::Argument),
+        store: Store::default(),
+        limit,
+        nonces: Vec::new(),
+        told: String::new(),
+    };
+    for step in 0..60 {
+        let mut now_us = run.pair.now_us + wait_us(&mut random);
+        if random.chance(4) {
+            now_us -= wait_us(&mut random).min(START_US / 4);
+        }
+        run.pair.set_time(now_us);
+        if random.chance(4) {
+            run.limit = some(&mut random);
+            run.pair.limits = vec![run.limit];
+        }
+        run.told = format!("seed {seed}, step {step}: {}", run.limit);
+        match random.below(10) {
+            0..3 => {
+                let asked = u32::try_from(random.below(4)).expect("a few");
+                let cost = u32::try_from(1 + random.below(3)).expect("a few");
+                run.check(Cost::of(cost), asked);
+            }
+            _ => {
+                let message = some_message(&mut random, &run);
+                run.nonces.extend(message.grant.map(|grant| grant.nonce));
+                run.message(&message);
+                // A message that arrives twice.
+                if random.chance(10) && message.asks.is_empty() {
+                    run.message(&message);
+                }
+            }
+        }
+        if tells_expiry {
+            run.assert_expiry();
+        }
+    }
+}
+
+#[test]
+fn leases_come_to_the_same_in_rust_and_lua() {
+    let server = Server::start();
+    for seed in 0..250 * more() {
+        run(&server, seed, true);
+    }
+}
+
+#[test]
+fn leases_come_to_the_same_on_other_servers() {
+    for server in Server::start_each().iter().skip(1) {
+        for seed in 10_000..10_000 + 60 * more() {
+            run(server, seed, false);
+        }
+    }
+}
+
+#[test]
+fn two_hundred_and_fifty_six_leases_are_the_most() {
+    let server = Server::start();
+    let limit = Limit::parse("1000000r/s").expect("a limit");
+    let mut run = Steps {
+        pair: Pair::new(&server, "most leases", &[limit]),
+        scripts: Scripts::new(Time::Argument),
+        store: Store::default(),
+        limit,
+        nonces: Vec::new(),
+        told: "most".to_owned(),
+    };
+    for nonce in 0..260 {
+        run.message(&Message {
+            limit,
+            settles: SmallVec::new(),
+            asks: SmallVec::new(),
+            grant: Some(Grant { nonce, want: 3 }),
+        });
+        run.pair.set_time(run.pair.now_us + 100);
+    }
+    let (_, out, _) = run.store.check(limit, Cost::ONE, 0, run.pair.now_us);
+    assert_eq!(
+        out,
+        Out {
+            tokens: 768,
+            leases: 256,
+            last_us: 1_000_000 - 100 * 4 - 100,
+        }
+    );
+}

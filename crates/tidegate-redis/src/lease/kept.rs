@@ -1,0 +1,411 @@
+//! A key as the store keeps it, and what a message does to it: `lease.lua` in Rust, number
+//! for number. Only tests run it: conformance tests hold it to the script, and the
+//! simulator and the explorer have it for their store.
+
+use tidegate::algorithm::{FixedWindowState, Span, State};
+use tidegate::{Align, Cost, Kind, Limit};
+
+use super::fault::Fault;
+use super::message::{MOST_TOKENS, Message, Reply, TERM_US, size};
+use super::out::{Out, charged};
+
+/// The shortest lease, and the most of them.
+const SHORTEST_US: u64 = 50_000;
+const MOST_LEASES: usize = 256;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Record {
+    nonce: u64,
+    tokens: u32,
+    ends_us: u64,
+}
+
+/// One key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kept {
+    limit: Limit,
+    used: State,
+    era_us: u64,
+    /// In the order of their ends.
+    records: Vec<Record>,
+    pub(crate) expires_ms: u64,
+}
+
+/// A key at an instant, brought up to it.
+struct Current {
+    limit: Limit,
+    used: State,
+    era_us: u64,
+    records: Vec<Record>,
+    is_outdated: bool,
+    is_changed: bool,
+}
+
+/// What a store has of one key: nothing, once it has expired.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Store {
+    pub(crate) kept: Option<Kept>,
+    pub(crate) fault: Fault,
+}
+
+impl Store {
+    /// Does what a message says.
+    pub(crate) fn message(&mut self, message: &Message, now_us: u64) -> Reply {
+        let limit = message.limit;
+        let mut current = self.current(limit, now_us);
+        for settle in &message.settles {
+            current.settle(settle.nonce, settle.spent, self.fault);
+        }
+        let asks = message.asks.iter();
+        let admitted = asks.map(|run| current.ask(run.cost, run.count, self.fault));
+        let admitted = admitted.collect();
+        let grant = message.grant.map(|grant| match current.find(grant.nonce) {
+            Some(at) if self.fault != Fault::RepeatedGrantAdds => {
+                let record = current.records[at];
+                (record.tokens, record.ends_us - now_us)
+            }
+            _ => current.grant(grant.nonce, grant.want, now_us, self.fault),
+        });
+        let (given, lease_us) = grant.unwrap_or((0, 0));
+        let reply = Reply {
+            now_us,
+            given,
+            lease_us,
+            used: current.used,
+            era_us: current.era_us,
+            out: current.out(now_us),
+            admitted,
+        };
+        if current.is_changed || current.is_outdated {
+            self.keep(current, now_us);
+        }
+        reply
+    }
+
+    /// Decides so many identical checks, as a node in the mode `exact` asks for them: what
+    /// was used before them, what is out, and how many are admitted.
+    pub(crate) fn check(
+        &mut self,
+        limit: Limit,
+        cost: Cost,
+        count: u32,
+        now_us: u64,
+    ) -> (State, Out, u32) {
+        let mut current = self.current(limit, now_us);
+        let before = (current.used, current.out(now_us));
+        let admitted = current.ask(cost, count, self.fault);
+        if current.is_changed || current.is_outdated && count > 0 {
+            self.keep(current, now_us);
+        }
+        (before.0, before.1, admitted)
+    }
+
+    /// Gives back a charge that was made then, in that era.
+    pub(crate) fn refund(
+        &mut self,
+        limit: Limit,
+        cost: Cost,
+        charged_at_us: u64,
+        era_us: u64,
+        now_us: u64,
+    ) {
+        let mut current = self.current(limit, now_us);
+        if current.is_outdated || current.era_us != era_us || charged_at_us > now_us {
+            return;
+        }
+        let before = current.used;
+        current.used = match (current.used, limit.kind()) {
+            (State::FixedWindow(state), _) => State::FixedWindow(FixedWindowState {
+                count: state.count.saturating_sub(cost.get()),
+                ..state
+            }),
+            (used, _) => crate::count::give_back(&limit, used, cost, charged_at_us),
+        };
+        if current.used != before {
+            self.keep(current, now_us);
+        }
+    }
+
+    fn keep(&mut self, current: Current, now_us: u64) {
+        let Current {
+            limit,
+            used,
+            era_us,
+            records,
+            ..
+        } = current;
+        let last_us = records.last().map_or(0, |record| record.ends_us);
+        let out = tokens(&records);
+        let fresh_at_us = match (used, limit.kind()) {
+            (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
+                let out = charged(bucket, Span::default(), out);
+                let ceil_us = |parts: u64| parts.div_ceil(bucket.parts_per_us().into());
+                let parts = u64::from(state.debt.parts) + u64::from(out.parts);
+                match self.fault {
+                    Fault::ExpiresWithLeases => {
+                        let debt_us = state.debt.us + u64::from(state.debt.parts > 0);
+                        last_us.max(now_us + debt_us)
+                    }
+                    _ => last_us.max(now_us) + state.debt.us + out.us + ceil_us(parts),
+                }
+            }
+            (State::FixedWindow(state), _) if state.count == 0 && records.is_empty() => {
+                self.kept = None;
+                return;
+            }
+            (State::FixedWindow(state), _) => last_us.max(now_us + state.left_us),
+            _ => now_us,
+        };
+        self.kept = Some(Kept {
+            limit,
+            used,
+            era_us,
+            records,
+            expires_ms: fresh_at_us.div_ceil(1_000),
+        });
+    }
+
+    fn current(&self, limit: Limit, now_us: u64) -> Current {
+        let mut current = Current {
+            used: limit.new_state(now_us),
+            limit,
+            era_us: now_us,
+            records: Vec::new(),
+            is_outdated: false,
+            is_changed: false,
+        };
+        let Some(kept) = self.kept.clone() else {
+            return current;
+        };
+        let last_us = kept.used.last_us();
+        let has_leases = !kept.records.is_empty();
+        let mut used = kept.used;
+        let is_over = !has_leases && is_over(&used, now_us);
+        if is_over {
+            return current;
+        }
+        current.records = kept.records;
+        if now_us < last_us {
+            current.is_outdated = true;
+            for record in &mut current.records {
+                record.ends_us -= last_us - now_us;
+            }
+            used = used.moved_to(now_us);
+        }
+        if !kept.limit.counts_like(&limit) {
+            used = limit.adopt(&kept.limit, used, now_us);
+            current.is_outdated = true;
+        }
+        let mut era_us = kept.era_us;
+        while let Some(record) = current.records.first().copied() {
+            if record.ends_us > now_us {
+                break;
+            }
+            current.records.remove(0);
+            if self.fault != Fault::ExpiredLeasesReturned {
+                used = lapsed(&limit, used, record, &mut era_us);
+            }
+        }
+        current.used = limit.at(used, now_us);
+        if self.fault == Fault::OutDrains {
+            drain_out(&limit, &mut current, now_us.saturating_sub(last_us));
+        }
+        let is_new = current.used == limit.new_state(now_us);
+        let counts = match current.used {
+            State::FixedWindow(_) => !is_new,
+            _ => !is_new || !current.records.is_empty(),
+        };
+        if counts {
+            current.era_us = if current.is_outdated { now_us } else { era_us };
+        }
+        current
+    }
+}
+
+/// Without leases, a key that is as good as new is not read.
+fn is_over(used: &State, now_us: u64) -> bool {
+    match used {
+        State::TokenBucket(state) => {
+            state.last_us + state.debt.us + u64::from(state.debt.parts > 0) <= now_us
+        }
+        State::FixedWindow(state) => state.last_us + state.left_us <= now_us,
+        _ => true,
+    }
+}
+
+/// A lease has ended: all of it counts.
+fn lapsed(limit: &Limit, used: State, record: Record, era_us: &mut u64) -> State {
+    match (used, limit.kind()) {
+        (State::TokenBucket(_), Kind::TokenBucket(bucket)) => {
+            let State::TokenBucket(mut state) = limit.at(used, record.ends_us) else {
+                return used;
+            };
+            state.debt = charged(bucket, state.debt, record.tokens);
+            State::TokenBucket(state)
+        }
+        (State::FixedWindow(mut state), Kind::FixedWindow(window)) => {
+            let elapsed_us = record.ends_us.saturating_sub(state.last_us);
+            if elapsed_us > state.left_us {
+                state.count = 0;
+                state.left_us = opened(window.align(), window.rate().window_us(), record.ends_us);
+                *era_us = record.ends_us;
+            } else {
+                state.left_us -= elapsed_us;
+            }
+            state.last_us = record.ends_us;
+            state.count = state.count.saturating_add(record.tokens);
+            State::FixedWindow(state)
+        }
+        _ => used,
+    }
+}
+
+/// How long a window runs that opens now.
+fn opened(align: Align, window_us: u64, now_us: u64) -> u64 {
+    match align {
+        Align::Epoch => window_us - now_us % window_us,
+        Align::First => window_us,
+    }
+}
+
+fn tokens(records: &[Record]) -> u32 {
+    records.iter().map(|record| record.tokens).sum()
+}
+
+/// Broken on purpose: what is out gets less as time passes.
+fn drain_out(limit: &Limit, current: &mut Current, elapsed_us: u64) {
+    let Kind::TokenBucket(bucket) = limit.kind() else {
+        return;
+    };
+    let drained = u128::from(elapsed_us) * u128::from(bucket.parts_per_us());
+    let mut drained = u32::try_from(drained / u128::from(bucket.token_parts())).unwrap_or(0);
+    for record in &mut current.records {
+        let less = drained.min(record.tokens);
+        record.tokens -= less;
+        drained -= less;
+        current.is_changed |= less > 0;
+    }
+}
+
+impl Current {
+    fn out(&self, now_us: u64) -> Out {
+        Out {
+            tokens: tokens(&self.records),
+            leases: u32::try_from(self.records.len()).unwrap_or(u32::MAX),
+            last_us: self.records.last().map_or(0, |it| it.ends_us - now_us),
+        }
+    }
+
+    fn find(&self, nonce: u64) -> Option<usize> {
+        self.records.iter().position(|it| it.nonce == nonce)
+    }
+
+    fn settle(&mut self, nonce: u64, spent: u32, fault: Fault) {
+        let Some(at) = self.find(nonce) else {
+            return;
+        };
+        let record = self.records.remove(at);
+        self.is_changed = true;
+        let spent = match fault {
+            Fault::SettleChargesAll => record.tokens,
+            Fault::SettleIsTrusted => spent,
+            _ => spent.min(record.tokens),
+        };
+        self.charge(spent);
+    }
+
+    /// So many tokens are used, whether they fit or not.
+    fn charge(&mut self, tokens: u32) {
+        match (&mut self.used, self.limit.kind()) {
+            (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
+                state.debt = charged(bucket, state.debt, tokens);
+            }
+            (State::FixedWindow(state), Kind::FixedWindow(window)) => {
+                if tokens > 0 && state.left_us == 0 {
+                    let window_us = window.rate().window_us();
+                    state.left_us = opened(window.align(), window_us, state.last_us);
+                }
+                state.count = state.count.saturating_add(tokens);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether so much more fits.
+    fn fits(&self, cost: u128, fault: Fault) -> bool {
+        let out = match fault {
+            Fault::OutLeftOut => 0,
+            _ => tokens(&self.records),
+        };
+        let wanted = cost + u128::from(out);
+        match (self.used, self.limit.kind()) {
+            (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
+                let per_us = u128::from(bucket.parts_per_us());
+                let parts = |span: Span| u128::from(span.us) * per_us + u128::from(span.parts);
+                let token = u128::from(bucket.token_parts());
+                parts(state.debt) + wanted * token <= parts(bucket.capacity())
+            }
+            (State::FixedWindow(state), Kind::FixedWindow(window)) => {
+                u128::from(state.count) + wanted <= u128::from(window.rate().requests())
+            }
+            _ => false,
+        }
+    }
+
+    fn ask(&mut self, cost: Cost, count: u32, fault: Fault) -> u32 {
+        let mut admitted = 0;
+        while admitted < count && self.fits(cost.get().into(), fault) {
+            self.charge(cost.get());
+            self.is_changed = true;
+            admitted += 1;
+        }
+        admitted
+    }
+
+    fn grant(&mut self, nonce: u64, want: u32, now_us: u64, fault: Fault) -> (u32, u64) {
+        let out = tokens(&self.records);
+        let half = size(&self.limit) / 2;
+        let mut give = want
+            .min(half.saturating_sub(out))
+            .min(MOST_TOKENS.saturating_sub(out));
+        // The most that fits, by halves.
+        let (mut fits, mut most) = (0, give);
+        while fits < most {
+            let middle = fits + (most - fits).div_ceil(2);
+            match self.fits(middle.into(), fault) {
+                true => fits = middle,
+                false => most = middle - 1,
+            }
+        }
+        give = fits;
+        let mut lease_us = TERM_US;
+        let mut left_us = 0;
+        if let (State::FixedWindow(state), Kind::FixedWindow(window)) =
+            (self.used, self.limit.kind())
+        {
+            left_us = match state.left_us {
+                0 => opened(window.align(), window.rate().window_us(), now_us),
+                left_us => left_us,
+            };
+            lease_us = lease_us.min(left_us);
+        }
+        if give == 0 || lease_us < SHORTEST_US || self.records.len() >= MOST_LEASES {
+            return (0, 0);
+        }
+        if let State::FixedWindow(state) = &mut self.used {
+            state.left_us = left_us;
+        }
+        let record = Record {
+            nonce,
+            tokens: give,
+            ends_us: now_us + lease_us,
+        };
+        let behind = self
+            .records
+            .iter()
+            .rposition(|it| it.ends_us <= record.ends_us);
+        self.records.insert(behind.map_or(0, |at| at + 1), record);
+        self.is_changed = true;
+        (give, lease_us)
+    }
+}

@@ -1,0 +1,668 @@
+//! One key of a policy that leases, on this node: its leases, the one request that is on
+//! its way, who waits for it, and how much is asked for here. A state machine without a
+//! clock, a network or randomness of its own: production, the simulator and the explorer
+//! drive the same one.
+//!
+//! A token is spent under a shared lock. Everything else has the key for itself.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use smallvec::SmallVec;
+use tidegate::algorithm::{Outcome, State};
+use tidegate::{Cost, Kind, Limit};
+
+#[cfg(test)]
+use super::fault::Fault;
+use super::held::{Facts, Held, Spent};
+use super::message::{
+    Grant, MOST_TOKENS, Message, RUNS, Reply, Run, SETTLES, Settle, TERM_US, size,
+};
+use super::out::Out;
+
+/// The longest horizon.
+const HORIZON_US: u64 = 100_000;
+
+/// Below so many tokens per horizon, a key is asked for as in the mode `exact`.
+const FEW: f64 = 4.0;
+
+/// Checks of one message.
+const CHECKS: u32 = 1_000;
+
+/// Leases that are closed and not accounted for. Of one more, the store keeps the rest.
+const CLOSED: usize = 64;
+
+/// The longest that this node refuses by what it has heard.
+const REFUSED_US: u64 = 1_000_000;
+
+/// A key. `W` is who waits for an answer about it.
+#[derive(Debug)]
+pub(crate) struct Key<W> {
+    pub(crate) limit: Limit,
+    horizon_us: u64,
+    /// The oldest first, which is spent first.
+    held: SmallVec<[Held; 2]>,
+    /// The cost asked here since it was last counted, when that was, and what it came to,
+    /// older cost being worth less.
+    asked: AtomicU64,
+    counted_at_us: u64,
+    demand: f64,
+    request: Option<Request<W>>,
+    waiting: VecDeque<(Cost, W)>,
+    closed: Vec<Closed>,
+    no_grant_until_us: u64,
+    refusal: Option<Refusal>,
+    /// What has become of leases since somebody asked.
+    pub(crate) tally: Tally,
+    #[cfg(test)]
+    pub(crate) fault: Fault,
+}
+
+/// Leases by what has become of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Tally {
+    pub(crate) grants: u64,
+    pub(crate) granted: u64,
+    pub(crate) settles: u64,
+    /// Leases that the store has not heard of in time: all of their tokens count.
+    pub(crate) lapsed: u64,
+    pub(crate) messages: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.grants += other.grants;
+        self.granted += other.granted;
+        self.settles += other.settles;
+        self.lapsed += other.lapsed;
+        self.messages += other.messages;
+    }
+}
+
+/// A message on its way.
+#[derive(Debug, Clone)]
+struct Request<W> {
+    id: u64,
+    /// Before it was handed over for the first time.
+    sent_at_us: u64,
+    want: Option<u32>,
+    settled: SmallVec<[u64; SETTLES]>,
+    /// Who asks, by runs.
+    asks: SmallVec<[(Cost, Vec<W>); 1]>,
+}
+
+/// A lease that nobody spends any more, and of which the store may not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Closed {
+    nonce: u64,
+    tokens: u32,
+    spent: u32,
+    until_us: u64,
+}
+
+/// What the store has refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Refusal {
+    /// This cost and larger ones.
+    cost: u32,
+    until_us: u64,
+    used: State,
+    out: Out,
+    offset_us: i64,
+}
+
+/// A refusal, told now.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Refused {
+    pub(crate) at_us: u64,
+    pub(crate) outcome: Outcome,
+}
+
+/// What a waiter is told.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Answer {
+    /// Admitted by the store: what was used before it, what is out, and the era.
+    Admitted {
+        at_us: u64,
+        era_us: u64,
+        outcome: Outcome,
+    },
+    /// Served from a lease that has just come, at this cost.
+    Spent(Spent, Cost),
+    Refused(Refused),
+}
+
+impl<W: Clone> Clone for Key<W> {
+    fn clone(&self) -> Self {
+        Self {
+            held: self.held.clone(),
+            asked: AtomicU64::new(self.asked.load(Relaxed)),
+            request: self.request.clone(),
+            waiting: self.waiting.clone(),
+            closed: self.closed.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<W> Key<W> {
+    pub(crate) fn new(limit: Limit, now_us: u64) -> Self {
+        Self {
+            limit,
+            horizon_us: horizon_us(&limit),
+            held: SmallVec::new(),
+            asked: AtomicU64::new(0),
+            counted_at_us: now_us,
+            demand: 0.0,
+            request: None,
+            waiting: VecDeque::new(),
+            closed: Vec::new(),
+            no_grant_until_us: 0,
+            refusal: None,
+            tally: Tally::default(),
+            #[cfg(test)]
+            fault: Fault::None,
+        }
+    }
+
+    /// Somebody asks for so much here, whatever comes of it.
+    #[inline]
+    pub(crate) fn note(&self, cost: Cost) {
+        self.asked.fetch_add(cost.get().into(), Relaxed);
+    }
+
+    /// Takes tokens of a lease, at a time that was read before. Says in `is_half` whether
+    /// a message should leave now.
+    #[inline]
+    pub(crate) fn spend(&self, cost: Cost, now_us: u64) -> Option<Spent> {
+        let mut held = self.held.iter();
+        let mut spent = held.by_ref().find_map(|held| held.spend(cost, now_us))?;
+        spent.is_half &= held.next().is_none() && self.may_ask(now_us);
+        Some(spent)
+    }
+
+    /// Whether another lease may be asked for.
+    fn may_ask(&self, now_us: u64) -> bool {
+        self.request.is_none() && now_us >= self.no_grant_until_us
+    }
+
+    /// Puts tokens of a lease back that is still open. In any other case they stay spent.
+    pub(crate) fn put_back(&self, nonce: u64, cost: Cost) -> bool {
+        let held = self.held.iter().find(|held| held.nonce == nonce);
+        held.is_some_and(|held| held.put_back(cost))
+    }
+
+    /// The lease that a receipt of this time names by a part of its nonce.
+    pub(crate) fn open_lease(&self, is_named: impl Fn(u64) -> bool) -> Option<u64> {
+        let mut held = self.held.iter().map(|held| held.nonce);
+        held.find(|nonce| is_named(*nonce))
+    }
+
+    /// Refuses what the store would refuse, as far as this node has heard. Only for what
+    /// could not be [spent](Self::spend).
+    pub(crate) fn refuses(&self, cost: Cost, now_us: u64) -> Option<Refused> {
+        let refusal = self.refusal.as_ref()?;
+        let is_meant = cost.get() >= refusal.cost && now_us < refusal.until_us;
+        let is_empty = self.held.iter().all(|held| held.is_over(now_us));
+        (is_meant && is_empty).then(|| self.refused(refusal, cost, now_us))
+    }
+
+    fn refused(&self, refusal: &Refusal, cost: Cost, now_us: u64) -> Refused {
+        let at_us = now_us.saturating_add_signed(refusal.offset_us);
+        let then_us = refusal.used.last_us();
+        let used = self.limit.at(refusal.used, at_us.max(then_us));
+        let out = Out {
+            last_us: refusal
+                .out
+                .last_us
+                .saturating_sub(at_us.saturating_sub(then_us)),
+            ..refusal.out
+        };
+        let mut outcome = out.outcome(&self.limit, &used, cost, false);
+        // It may fit by now: somebody asks for it again when this ends.
+        let until_us = refusal.until_us - now_us;
+        outcome.retry_after_us = outcome.retry_after_us.map(|it| match it {
+            0 => until_us,
+            it => it,
+        });
+        Refused { at_us, outcome }
+    }
+
+    /// Somebody waits for an answer of the store.
+    pub(crate) fn wait(&mut self, cost: Cost, who: W) {
+        self.waiting.push_back((cost, who));
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Those who have left are not asked for.
+    pub(crate) fn keep_waiting(&mut self, is_here: impl Fn(&W) -> bool) {
+        self.waiting.retain(|(_, who)| is_here(who));
+    }
+
+    /// Everybody who waits, and is not asked for yet.
+    pub(crate) fn take_waiting(&mut self) -> Vec<W> {
+        self.waiting.drain(..).map(|(_, who)| who).collect()
+    }
+
+    /// The limit is another one. Leases run on.
+    pub(crate) fn set_limit(&mut self, limit: &Limit) {
+        if self.limit != *limit {
+            self.limit = *limit;
+            self.horizon_us = horizon_us(limit);
+            self.refusal = None;
+        }
+    }
+
+    /// What was asked here by now. Cost that came since the last time is taken to have
+    /// come evenly.
+    fn count(&mut self, now_us: u64) {
+        let asked = std::mem::take(self.asked.get_mut());
+        let elapsed_us = now_us.saturating_sub(self.counted_at_us);
+        self.counted_at_us = self.counted_at_us.max(now_us);
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let (asked, horizons) = (asked as f64, elapsed_us as f64 / self.horizon_us as f64);
+        if horizons < 1e-6 {
+            self.demand += asked;
+            return;
+        }
+        let kept = (-horizons).exp();
+        self.demand = self.demand * kept + asked * (1.0 - kept) / horizons;
+    }
+
+    /// The next message, if there is anything to say and none is on its way: with everyone
+    /// who waits; with a lease that is wanted if somebody asks, if the last lease is half
+    /// spent, or if one is `wanted` in any case.
+    pub(crate) fn message(
+        &mut self,
+        now_us: u64,
+        wanted: bool,
+        nonce: impl FnOnce() -> u64,
+    ) -> Option<Message> {
+        if self.request.is_some() {
+            return None;
+        }
+        self.count(now_us);
+        self.close_over(now_us);
+        let asks = self.take_asks();
+        let is_half = self.held.last().is_some_and(Held::is_half);
+        let wants = !asks.is_empty() || is_half || wanted && self.held.is_empty();
+        let mut want = None;
+        if wants && self.held.len() < 2 && now_us >= self.no_grant_until_us {
+            match self.demand >= FEW {
+                true => want = Some(whole(self.demand)),
+                // Not looked at again for every token.
+                false => self.no_grant_until_us = now_us + self.horizon_us / 8,
+            }
+        }
+        let settles = self.settles(now_us);
+        if asks.is_empty() && want.is_none() && settles.is_empty() {
+            return None;
+        }
+        let id = nonce();
+        let message = Message {
+            limit: self.limit,
+            asks: asks
+                .iter()
+                .map(|(cost, who)| Run {
+                    cost: *cost,
+                    count: u32::try_from(who.len()).unwrap_or(u32::MAX),
+                })
+                .collect(),
+            grant: want.map(|want| Grant { nonce: id, want }),
+            settles,
+        };
+        self.tally.messages += 1;
+        self.request = Some(Request {
+            id,
+            sent_at_us: now_us,
+            want,
+            settled: message.settles.iter().map(|it| it.nonce).collect(),
+            asks,
+        });
+        Some(message)
+    }
+
+    /// The number of the request that is on its way.
+    pub(crate) fn request(&self) -> Option<u64> {
+        self.request.as_ref().map(|request| request.id)
+    }
+
+    /// Leases to account for: first those with the most left.
+    fn settles(&mut self, now_us: u64) -> SmallVec<[Settle; SETTLES]> {
+        self.forget_closed(now_us);
+        self.closed
+            .sort_by_key(|it| std::cmp::Reverse(it.tokens - it.spent));
+        let settles = self.closed.iter().take(SETTLES);
+        #[allow(unused_mut, reason = "tests add to it")]
+        let mut settles: SmallVec<[Settle; SETTLES]> = settles
+            .map(|it| Settle {
+                nonce: it.nonce,
+                spent: it.spent,
+            })
+            .collect();
+        #[cfg(test)]
+        if self.fault == Fault::ClosesAfterSending
+            && let Some(held) = self.held.first()
+        {
+            settles.push(Settle {
+                nonce: held.nonce,
+                spent: held.spent(),
+            });
+            settles.truncate(SETTLES);
+        }
+        settles
+    }
+
+    /// Those that the store has charged in full by now are not told of any more.
+    fn forget_closed(&mut self, now_us: u64) {
+        let known = self.closed.len();
+        self.closed.retain(|it| now_us < it.until_us);
+        self.tally.lapsed += (known - self.closed.len()) as u64;
+    }
+
+    fn take_asks(&mut self) -> SmallVec<[(Cost, Vec<W>); 1]> {
+        let mut asks: SmallVec<[(Cost, Vec<W>); 1]> = SmallVec::new();
+        let mut checks = 0;
+        while checks < CHECKS
+            && let Some((cost, _)) = self.waiting.front()
+        {
+            let is_alike = asks.last().is_some_and(|(last, _)| last == cost);
+            if !is_alike && asks.len() >= RUNS {
+                break;
+            }
+            let Some((cost, who)) = self.waiting.pop_front() else {
+                break;
+            };
+            match asks.last_mut().filter(|_| is_alike) {
+                Some((_, run)) => run.push(who),
+                None => asks.push((cost, vec![who])),
+            }
+            checks += 1;
+        }
+        asks
+    }
+
+    /// Closes leases that are spent, or whose time is up.
+    fn close_over(&mut self, now_us: u64) {
+        self.close_if(|held| held.is_over(now_us));
+    }
+
+    fn close_if(&mut self, mut is_meant: impl FnMut(&mut Held) -> bool) {
+        let closed = &mut self.closed;
+        self.held.retain(|held| {
+            let is_closed = is_meant(held);
+            if is_closed {
+                closed.push(Closed {
+                    nonce: held.nonce,
+                    tokens: held.tokens,
+                    spent: held.spent(),
+                    until_us: held.asked_at_us + 2 * TERM_US,
+                });
+            }
+            !is_closed
+        });
+        self.bound_closed();
+    }
+
+    fn bound_closed(&mut self) {
+        if self.closed.len() > CLOSED {
+            self.closed
+                .sort_by_key(|it| std::cmp::Reverse(it.tokens - it.spent));
+            self.tally.lapsed += (self.closed.len() - CLOSED) as u64;
+            self.closed.truncate(CLOSED);
+        }
+    }
+
+    /// The store has answered a request. Only the first answer to the one that is on its
+    /// way counts. Returns who is told what; whoever still waits needs another message.
+    pub(crate) fn answered(&mut self, id: u64, reply: &Reply, now_us: u64) -> Vec<(W, Answer)> {
+        let request = self.request.take_if(|request| request.id == id);
+        #[cfg(test)]
+        if request.is_none() && self.fault == Fault::AcceptsLateAnswers && reply.given > 0 {
+            let valid_until_us = now_us + reply.lease_us / 10 * 9;
+            self.take_lease((id, now_us), reply, valid_until_us, now_us);
+        }
+        let Some(request) = request else {
+            return Vec::new();
+        };
+        let known = self.closed.len();
+        self.closed
+            .retain(|it| !request.settled.contains(&it.nonce));
+        self.tally.settles += (known - self.closed.len()) as u64;
+        #[cfg(test)]
+        if self.fault == Fault::ClosesAfterSending {
+            self.held.retain(|it| !request.settled.contains(&it.nonce));
+        }
+        if reply.given > 0 {
+            let sent_at_us = request.sent_at_us;
+            #[allow(unused_mut, reason = "tests change it")]
+            let mut valid_until_us = sent_at_us + reply.lease_us / 10 * 9;
+            #[cfg(test)]
+            if self.fault == Fault::ValidFromReceipt {
+                valid_until_us = now_us + reply.lease_us;
+            }
+            self.take_lease((id, sent_at_us), reply, valid_until_us, now_us);
+        } else if request.want.is_some() {
+            self.no_grant_until_us = request.sent_at_us + self.horizon_us;
+        }
+        self.learn(&request, reply, now_us);
+        let mut answers = self.tell(request, reply, now_us);
+        // Who has come meanwhile is served in order, from what is here.
+        while let Some((cost, _)) = self.waiting.front() {
+            let cost = *cost;
+            let answer = match self.spend(cost, now_us) {
+                Some(spent) => Answer::Spent(spent, cost),
+                None => match self.refuses(cost, now_us) {
+                    Some(refused) => Answer::Refused(refused),
+                    None => break,
+                },
+            };
+            answers.extend(self.waiting.pop_front().map(|(_, who)| (who, answer)));
+        }
+        answers
+    }
+
+    fn take_lease(
+        &mut self,
+        (nonce, asked_at_us): (u64, u64),
+        reply: &Reply,
+        valid_until_us: u64,
+        now_us: u64,
+    ) {
+        self.tally.grants += 1;
+        self.tally.granted += u64::from(reply.given);
+        let facts = self.facts(reply, now_us);
+        let id = (nonce, reply.given);
+        self.held
+            .push(Held::new(id, asked_at_us, valid_until_us, facts, now_us));
+        self.close_over(now_us);
+    }
+
+    /// What is told of tokens of a lease that has just come.
+    fn facts(&self, reply: &Reply, now_us: u64) -> Facts {
+        let others = Out {
+            tokens: reply.out.tokens.saturating_sub(reply.given),
+            ..reply.out
+        };
+        let outcome = others.outcome(&self.limit, &reply.used, Cost::ONE, true);
+        let (token_us, ends_at_us) = match (self.limit.kind(), reply.used) {
+            (_, State::FixedWindow(state)) => (0, Some(now_us + state.left_us)),
+            (Kind::TokenBucket(bucket), _) => {
+                (bucket.price(Cost::ONE).map_or(0, |price| price.us), None)
+            }
+            _ => (0, None),
+        };
+        Facts {
+            offset_us: offset(reply.now_us, now_us),
+            era_us: reply.era_us,
+            limit: size(&self.limit),
+            used: size(&self.limit).saturating_sub(outcome.remaining()),
+            drains_us: outcome.reset_after_us,
+            token_us,
+            ends_at_us,
+        }
+    }
+
+    /// What a reply refuses, and anything larger, need not be asked for again for a while.
+    fn learn(&mut self, request: &Request<W>, reply: &Reply, now_us: u64) {
+        let runs = request.asks.iter().zip(&reply.admitted);
+        let refused = runs.filter(|((_, who), admitted)| (**admitted as usize) < who.len());
+        let mut cost = refused.map(|((cost, _), _)| cost.get()).min();
+        if reply.is_full(&self.limit) {
+            cost = Some(1);
+        }
+        let Some(cost) = cost else {
+            return;
+        };
+        let asked = Cost::new(cost.into()).unwrap_or(Cost::ONE);
+        let outcome = reply.out.outcome(&self.limit, &reply.used, asked, false);
+        let wait_us = outcome.retry_after_us.unwrap_or(REFUSED_US);
+        self.refusal = Some(Refusal {
+            cost,
+            until_us: request.sent_at_us + wait_us.max(self.horizon_us).min(REFUSED_US),
+            used: reply.used,
+            out: reply.out,
+            offset_us: offset(reply.now_us, now_us),
+        });
+    }
+
+    /// What everybody is told who was asked for.
+    fn tell(&self, request: Request<W>, reply: &Reply, now_us: u64) -> Vec<(W, Answer)> {
+        let at_us = reply.now_us;
+        let mut answers = Vec::new();
+        for ((cost, who), admitted) in request.asks.into_iter().zip(&reply.admitted) {
+            let numbers = reply.out.outcome(&self.limit, &reply.used, cost, true);
+            let admitted = usize::try_from(*admitted).unwrap_or(usize::MAX);
+            let refused = self.refuses(cost, now_us).map(|it| it.outcome);
+            let refused =
+                refused.unwrap_or_else(|| reply.out.outcome(&self.limit, &reply.used, cost, false));
+            answers.extend(who.into_iter().enumerate().map(|(number, who)| {
+                let answer = match number < admitted {
+                    true => Answer::Admitted {
+                        at_us,
+                        era_us: reply.era_us,
+                        outcome: numbers,
+                    },
+                    false => Answer::Refused(Refused {
+                        at_us,
+                        outcome: refused,
+                    }),
+                };
+                (who, answer)
+            }));
+        }
+        answers
+    }
+
+    /// A request has failed, or was waited for long enough: its answer does not count any
+    /// more. If it may have arrived, its lease is returned unspent. Returns who asked.
+    pub(crate) fn failed(&mut self, id: u64, may_have_arrived: bool) -> Vec<W> {
+        let Some(request) = self.request.take_if(|request| request.id == id) else {
+            return Vec::new();
+        };
+        if let Some(want) = request.want.filter(|_| may_have_arrived) {
+            self.closed.push(Closed {
+                nonce: id,
+                tokens: want.max(1),
+                spent: 0,
+                until_us: request.sent_at_us + 2 * TERM_US,
+            });
+            self.bound_closed();
+        }
+        request.asks.into_iter().flat_map(|(_, who)| who).collect()
+    }
+
+    /// Every 50 ms: closes leases that are over or idle, and gives up a request that has
+    /// not been answered. Returns who asked in that.
+    pub(crate) fn sweep(&mut self, now_us: u64) -> Vec<W> {
+        self.count(now_us);
+        self.close_if(|held| held.is_over(now_us) || held.is_idle(now_us, TERM_US / 2));
+        self.forget_closed(now_us);
+        let late = self.request.as_ref();
+        let late = late.filter(|request| now_us >= request.sent_at_us + TERM_US / 2);
+        match late.map(|request| request.id) {
+            Some(id) => self.failed(id, true),
+            None => Vec::new(),
+        }
+    }
+
+    /// Closes everything, to be returned: for the end of a program.
+    pub(crate) fn close_all(&mut self) {
+        self.close_if(|_| true);
+    }
+
+    /// Forgets its leases without returning them: the key was reset.
+    pub(crate) fn forget(&mut self) {
+        self.held.clear();
+        self.closed.clear();
+        self.refusal = None;
+    }
+
+    /// Whether somebody waits, or leases have to be accounted for.
+    pub(crate) fn has_something_to_say(&self) -> bool {
+        !self.waiting.is_empty() || !self.closed.is_empty()
+    }
+
+    /// Whether it has to be looked at again by itself.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.held.is_empty() || self.request.is_some() || self.has_something_to_say()
+    }
+
+    /// Whether nothing is lost with it.
+    pub(crate) fn is_forgettable(&mut self, now_us: u64) -> bool {
+        self.count(now_us);
+        let is_refusing = self.refusal.is_some_and(|it| now_us < it.until_us);
+        !self.is_active() && !is_refusing && self.demand < 0.1
+    }
+
+    /// Tokens that are here to be spent.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.held.iter().map(|held| u64::from(held.left())).sum()
+    }
+
+    /// Forgets how much was asked for, so that states of an exploration meet.
+    #[cfg(test)]
+    pub(crate) fn calm(&mut self, now_us: u64) {
+        (self.demand, self.counted_at_us) = (0.0, now_us);
+        self.asked = AtomicU64::new(0);
+        self.tally = Tally::default();
+    }
+
+    /// Broken on purpose: a message that leaves again is dated anew.
+    #[cfg(test)]
+    pub(crate) fn sent_again(&mut self, now_us: u64) {
+        if self.fault == Fault::RetryDatedAnew
+            && let Some(request) = &mut self.request
+        {
+            request.sent_at_us = now_us;
+        }
+    }
+}
+
+/// `h`: how far ahead a node asks for tokens.
+fn horizon_us(limit: &Limit) -> u64 {
+    let refill_us = match limit.kind() {
+        Kind::TokenBucket(bucket) => bucket.capacity().us,
+        Kind::FixedWindow(window) => window.rate().window_us(),
+        Kind::SlidingWindow(_) | Kind::SlidingLog(_) | Kind::Block(_) => 0,
+    };
+    (refill_us / 8).clamp(1, HORIZON_US)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most the tokens of a lease"
+)]
+fn whole(demand: f64) -> u32 {
+    demand.min(f64::from(MOST_TOKENS)) as u32
+}
+
+/// A clock that reads `us` at this moment of ours, less ours.
+fn offset(us: u64, now_us: u64) -> i64 {
+    let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
+    signed(us).saturating_sub(signed(now_us))
+}

@@ -1,0 +1,379 @@
+//! The mode `lease`: a node takes tokens out of the store ahead of time and spends them
+//! itself. The fleet keeps to the limit as in the mode `exact`, because what is out is not
+//! there for anybody else.
+//!
+//! [`Key`](key::Key) is the state machine of one key. Here is what drives it: messages that
+//! leave when somebody waits or a lease is half spent, and a sweep every 50 ms while there
+//! are leases.
+
+mod clock;
+#[cfg(test)]
+pub(crate) mod fault;
+pub(crate) mod held;
+#[cfg(test)]
+pub(crate) mod kept;
+pub(crate) mod key;
+pub(crate) mod message;
+pub(crate) mod out;
+#[cfg(test)]
+mod rules;
+mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate::{Cost, Keys, LevelKey, Policy, Receipt};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use crate::error::{ErrorKind, StoreError};
+use crate::fingerprint::Fingerprint;
+use crate::question::Flush;
+use crate::script::Task;
+use crate::store::RedisStore;
+pub(crate) use held::Spent;
+pub(crate) use key::{Answer, Refused};
+use message::{Reply, TERM_US};
+use table::{Outgoing, Table, Taken};
+
+/// How often keys that have leases are looked after.
+const SWEEP: Duration = Duration::from_millis(50);
+
+/// How long the store is tried to be told what is left, when nobody asks any more.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Marks of tokens from a lease have this bit, ten of the lease's nonce, and 53 of the era.
+const LEASED: u64 = 1 << 63;
+const ERA_BITS: u32 = 53;
+
+/// A policy that leases.
+#[derive(Debug)]
+pub(crate) struct Leases(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    table: Table,
+    store: RedisStore,
+    /// What the keys are made of: another policy with the same has the same keys.
+    made_of: String,
+    is_running: AtomicBool,
+    is_over: AtomicBool,
+}
+
+/// What a policy that leases has been through on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct LeaseStats {
+    /// Tokens that are here to be spent.
+    pub leased_tokens: u64,
+    /// Leases that the store has granted, and their tokens.
+    pub grants: u64,
+    /// The tokens of those leases.
+    pub granted_tokens: u64,
+    /// Leases that were returned.
+    pub settles: u64,
+    /// Leases that could not be returned in time: the store counts all of their tokens.
+    pub lapsed: u64,
+    /// Messages about keys that were sent to the store.
+    pub messages: u64,
+}
+
+/// What a check has got of its levels before the store is asked. What it holds goes back
+/// unless it is [kept](Self::keep).
+pub(crate) struct Taking<'l> {
+    leases: &'l Leases,
+    pub(crate) levels: SmallVec<[Level; 2]>,
+    cost: Cost,
+    is_kept: bool,
+}
+
+/// One level of a check.
+pub(crate) struct Level {
+    fingerprint: Fingerprint,
+    pub(crate) got: Got,
+}
+
+/// What there is of a level.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Got {
+    Spent(Spent),
+    Refused(Refused),
+    Missing,
+}
+
+impl Leases {
+    /// For this policy. The leases of the policy before go on if it has the same keys.
+    pub(crate) fn new(
+        policy: &Policy,
+        store: &RedisStore,
+        before: Option<&Arc<Self>>,
+    ) -> Arc<Self> {
+        let levels = policy.levels().iter();
+        let levels: Vec<_> = levels.map(|it| (it.name(), it.key().to_string())).collect();
+        let tag: Vec<&str> = policy.tag().collect();
+        let made_of = format!("{levels:?} {tag:?}");
+        if let Some(before) = before
+            && before.0.made_of == made_of
+            && before.0.store.is_same(store)
+        {
+            return Arc::clone(before);
+        }
+        Arc::new(Self(Arc::new(Inner {
+            table: Table::new(store.prefix()),
+            store: store.clone(),
+            made_of,
+            is_running: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+        })))
+    }
+
+    /// Takes tokens of every level that has a lease here.
+    #[inline]
+    pub(crate) fn take(&self, keys: &Keys<'_>, cost: Cost) -> Taking<'_> {
+        let table = &self.0.table;
+        let now_us = clock::now_us();
+        let mut levels: SmallVec<[Level; 2]> = SmallVec::new();
+        for key in keys.iter() {
+            let fingerprint = table.fingerprint(&key);
+            let got = match table.take(fingerprint, key.limit(), cost, now_us) {
+                Taken::Spent(spent) => {
+                    if spent.is_half {
+                        self.0.speak(fingerprint, false);
+                    }
+                    Got::Spent(spent)
+                }
+                Taken::Refused(refused) => Got::Refused(refused),
+                Taken::Missing => Got::Missing,
+            };
+            levels.push(Level { fingerprint, got });
+        }
+        Taking {
+            leases: self,
+            levels,
+            cost,
+            is_kept: false,
+        }
+    }
+
+    /// Asks the store for one level, and waits for the answer for as long as a check may
+    /// take. `None` where there is no room for the key.
+    pub(crate) async fn ask(
+        &self,
+        level: &Level,
+        key: &LevelKey<'_>,
+        cost: Cost,
+    ) -> Option<Result<Answer, StoreError>> {
+        let (sender, answer) = oneshot::channel();
+        let now_us = clock::now_us();
+        let table = &self.0.table;
+        if !table.wait(level.fingerprint, key, cost, Some(sender), now_us) {
+            return None;
+        }
+        self.0.speak(level.fingerprint, false);
+        let within = self.0.store.timeout();
+        Some(match timeout(within, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => {
+                let detail = "no answer within the deadline";
+                Err(StoreError::new(ErrorKind::Timeout, detail))
+            }
+        })
+    }
+
+    /// Wants a lease of a level that the store is asked for in another way.
+    pub(crate) fn want(&self, level: &Level, key: &LevelKey<'_>, cost: Cost) {
+        let now_us = clock::now_us();
+        let is_here = self
+            .0
+            .table
+            .wait(level.fingerprint, key, cost, None, now_us);
+        if is_here {
+            self.0.speak(level.fingerprint, true);
+        }
+    }
+
+    /// The leases that a receipt is of, level by level, while they are open.
+    pub(crate) fn open_leases(
+        &self,
+        keys: &Keys<'_>,
+        receipt: &Receipt,
+    ) -> SmallVec<[Option<(Fingerprint, u64, Cost)>; 2]> {
+        let table = &self.0.table;
+        let levels = keys.iter().zip(receipt.charges());
+        let levels = levels.map(|(key, (cost, mark))| {
+            let fingerprint = table.fingerprint(&key);
+            let is_named = |nonce: u64| mark & LEASED != 0 && part(nonce) == mark_part(mark);
+            let nonce = table.open_lease(fingerprint, is_named)?;
+            Some((fingerprint, nonce, cost))
+        });
+        levels.collect()
+    }
+
+    /// Puts tokens back into a lease, unless it was closed.
+    pub(crate) fn put_back(&self, fingerprint: Fingerprint, nonce: u64, cost: Cost) {
+        self.0.table.put_back(fingerprint, nonce, cost);
+    }
+
+    /// Forgets keys, by what they are called in the store.
+    pub(crate) fn forget(&self, stored: &[String]) {
+        self.0.table.forget(stored);
+    }
+
+    /// Returns all leases, now: whether the store has heard of that within this time.
+    pub(crate) async fn flush(&self, within: Duration) -> bool {
+        let returned = async {
+            while self.0.table.is_active() {
+                self.0.sweep(true);
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(within, returned).await.is_ok()
+    }
+
+    pub(crate) fn stats(&self) -> LeaseStats {
+        let (tally, leased_tokens) = self.0.table.tally();
+        LeaseStats {
+            leased_tokens,
+            grants: tally.grants,
+            granted_tokens: tally.granted,
+            settles: tally.settles,
+            lapsed: tally.lapsed,
+            messages: tally.messages,
+        }
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        // The task returns what is left.
+        self.0.is_over.store(true, SeqCst);
+    }
+}
+
+impl Taking<'_> {
+    /// The check goes on: its tokens are spent.
+    pub(crate) fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        for level in &self.levels {
+            if let Got::Spent(spent) = level.got {
+                self.leases
+                    .put_back(level.fingerprint, spent.nonce, self.cost);
+            }
+        }
+    }
+}
+
+/// What a receipt knows a token of a lease by.
+#[inline]
+pub(crate) fn mark(spent: &Spent) -> u64 {
+    LEASED | part(spent.nonce) << ERA_BITS | spent.era_us & ((1 << ERA_BITS) - 1)
+}
+
+/// The era of a mark, and whether it is of a lease.
+pub(crate) fn era(mark: u64) -> (u64, bool) {
+    match mark & LEASED {
+        0 => (mark, false),
+        _ => (mark & ((1 << ERA_BITS) - 1), true),
+    }
+}
+
+fn part(nonce: u64) -> u64 {
+    nonce & 0x3ff
+}
+
+fn mark_part(mark: u64) -> u64 {
+    mark >> ERA_BITS & 0x3ff
+}
+
+impl Inner {
+    /// Sends what there is to say about a key.
+    #[cold]
+    fn speak(self: &Arc<Self>, fingerprint: Fingerprint, wanted: bool) {
+        let outgoing = self.table.message(fingerprint, wanted, clock::now_us());
+        if let Some(outgoing) = outgoing {
+            tokio::spawn(Arc::clone(self).fly(outgoing));
+            self.start();
+        }
+    }
+
+    /// Starts the task that looks after leases, if it is not there.
+    fn start(self: &Arc<Self>) {
+        if !self.is_running.load(SeqCst) && !self.is_running.swap(true, SeqCst) {
+            tokio::spawn(run(Running(Arc::clone(self))));
+        }
+    }
+
+    fn sweep(self: &Arc<Self>, is_over: bool) {
+        for outgoing in self.table.sweep(is_over, clock::now_us()) {
+            tokio::spawn(Arc::clone(self).fly(outgoing));
+        }
+    }
+
+    /// A message on its way, and those that follow from its answer.
+    async fn fly(self: Arc<Self>, outgoing: Outgoing) {
+        let mut next = Some(outgoing);
+        while let Some(outgoing) = next.take() {
+            let message = &outgoing.message;
+            let script = self.store.known_script(Task::Lease, &message.limit);
+            let flush = Flush {
+                script: Arc::clone(&script),
+                key: [outgoing.stored.to_string()],
+                argument: message.argument(),
+            };
+            let within = Duration::from_micros(TERM_US / 2);
+            let heard = self.store.message(flush, within).await;
+            let runs = message.asks.len();
+            let reply = heard.and_then(|bytes| {
+                let reply = Reply::read(&message.limit, &script, &bytes, runs);
+                reply.ok_or_else(|| {
+                    StoreError::new(ErrorKind::Script, "a reply that no script gives")
+                })
+            });
+            match reply {
+                Ok(reply) => next = self.table.answered(&outgoing, &reply, clock::now_us()),
+                Err(error) => {
+                    let unsent = [ErrorKind::BreakerOpen, ErrorKind::QueueFull];
+                    let may_have_arrived = !unsent.contains(&error.kind());
+                    self.table.failed(&outgoing, &error, may_have_arrived);
+                }
+            }
+        }
+    }
+}
+
+/// Looks after leases until there are none.
+async fn run(running: Running) {
+    let inner = &running.0;
+    let mut farewell = Duration::ZERO;
+    loop {
+        sleep(SWEEP).await;
+        let is_over = inner.is_over.load(SeqCst);
+        if is_over {
+            farewell += SWEEP;
+        }
+        inner.sweep(is_over);
+        if !inner.table.is_active() || farewell > FAREWELL {
+            // A key that becomes active now starts it anew.
+            return;
+        }
+    }
+}
+
+/// The task is there; it may end with its runtime, and is then started anew.
+struct Running(Arc<Inner>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.is_running.store(false, SeqCst);
+    }
+}

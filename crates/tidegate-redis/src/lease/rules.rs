@@ -1,0 +1,306 @@
+//! The rules of the protocol, one by one, each beside the mistake that breaks it.
+
+use smallvec::{SmallVec, smallvec};
+use tidegate::{Cost, Limit};
+
+use super::fault::Fault;
+use super::kept::Store;
+use super::key::{Answer, Key};
+use super::message::{Grant, Message, Reply, Run, Settle};
+
+const MS: u64 = 1_000;
+const START_US: u64 = 1_700_000_000_000_000;
+
+/// A node, a store, and the messages between them.
+struct Pair {
+    limit: Limit,
+    key: Key<u32>,
+    store: Store,
+    nonces: u64,
+}
+
+impl Pair {
+    fn new(limit: &str, fault: Fault) -> Self {
+        let limit = Limit::parse(limit).expect("a limit");
+        let mut key = Key::new(limit, 0);
+        key.fault = fault;
+        let store = Store { kept: None, fault };
+        Self {
+            limit,
+            key,
+            store,
+            nonces: 0,
+        }
+    }
+
+    fn arrive(&mut self, message: &Message, now_us: u64) -> Reply {
+        self.store.message(message, START_US + now_us)
+    }
+
+    /// The node asks, as one that is asked for a lot.
+    fn send(&mut self, now_us: u64) -> (u64, Message) {
+        self.key.note(Cost::of(100));
+        self.key.wait(Cost::ONE, 0);
+        self.nonces += 1;
+        let nonce = self.nonces;
+        let message = self.key.message(now_us, false, || nonce);
+        (nonce, message.expect("something to say"))
+    }
+
+    /// Asks, and has the answer at once.
+    fn lease(&mut self, now_us: u64) -> Vec<(u32, Answer)> {
+        let (id, message) = self.send(now_us);
+        let reply = self.arrive(&message, now_us);
+        self.key.answered(id, &reply, now_us)
+    }
+
+    fn spends(&self, now_us: u64) -> bool {
+        self.key.spend(Cost::ONE, now_us).is_some()
+    }
+
+    /// What the store has, as whole tokens used and out.
+    fn look(&mut self, now_us: u64) -> (u32, u32) {
+        let (used, out, _) = self
+            .store
+            .check(self.limit, Cost::ONE, 0, START_US + now_us);
+        let used = self.limit.outcome(&used, Cost::ONE, true);
+        (used.limit - used.remaining(), out.tokens)
+    }
+}
+
+/// A rule, and how it is broken.
+fn holds(fault: Fault, rule: impl Fn(Fault) -> bool) {
+    assert!(rule(Fault::None), "the rule that {fault:?} breaks");
+    assert!(!rule(fault), "{fault:?} is not noticed");
+}
+
+#[test]
+fn lease_is_valid_from_when_it_was_asked_for() {
+    holds(Fault::ValidFromReceipt, |fault| {
+        let mut pair = Pair::new("100r/s", fault);
+        let (id, message) = pair.send(0);
+        let reply = pair.arrive(&message, 0);
+        pair.key.answered(id, &reply, 400 * MS);
+        pair.spends(899 * MS) && !pair.spends(900 * MS)
+    });
+}
+
+#[test]
+fn message_that_leaves_again_keeps_its_date() {
+    holds(Fault::RetryDatedAnew, |fault| {
+        let mut pair = Pair::new("100r/s", fault);
+        let (id, message) = pair.send(0);
+        pair.key.sent_again(300 * MS);
+        let reply = pair.arrive(&message, 0);
+        pair.key.answered(id, &reply, 400 * MS);
+        pair.spends(899 * MS) && !pair.spends(900 * MS)
+    });
+}
+
+#[test]
+fn answer_to_a_request_that_was_given_up_is_ignored() {
+    holds(Fault::AcceptsLateAnswers, |fault| {
+        let mut pair = Pair::new("100r/s", fault);
+        let (id, message) = pair.send(0);
+        let reply = pair.arrive(&message, 0);
+        pair.key.sweep(500 * MS);
+        pair.key.answered(id, &reply, 501 * MS);
+        !pair.spends(502 * MS)
+    });
+}
+
+#[test]
+fn lease_that_is_returned_is_not_spent_any_more() {
+    holds(Fault::ClosesAfterSending, |fault| {
+        let mut pair = Pair::new("100r/s", fault);
+        pair.lease(0);
+        // While a second one is asked for, the first is spent on.
+        while pair.key.tokens() > 20 {
+            assert!(pair.spends(MS));
+        }
+        let (_, message) = pair.send(2 * MS);
+        let returned: Vec<u64> = message.settles.iter().map(|it| it.nonce).collect();
+        let spent = pair.key.spend(Cost::ONE, 3 * MS);
+        spent.is_none_or(|spent| !returned.contains(&spent.nonce))
+    });
+}
+
+#[test]
+fn what_is_out_is_not_there_for_others() {
+    holds(Fault::OutLeftOut, |fault| {
+        let mut pair = Pair::new("10/100s", fault);
+        pair.lease(0);
+        assert_eq!(pair.look(0), (1, 5));
+        let (_, _, admitted) = pair.store.check(pair.limit, Cost::ONE, 9, START_US);
+        admitted == 4
+    });
+}
+
+#[test]
+fn lease_that_ends_is_charged_in_full() {
+    holds(Fault::ExpiredLeasesReturned, |fault| {
+        let mut pair = Pair::new("10/100s", fault);
+        pair.lease(0);
+        pair.look(1_000 * MS) == (6, 0)
+    });
+}
+
+#[test]
+fn what_is_out_does_not_drain() {
+    holds(Fault::OutDrains, |fault| {
+        let mut pair = Pair::new("10r/s", fault);
+        pair.lease(0);
+        assert_eq!(pair.look(0), (1, 5));
+        pair.look(900 * MS) == (0, 5)
+    });
+}
+
+#[test]
+fn key_outlives_its_leases_until_they_have_drained() {
+    holds(Fault::ExpiresWithLeases, |fault| {
+        let mut pair = Pair::new("10r/s", fault);
+        pair.lease(0);
+        let expires_ms = pair.store.kept.as_ref().map(|kept| kept.expires_ms);
+        // One used and five out: a second, and what six take to drain.
+        expires_ms == Some(START_US / MS + 1_600)
+    });
+}
+
+#[test]
+fn lease_that_is_returned_is_charged_for_what_was_spent() {
+    let settled = |fault: Fault, spent: u32| {
+        let mut pair = Pair::new("10/100s", fault);
+        pair.lease(0);
+        let message = Message {
+            limit: pair.limit,
+            settles: smallvec![Settle { nonce: 1, spent }],
+            asks: SmallVec::new(),
+            grant: None,
+        };
+        pair.arrive(&message, 0);
+        pair.look(0)
+    };
+    holds(Fault::SettleChargesAll, |fault| settled(fault, 2) == (3, 0));
+    holds(Fault::SettleIsTrusted, |fault| settled(fault, 8) == (6, 0));
+}
+
+#[test]
+fn message_that_arrives_twice_takes_one_lease() {
+    holds(Fault::RepeatedGrantAdds, |fault| {
+        let mut pair = Pair::new("100/100s", fault);
+        let message = Message {
+            limit: pair.limit,
+            settles: SmallVec::new(),
+            asks: smallvec![Run {
+                cost: Cost::ONE,
+                count: 1,
+            }],
+            grant: Some(Grant { nonce: 1, want: 9 }),
+        };
+        let first = pair.arrive(&message, 0);
+        let second = pair.arrive(&message, 100 * MS);
+        assert_eq!((first.given, first.lease_us), (9, 1_000 * MS));
+        (second.given, second.lease_us) == (9, 900 * MS) && pair.look(100 * MS).1 == 9
+    });
+}
+
+#[test]
+fn few_tokens_are_asked_for_without_a_lease() {
+    let mut pair = Pair::new("100r/s", Fault::None);
+    pair.key.note(Cost::of(3));
+    pair.key.wait(Cost::ONE, 7);
+    let message = pair.key.message(0, false, || 1).expect("somebody asks");
+    assert_eq!(message.grant, None);
+    let reply = pair.arrive(&message, 0);
+    let answers = pair.key.answered(1, &reply, MS);
+    assert!(matches!(answers[..], [(7, Answer::Admitted { .. })]));
+    assert!(!pair.key.is_active());
+}
+
+#[test]
+fn whoever_comes_while_a_request_is_on_its_way_is_served_in_order() {
+    let mut pair = Pair::new("100r/s", Fault::None);
+    let (id, message) = pair.send(0);
+    for who in 1..=3 {
+        pair.key.wait(Cost::ONE, who);
+    }
+    assert_eq!(
+        pair.key.message(0, false, || 9),
+        None,
+        "one request at a time"
+    );
+    let reply = pair.arrive(&message, 0);
+    let answers = pair.key.answered(id, &reply, MS);
+    let told: Vec<u32> = answers.iter().map(|(who, _)| *who).collect();
+    assert_eq!(told, [0, 1, 2, 3]);
+    assert!(matches!(answers[3].1, Answer::Spent(..)));
+}
+
+#[test]
+fn tokens_go_back_into_an_open_lease_only() {
+    let mut pair = Pair::new("100r/s", Fault::None);
+    pair.lease(0);
+    let before = pair.key.tokens();
+    let spent = pair.key.spend(Cost::of(3), MS).expect("a lease");
+    assert!(pair.key.put_back(spent.nonce, Cost::of(3)));
+    assert_eq!(pair.key.tokens(), before);
+    pair.key.close_all();
+    assert!(!pair.key.put_back(spent.nonce, Cost::of(3)));
+}
+
+#[test]
+fn idle_lease_is_returned_unspent() {
+    let mut pair = Pair::new("100r/s", Fault::None);
+    pair.lease(0);
+    assert!(pair.look(0).1 > 0);
+    pair.key.sweep(50 * MS);
+    assert!(!pair.key.has_something_to_say());
+    pair.key.sweep(550 * MS);
+    let message = pair
+        .key
+        .message(550 * MS, false, || 2)
+        .expect("a lease to return");
+    assert_eq!(message.settles.len(), 1);
+    let reply = pair.arrive(&message, 550 * MS);
+    pair.key.answered(2, &reply, 551 * MS);
+    assert_eq!(pair.look(551 * MS), (0, 0));
+    assert!(!pair.key.is_active());
+}
+
+#[test]
+fn refusal_holds_for_as_long_as_the_store_said() {
+    let mut pair = Pair::new("10r/s burst=2", Fault::None);
+    for who in 0..3 {
+        pair.key.wait(Cost::ONE, who);
+    }
+    let message = pair.key.message(0, false, || 1).expect("somebody asks");
+    let reply = pair.arrive(&message, 0);
+    let answers = pair.key.answered(1, &reply, 0);
+    let refused = answers
+        .iter()
+        .filter(|(_, it)| matches!(it, Answer::Refused(_)));
+    assert_eq!(refused.count(), 1);
+    assert!(pair.key.refuses(Cost::ONE, 99 * MS).is_some());
+    assert!(pair.key.refuses(Cost::ONE, 100 * MS).is_none());
+}
+
+#[test]
+fn returned_leases_are_told_of_until_the_store_has_heard() {
+    let mut pair = Pair::new("100r/s", Fault::None);
+    pair.lease(0);
+    pair.key.close_all();
+    let first = pair
+        .key
+        .message(MS, false, || 2)
+        .expect("a lease to return");
+    pair.key.failed(2, true);
+    let again = pair
+        .key
+        .message(2 * MS, false, || 3)
+        .expect("the same once more");
+    assert_eq!(first.settles, again.settles);
+    pair.key.failed(3, true);
+    pair.key.sweep(2_000 * MS);
+    assert!(!pair.key.is_active(), "after 2 T the store has charged it");
+    assert_eq!(pair.key.tally.lapsed, 1);
+}

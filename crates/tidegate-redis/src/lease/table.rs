@@ -1,0 +1,337 @@
+//! The keys of a policy that leases, on this node. A token is spent under a shared lock of
+//! its shard; everything else takes the shard for itself.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use foldhash::fast::FixedState;
+use tidegate::{Cost, LevelKey, Limit};
+use tokio::sync::oneshot;
+
+use super::held::Spent;
+use super::key::{Answer, Key, Refused, Tally};
+use super::message::{Message, Reply};
+use crate::background::KEYS;
+use crate::error::StoreError;
+use crate::fingerprint::{Fingerprint, Fingerprints, shard_of};
+
+/// Who waits for an answer.
+pub(super) type Waiter = oneshot::Sender<Result<Answer, StoreError>>;
+
+const SHARDS: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Table {
+    prefix: String,
+    shards: Box<[RwLock<Shard>]>,
+    fingerprints: Fingerprints,
+    /// Keys that have to be looked at by themselves.
+    active: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    keys: HashMap<Fingerprint, Entry, FixedState>,
+    /// Keys that have leases, or something to say.
+    active: Vec<Fingerprint>,
+    /// Of keys that are gone.
+    tally: Tally,
+    swept_at_us: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Key<Waiter>,
+    stored: Box<str>,
+    is_listed: bool,
+}
+
+/// A message, and where it comes from.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) id: u64,
+    pub(super) stored: Box<str>,
+    pub(super) message: Message,
+}
+
+/// What a level says to a check before the store is asked.
+#[derive(Debug)]
+pub(super) enum Taken {
+    Spent(Spent),
+    Refused(Refused),
+    /// The store has to be asked.
+    Missing,
+}
+
+impl Table {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            fingerprints: Fingerprints::default(),
+            active: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn fingerprint(&self, key: &LevelKey<'_>) -> Fingerprint {
+        self.fingerprints.of(key)
+    }
+
+    /// Takes tokens of a lease, or refuses by what was heard.
+    #[inline]
+    pub(super) fn take(
+        &self,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        cost: Cost,
+        now_us: u64,
+    ) -> Taken {
+        let shard = self.read(fingerprint);
+        let Some(entry) = shard.keys.get(&fingerprint) else {
+            return Taken::Missing;
+        };
+        entry.key.note(cost);
+        if let Some(spent) = entry.key.spend(cost, now_us) {
+            return Taken::Spent(spent);
+        }
+        match entry.key.refuses(cost, now_us) {
+            Some(refused) if entry.key.limit == *limit => Taken::Refused(refused),
+            _ => Taken::Missing,
+        }
+    }
+
+    /// Waits for an answer of the store. False where there is no room for the key.
+    pub(super) fn wait(
+        &self,
+        fingerprint: Fingerprint,
+        key: &LevelKey<'_>,
+        cost: Cost,
+        waiter: Option<Waiter>,
+        now_us: u64,
+    ) -> bool {
+        let mut shard = self.write(fingerprint);
+        let shard = &mut *shard;
+        if !shard.keys.contains_key(&fingerprint) {
+            if !shard.has_room(now_us) {
+                return false;
+            }
+            let entry = Entry {
+                key: Key::new(*key.limit(), now_us),
+                stored: key.stored(&self.prefix).into(),
+                is_listed: false,
+            };
+            entry.key.note(cost);
+            shard.keys.insert(fingerprint, entry);
+        }
+        if let Some(entry) = shard.keys.get_mut(&fingerprint) {
+            entry.key.set_limit(key.limit());
+            if let Some(waiter) = waiter {
+                entry.key.wait(cost, waiter);
+            }
+        }
+        true
+    }
+
+    /// The next message about a key, if there is anything to say.
+    pub(super) fn message(
+        &self,
+        fingerprint: Fingerprint,
+        wanted: bool,
+        now_us: u64,
+    ) -> Option<Outgoing> {
+        let mut shard = self.write(fingerprint);
+        let outgoing = shard.message(fingerprint, wanted, now_us);
+        self.list(&mut shard, fingerprint);
+        outgoing
+    }
+
+    /// The store has answered: tells everybody, and returns the next message.
+    pub(super) fn answered(
+        &self,
+        outgoing: &Outgoing,
+        reply: &Reply,
+        now_us: u64,
+    ) -> Option<Outgoing> {
+        let fingerprint = outgoing.fingerprint;
+        let mut shard = self.write(fingerprint);
+        let entry = shard.keys.get_mut(&fingerprint)?;
+        for (waiter, answer) in entry.key.answered(outgoing.id, reply, now_us) {
+            // Nobody waits any more: a token that was taken for it goes back.
+            if let Err(Ok(Answer::Spent(spent, cost))) = waiter.send(Ok(answer)) {
+                entry.key.put_back(spent.nonce, cost);
+            }
+        }
+        let has_waiting = entry.key.has_waiting();
+        let next = match has_waiting {
+            true => shard.message(fingerprint, false, now_us),
+            false => None,
+        };
+        self.list(&mut shard, fingerprint);
+        next
+    }
+
+    /// The store has not answered.
+    pub(super) fn failed(&self, outgoing: &Outgoing, error: &StoreError, may_have_arrived: bool) {
+        let mut shard = self.write(outgoing.fingerprint);
+        if let Some(entry) = shard.keys.get_mut(&outgoing.fingerprint) {
+            for waiter in entry.key.failed(outgoing.id, may_have_arrived) {
+                drop(waiter.send(Err(error.clone())));
+            }
+            for waiter in entry.key.take_waiting() {
+                drop(waiter.send(Err(error.clone())));
+            }
+        }
+        self.list(&mut shard, outgoing.fingerprint);
+    }
+
+    /// Looks after all keys that have leases, and returns what there is to say. At the
+    /// end, everything is returned.
+    pub(super) fn sweep(&self, is_over: bool, now_us: u64) -> Vec<Outgoing> {
+        let mut messages = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+            for fingerprint in std::mem::take(&mut shard.active) {
+                let Some(entry) = shard.keys.get_mut(&fingerprint) else {
+                    self.active.fetch_sub(1, Relaxed);
+                    continue;
+                };
+                drop(entry.key.sweep(now_us));
+                if is_over {
+                    entry.key.close_all();
+                }
+                if entry.key.has_something_to_say() {
+                    messages.extend(shard.message(fingerprint, false, now_us));
+                }
+                let Some(entry) = shard.keys.get_mut(&fingerprint) else {
+                    continue;
+                };
+                entry.is_listed = entry.key.is_active();
+                match entry.is_listed {
+                    true => shard.active.push(fingerprint),
+                    false => {
+                        self.active.fetch_sub(1, Relaxed);
+                    }
+                }
+            }
+        }
+        messages
+    }
+
+    /// Whether any key has to be looked after.
+    pub(super) fn is_active(&self) -> bool {
+        self.active.load(Relaxed) > 0
+    }
+
+    pub(super) fn put_back(&self, fingerprint: Fingerprint, nonce: u64, cost: Cost) -> bool {
+        let shard = self.read(fingerprint);
+        let entry = shard.keys.get(&fingerprint);
+        entry.is_some_and(|entry| entry.key.put_back(nonce, cost))
+    }
+
+    /// The lease that is named by a part of its nonce, while it is open.
+    pub(super) fn open_lease(
+        &self,
+        fingerprint: Fingerprint,
+        is_named: impl Fn(u64) -> bool,
+    ) -> Option<u64> {
+        let shard = self.read(fingerprint);
+        let entry = shard.keys.get(&fingerprint)?;
+        entry.key.open_lease(is_named)
+    }
+
+    /// Forgets keys, by what they are called in the store.
+    pub(super) fn forget(&self, stored: &[String]) {
+        for shard in &self.shards {
+            let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+            for entry in shard.keys.values_mut() {
+                if stored.iter().any(|key| **key == *entry.stored) {
+                    entry.key.forget();
+                }
+            }
+        }
+    }
+
+    /// What has become of leases so far, and the tokens that are here.
+    pub(super) fn tally(&self) -> (Tally, u64) {
+        let (mut all, mut tokens) = (Tally::default(), 0);
+        for shard in &self.shards {
+            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+            all.add(&shard.tally);
+            for entry in shard.keys.values() {
+                all.add(&entry.key.tally);
+                tokens += entry.key.tokens();
+            }
+        }
+        (all, tokens)
+    }
+
+    fn list(&self, shard: &mut Shard, fingerprint: Fingerprint) {
+        if let Some(entry) = shard.keys.get_mut(&fingerprint)
+            && !entry.is_listed
+            && entry.key.is_active()
+        {
+            entry.is_listed = true;
+            shard.active.push(fingerprint);
+            self.active.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn read(&self, fingerprint: Fingerprint) -> RwLockReadGuard<'_, Shard> {
+        let shard = &self.shards[shard_of(fingerprint, SHARDS)];
+        shard.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, fingerprint: Fingerprint) -> RwLockWriteGuard<'_, Shard> {
+        let shard = &self.shards[shard_of(fingerprint, SHARDS)];
+        shard.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    fn message(&mut self, fingerprint: Fingerprint, wanted: bool, now_us: u64) -> Option<Outgoing> {
+        let entry = self.keys.get_mut(&fingerprint)?;
+        entry.key.keep_waiting(|waiter| !waiter.is_closed());
+        let message = entry.key.message(now_us, wanted, nonce)?;
+        Some(Outgoing {
+            fingerprint,
+            id: entry.key.request()?,
+            stored: entry.stored.clone(),
+            message,
+        })
+    }
+
+    /// Whether there is room for another key, after those have gone that nobody asks for.
+    fn has_room(&mut self, now_us: u64) -> bool {
+        if self.keys.len() < KEYS / SHARDS {
+            return true;
+        }
+        if now_us.saturating_sub(self.swept_at_us) < 1_000_000 {
+            return false;
+        }
+        self.swept_at_us = now_us;
+        let tally = &mut self.tally;
+        self.keys.retain(|_, entry| {
+            let is_kept = entry.is_listed || !entry.key.is_forgettable(now_us);
+            if !is_kept {
+                tally.add(&entry.key.tally);
+            }
+            is_kept
+        });
+        self.keys.len() < KEYS / SHARDS
+    }
+}
+
+/// The name of a lease: from the system, so that no two processes share one, not even
+/// those that were one before they forked.
+fn nonce() -> u64 {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_le_bytes(bytes),
+        _ => {
+            use std::hash::{BuildHasher, RandomState};
+            RandomState::new().hash_one((std::process::id(), super::clock::now_us()))
+        }
+    }
+}

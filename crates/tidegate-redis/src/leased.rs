@@ -1,0 +1,209 @@
+//! A check in the mode `lease`: tokens of leases first, then the store for the levels that
+//! have none. If one level refuses, the tokens of the others go back.
+
+use smallvec::SmallVec;
+use tidegate::{
+    Charge, Cost, Decision, Keys, LevelKey, LevelOutcome, PolicyDecision, Receipt, Source,
+};
+
+use crate::error::StoreError;
+use crate::lease::{self, Answer, Got, Leases, Refused, Spent, Taking};
+use crate::local;
+use crate::shared::Shared;
+
+impl Shared {
+    /// Decides by leases, and asks the store for what they do not have.
+    pub(crate) async fn ask_leases(
+        &self,
+        leases: &Leases,
+        keys: &Keys<'_>,
+        cost: Cost,
+        charge: Charge,
+    ) -> Result<PolicyDecision<'_>, StoreError> {
+        let taking = leases.take(keys, cost);
+        let levels = || keys.iter().zip(&taking.levels);
+        let is_missing = |level: &lease::Level| matches!(level.got, Got::Missing);
+        // A refusal that is counted has to reach the store.
+        if charge == Charge::Admitted {
+            let refused = levels().find_map(|(key, level)| match level.got {
+                Got::Refused(refused) => Some((key, refused)),
+                Got::Spent(_) | Got::Missing => None,
+            });
+            if let Some((key, refused)) = refused {
+                return Ok(self.refused(&key, cost, &refused, Source::Lease));
+            }
+        }
+        let is_left = |level: &lease::Level| !matches!(level.got, Got::Spent(_));
+        let mut left = levels().filter(|(_, level)| is_left(level));
+        let Some((first, level)) = left.next() else {
+            return Ok(self.admitted(keys, cost, taking, &[]));
+        };
+        let is_alone = left.next().is_none();
+        if is_alone && is_missing(level) && charge == Charge::Admitted {
+            match leases.ask(level, &first, cost).await.transpose()? {
+                Some(Answer::Refused(refused)) => {
+                    return Ok(self.refused(&first, cost, &refused, Source::Store));
+                }
+                Some(Answer::Spent(spent, _)) => {
+                    let outcome = leased(&spent, cost);
+                    let asked = [(outcome, spent.at_us, Source::Lease)];
+                    return Ok(self.admitted(keys, cost, taking, &asked));
+                }
+                Some(Answer::Admitted {
+                    at_us,
+                    era_us,
+                    outcome,
+                }) => {
+                    let mark = era_us;
+                    let outcome = LevelOutcome {
+                        outcome,
+                        cost,
+                        mark,
+                    };
+                    let asked = [(outcome, at_us, Source::Store)];
+                    return Ok(self.admitted(keys, cost, taking, &asked));
+                }
+                // No room for the key here: as in the mode `exact`.
+                None => {}
+            }
+        }
+        self.ask_the_rest(leases, keys, cost, charge, taking).await
+    }
+
+    /// Several levels have no lease: the store decides them in one step.
+    async fn ask_the_rest(
+        &self,
+        leases: &Leases,
+        keys: &Keys<'_>,
+        cost: Cost,
+        charge: Charge,
+        taking: Taking<'_>,
+    ) -> Result<PolicyDecision<'_>, StoreError> {
+        let is_left = |index: usize| {
+            let level = taking.levels.get(index);
+            level.is_none_or(|level| !matches!(level.got, Got::Spent(_)))
+        };
+        let rest = keys.only(is_left);
+        let left = keys.iter().zip(&taking.levels).enumerate();
+        for (_, (key, level)) in left.filter(|(index, _)| is_left(*index)) {
+            leases.want(level, &key, cost);
+        }
+        let decision = self.ask_store(&rest, cost, charge).await?;
+        let Some(receipt) = decision.receipt() else {
+            let source = decision.source();
+            return Ok(PolicyDecision::of_levels(
+                &self.policy,
+                rest.iter(),
+                decision.with_source(source),
+            ));
+        };
+        let (at_us, levels) = (decision.decided_at_us(), decision.levels().iter());
+        let asked: SmallVec<[(LevelOutcome, u64, Source); 2]> = levels
+            .zip(receipt.charges())
+            .map(|(level, (cost, mark))| {
+                let outcome = level.outcome();
+                let level = LevelOutcome {
+                    outcome,
+                    cost,
+                    mark,
+                };
+                (level, at_us, Source::Store)
+            })
+            .collect();
+        Ok(self.admitted(keys, cost, taking, &asked))
+    }
+
+    /// Every level has given what was asked for: those with leases, and `asked` in the
+    /// places of the others.
+    fn admitted(
+        &self,
+        keys: &Keys<'_>,
+        cost: Cost,
+        taking: Taking<'_>,
+        asked: &[(LevelOutcome, u64, Source)],
+    ) -> PolicyDecision<'_> {
+        let mut asked = asked.iter();
+        let (mut at_us, mut source) = (0, Source::Store);
+        let mut outcomes: SmallVec<[LevelOutcome; 2]> = SmallVec::new();
+        for level in &taking.levels {
+            let (outcome, level_at_us, level_source) = match (level.got, asked.len()) {
+                (Got::Spent(spent), _) => (leased(&spent, cost), spent.at_us, Source::Lease),
+                (_, 0) => continue,
+                _ => match asked.next() {
+                    Some(asked) => *asked,
+                    None => continue,
+                },
+            };
+            at_us = at_us.max(level_at_us);
+            if level_source == Source::Lease {
+                source = Source::Lease;
+            }
+            outcomes.push(outcome);
+        }
+        taking.keep();
+        if let Some(local) = &self.local {
+            // What was admitted counts here, too: an outage goes on from there.
+            local::charge(local, keys, cost);
+        }
+        let receipt = Some(Receipt::fresh_id());
+        let decision = Decision::from_store(outcomes, at_us, None, source, receipt);
+        PolicyDecision::from_store(&self.policy, keys, decision)
+    }
+
+    /// One level refuses, and is the only one that is told of.
+    fn refused(
+        &self,
+        key: &LevelKey<'_>,
+        cost: Cost,
+        refused: &Refused,
+        source: Source,
+    ) -> PolicyDecision<'_> {
+        let level = LevelOutcome {
+            outcome: refused.outcome,
+            cost,
+            mark: 0,
+        };
+        let decision = Decision::from_store([level], refused.at_us, Some(0), source, None);
+        PolicyDecision::of_levels(&self.policy, [*key], decision)
+    }
+
+    /// Gives back tokens of leases that are open, and has the store give back the rest.
+    pub(crate) async fn refund_leases(
+        &self,
+        leases: &Leases,
+        keys: &Keys<'_>,
+        receipt: &Receipt,
+    ) -> Result<(), StoreError> {
+        let open = leases.open_leases(keys, receipt);
+        let mut decided_at_us = receipt.decided_at_us();
+        let mut charges: SmallVec<[(Cost, u64); 2]> = SmallVec::new();
+        for ((cost, mark), open) in receipt.charges().zip(&open) {
+            let (era_us, is_leased) = lease::era(mark);
+            // No charge of the store has the mark 0: this level is given back here.
+            charges.push((cost, if open.is_some() { 0 } else { era_us }));
+            if is_leased && open.is_none() {
+                // The lease was granted then, or later.
+                decided_at_us = receipt
+                    .decided_at_us()
+                    .saturating_sub(lease::message::TERM_US);
+            }
+        }
+        let store = &self.store;
+        let is_first = store.refund_at(keys, receipt, decided_at_us, &charges);
+        if is_first.await? {
+            for (fingerprint, nonce, cost) in open.into_iter().flatten() {
+                leases.put_back(fingerprint, nonce, cost);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A level that was spent from a lease.
+fn leased(spent: &Spent, cost: Cost) -> LevelOutcome {
+    LevelOutcome {
+        outcome: spent.outcome,
+        cost,
+        mark: lease::mark(spent),
+    }
+}
