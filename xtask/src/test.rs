@@ -83,7 +83,8 @@ fn documentation() -> Result<()> {
     run_beside(
         cargo()
             .args(["doc", "--no-deps", "--workspace"])
-            .args(["--lib", "--bins", "--examples"])
+            .args(["--lib", "--examples"])
+            .args(["--bin", "tidegate-bench", "--bin", "xtask"])
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! All complete commands of a read are decided together and answered with one write.
-//! [`connection`] moves the bytes, [`pass`] decides what lies between them.
+//! `connection` moves the bytes, `pass` decides what lies between them.
 
 mod command;
 mod connection;
