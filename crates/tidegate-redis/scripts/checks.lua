@@ -10,6 +10,7 @@
 -- as they would have been without it.
 
 --+names
+local KEYS, ARGV = KEYS, ARGV
 --+time
 local failed, leases
 --+once

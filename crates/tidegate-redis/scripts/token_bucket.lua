@@ -135,23 +135,22 @@ end
 
 --@fits
 if fits then
-  local us, parts = us@ + price_us@, parts@ + price_parts@
-  if count > 1 then
-    local all = price_parts@ * count
-    local rest = all % per_us@
-    us, parts = us@ + price_us@ * count + (all - rest) / per_us@, parts@ + rest
+  local us, parts = us@ + price_us@ * count, parts@ + price_parts@ * count
+  if parts >= per_us@ then
+    local rest = parts % per_us@
+    us, parts = us + (parts - rest) / per_us@, rest
   end
-  if parts >= per_us@ then us, parts = us + 1, parts - per_us@ end
   fits = us < size_us@ or us == size_us@ and parts <= size_parts@
 end
 
 --@decide
 if admitted > 0 or outdated@ and asked > 0 then
   if admitted > 0 then
-    local all = price_parts@ * admitted
-    local rest = all % per_us@
-    us@, parts@ = us@ + price_us@ * admitted + (all - rest) / per_us@, parts@ + rest
-    if parts@ >= per_us@ then us@, parts@ = us@ + 1, parts@ - per_us@ end
+    us@, parts@ = us@ + price_us@ * admitted, parts@ + price_parts@ * admitted
+    if parts@ >= per_us@ then
+      local rest = parts@ % per_us@
+      us@, parts@ = us@ + (parts@ - rest) / per_us@, rest
+    end
   end
   --+write
 end
