@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::Source;
 
 use super::plan::Plan;
+use super::tally::is_bound;
 use super::wire;
 
 /// All that fits into a line.
@@ -166,6 +167,15 @@ impl Counted {
 
     pub(super) fn failed(&self) -> u64 {
         self.failures.values().sum()
+    }
+
+    /// Whether checks were decided, and none of them under the limit: the store has
+    /// answered nothing.
+    pub(super) fn is_all_without_store(&self) -> bool {
+        let sum = |answers: Answers| answers.admitted + answers.refused;
+        let inside = self.by_source().filter(|(source, _)| is_bound(*source));
+        let inside: u64 = inside.map(|(_, it)| sum(it)).sum();
+        inside == 0 && self.answered() > 0
     }
 
     /// What each source has answered.

@@ -39,7 +39,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tidegate_config::StoreUrl;
 
 use crate::{FAILED, say};
@@ -60,6 +60,11 @@ pub async fn run(arguments: &Bench) -> anyhow::Result<ExitCode> {
     // Before the run, or all of it would be for nothing.
     let plotted = arguments.plot.as_deref().map(create).transpose()?;
     let gathered = fleet::run(&plan).await?;
+    if !plan.target.is_server() && gathered.counted.is_all_without_store() {
+        let kinds = gathered.counted.store_errors.keys();
+        let kinds = kinds.map(String::as_str).collect::<Vec<_>>().join(", ");
+        bail!("the store has answered nothing ({kinds}): nothing was measured");
+    }
     let losses = arguments.losses;
     let judged = judge::judge(&plan, &policy, &gathered, losses);
     let summary = Summary::new(name, &plan, &policy, &gathered, &judged, losses);

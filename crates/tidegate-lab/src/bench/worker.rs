@@ -19,6 +19,9 @@ use super::callers::Run;
 use super::plan::{Go, Plan, Said};
 use super::{probe, wire};
 
+/// A run in which the store has answered nothing for so long from the start is ended.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// How often a process says how far it is.
 const PROGRESS: Duration = Duration::from_millis(200);
 
@@ -90,6 +93,9 @@ async fn progress(run: Arc<Run>) {
         ticks.tick().await;
         let said = {
             let counted = &run.tally().counted;
+            if counted.is_all_without_store() && run.start.elapsed() > SILENCE {
+                run.stop();
+            }
             let checks = counted.answered() + counted.failed();
             Said::Progress {
                 checks,

@@ -311,6 +311,24 @@ fn a_store_that_is_down_ends_the_run_before_it_begins() {
     );
     assert!(error.contains("Connection refused"), "{error}");
     assert!(error.ends_with(": nothing was measured\n"), "{error}");
+    // One that can be looked at, and decides nothing: it has no memory left.
+    let redis = Server::start_with(&["--maxmemory", "1"]);
+    let start = Instant::now();
+    let arguments = [
+        "bench",
+        &redis.url(),
+        "--duration",
+        "10m",
+        "--limit",
+        "5/1h",
+    ];
+    let (code, said, error) = run(&folder, &arguments);
+    assert_eq!((code, said.as_str()), (2, ""), "{error}");
+    assert!(
+        error.contains("the store has answered nothing (") && error.contains("out_of_memory"),
+        "{error}"
+    );
+    assert!(start.elapsed() < PATIENCE, "it went on");
 }
 
 #[test]
