@@ -2,3 +2,4 @@
 //! a machine that stalls for a second.
 
 mod faults;
+mod leases;
