@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use tidegate::{Cost, Limit, Policy};
+use tidegate::{Cost, Limit, Mode, Policy};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter, TryCheckError};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -30,18 +30,25 @@ pub(crate) const TENANTS: usize = 4;
 pub(crate) const ONE: u32 = 10;
 pub(crate) const ALL: u32 = 20;
 
+/// Of a key that is leased, and how many there are.
+pub(crate) const LEASED: u32 = 100;
+pub(crate) const LEASED_KEYS: usize = 3;
+
 pub(crate) const DEADLINE: Duration = Duration::from_millis(100);
 
-/// A policy of one level, one of two, and one that admits everything and counts it.
-pub(crate) fn policies() -> [Policy; 3] {
+/// A policy of one level, one of two, one that admits everything and counts it, and one
+/// that leases.
+pub(crate) fn policies() -> [Policy; 4] {
     let two = Policy::builder("two")
         .level("tenant", "{tenant}", Limit::per_second(ALL))
         .level("key", "{tenant}/{key}", Limit::per_second(ONE));
     let count = Limit::parse("4000000000/1d fixed_window");
+    let leased = Policy::builder("leased").limit(Limit::per_second(LEASED));
     [
         policy("one", Limit::per_second(ONE)),
         two.build().expect("a policy"),
         policy("count", count.expect("a limit")),
+        leased.mode(Mode::Lease).build().expect("a policy"),
     ]
 }
 
@@ -166,6 +173,9 @@ async fn a_member_of_the_fleet() {
         if !is_late {
             last = Instant::now();
         }
+        // Three times what the fleet may have of it.
+        let hot = ask(Arc::clone(&limiter), "leased", number % LEASED_KEYS);
+        checks.spawn(hot);
         checks.spawn(async move {
             let asked = ask(limiter, policy, key).await;
             if is_late && policy == "count" && asked.result.is_ok() {

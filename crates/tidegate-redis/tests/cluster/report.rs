@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use tidegate::Cost;
 use tidegate_redis::RedisStore;
 
-use crate::fleet::{ALL, DEADLINE, KEYS, ONE, TENANTS, attributes, policies};
+use crate::fleet::{ALL, DEADLINE, KEYS, LEASED, LEASED_KEYS, ONE, TENANTS, attributes, policies};
 use crate::support::{limiter_over, patient};
 
 /// What all members have met.
@@ -100,6 +100,9 @@ impl Report {
         for key in 0..KEYS {
             most = most.max(excess(&self.admitted("one", [key]), ONE));
             most = most.max(excess(&self.admitted("two", [key]), ONE));
+        }
+        for key in 0..LEASED_KEYS {
+            most = most.max(excess(&self.admitted("leased", [key]), LEASED));
         }
         for tenant in 0..TENANTS {
             let keys = (0..KEYS).filter(|key| key % TENANTS == tenant);
