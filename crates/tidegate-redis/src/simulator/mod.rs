@@ -15,6 +15,7 @@ mod leases;
 mod leases_tests;
 mod network;
 mod node;
+mod scale;
 mod store;
 mod tests;
 mod world;

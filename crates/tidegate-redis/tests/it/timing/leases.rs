@@ -87,7 +87,6 @@ fn judge(members: Vec<Member>) {
     let span_us = span.map_or(0, |(last, first)| last - first);
     let allowed = u64::from(ALLOWED) * span_us / 1_000_000;
     let admitted = all.len() as u64;
-    println!("{admitted} of {allowed} and a burst, {leased} from leases");
     assert!(admitted * 100 >= allowed * 99, "{admitted} of {allowed}");
     assert!(leased * 2 > all.len(), "{leased} of {admitted} from leases");
 }
