@@ -1,6 +1,6 @@
 //! Random steps: the same for a seed. A seed that has ever failed stays, by name.
 
-use tidegate::{Charge, Cost, Limit};
+use tidegate::{Charge, Cost, Limit, LimitSpec};
 
 use super::pair::{Host, Pair};
 use crate::harness::server::Server;
@@ -105,6 +105,20 @@ const LOGS: &[&str] = &[
     "1000000/366d sliding_log",
 ];
 
+/// Limits that come with each call, which continue with each other's debt, among limits
+/// that convert it.
+const CALLS: &[&str] = &[
+    "gcra 30/60s burst=16",
+    "gcra 7/60s burst=3",
+    "gcra 10r/s burst=100",
+    "gcra 999983r/s burst=5",
+    "gcra 1/366d burst=99",
+    "gcra 4294967295/366d burst=4294967295",
+    "7/60s burst=3",
+    "999983r/s burst=5",
+    "5/10s fixed_window",
+];
+
 /// How many times as many seeds as usual: `TIDEGATE_SEEDS=100` for a long search.
 pub(super) fn more() -> u64 {
     let more = std::env::var("TIDEGATE_SEEDS").ok();
@@ -132,9 +146,20 @@ impl Run {
 
 fn limits(random: &mut Random, choice: &[&str], levels: u64) -> Vec<Limit> {
     let texts = (0..levels).map(|_| choice[random.index(choice.len())]);
-    texts
-        .map(|text| Limit::parse(text).expect("a limit"))
-        .collect()
+    texts.map(limit).collect()
+}
+
+/// A limit from its text, or one that comes with a call.
+fn limit(text: &str) -> Limit {
+    let (gcra, text) = match text.strip_prefix("gcra ") {
+        Some(text) => (true, text),
+        None => (false, text),
+    };
+    let limit = Limit::parse(text).expect("a limit");
+    match limit.spec() {
+        Some(spec) if gcra => LimitSpec { gcra, ..spec }.build().expect("a limit"),
+        _ => limit,
+    }
 }
 
 fn run(server: &impl Host, run: Run) {
@@ -227,6 +252,17 @@ fn many_levels_give_the_same_decisions() {
         ..RUN
     };
     seeds(&Server::start(), 20, run);
+}
+
+#[test]
+fn limits_that_come_with_calls_give_the_same_decisions() {
+    let run = Run {
+        seed: 500_000,
+        limits: CALLS,
+        levels: 2,
+        ..RUN
+    };
+    seeds(&Server::start(), 40, run);
 }
 
 #[test]
