@@ -164,7 +164,7 @@ fn read_check<'b>(
 ) -> Result<Reading<'b>, CommandError> {
     let wrong = || wrong_count("TG.CHECK", CHECK);
     let (policy, mut rest) = arguments[1..].split_first().ok_or_else(wrong)?;
-    let entry = current.entry(&policy_name(policy)?)?;
+    let entry = current.entry(policy_name(policy)?)?;
     let (mut cost, mut is_look) = (Cost::ONE, false);
     loop {
         let (word, after) = rest.split_first().ok_or_else(wrong)?;
@@ -199,7 +199,7 @@ fn read_reset<'b>(
 ) -> Result<Reset<'b>, CommandError> {
     let wrong = || wrong_count("TG.RESET", RESET);
     let (policy, mut rest) = arguments[1..].split_first().ok_or_else(wrong)?;
-    let policy = current.entry(&policy_name(policy)?)?.policy().name();
+    let policy = current.entry(policy_name(policy)?)?.policy().name();
     let mut which = Which::Only;
     loop {
         let (word, after) = rest.split_first().ok_or_else(wrong)?;
@@ -264,10 +264,10 @@ fn text<'b>(bytes: &'b [u8], field: &str) -> Result<&'b str, CommandError> {
 }
 
 /// The name of a policy, of which an error repeats only so much.
-fn policy_name(bytes: &[u8]) -> Result<String, CommandError> {
+fn policy_name(bytes: &[u8]) -> Result<&str, CommandError> {
     const LONGEST: usize = 64;
     match std::str::from_utf8(bytes) {
-        Ok(name) if name.len() <= LONGEST => Ok(name.to_owned()),
+        Ok(name) if name.len() <= LONGEST => Ok(name),
         _ => Err(CommandError::new(
             "NOPOLICY",
             format!("no policy named {}", shown(bytes)),

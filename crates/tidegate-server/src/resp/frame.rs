@@ -165,6 +165,14 @@ impl Digits<'_> {
 #[inline]
 fn header(bytes: &[u8], start: usize) -> Result<Option<(Digits<'_>, usize)>, FrameError> {
     let rest = &bytes[start..bytes.len().min(start + MAX_HEADER)];
+    // Nearly all lengths have one or two digits.
+    match rest {
+        [_, b'\r', b'\n', ..] => return Ok(Some((Digits(&rest[..1]), start + 3))),
+        [_, second, b'\r', b'\n', ..] if *second != b'\r' => {
+            return Ok(Some((Digits(&rest[..2]), start + 4)));
+        }
+        _ => {}
+    }
     let Some(end) = rest.iter().position(|byte| *byte == b'\r') else {
         // A length is short, and has no other end.
         let is_over = rest.len() == MAX_HEADER || rest.contains(&b'\n');

@@ -22,6 +22,12 @@ pub(super) struct Replies {
 impl Replies {
     #[inline]
     fn line(&mut self, sign: u8, number: u64) {
+        // Most numbers are flags and lengths of one digit.
+        if let Ok(digit @ 0..=9) = u8::try_from(number) {
+            self.bytes
+                .extend_from_slice(&[sign, b'0' + digit, b'\r', b'\n']);
+            return;
+        }
         self.bytes.push(sign);
         let mut buffer = itoa::Buffer::new();
         self.bytes

@@ -157,6 +157,8 @@ impl Dialect {
         let remaining = level.map_or(burst.saturating_sub(asked), |it| it.remaining().into());
         let reset_us = level.map_or(0, |it| it.reset_after_us);
         let retry_us = level.and_then(|it| it.retry_after_us).filter(|_| limited);
+        // Five numbers and their line ends, so that none of them finds no room.
+        replies.bytes.reserve(128);
         replies.bytes.extend_from_slice(b"*5\r\n");
         match self {
             Self::Cell => {

@@ -79,8 +79,11 @@ fn commands_of_a_read_travel_to_redis_together() {
         ]));
     }
     client.send(&sent);
-    for key in 0..320 {
-        assert_eq!(client.reply().numbers()[2], 3 - key % 2, "{key}");
+    for key in 0..160 {
+        // Two checks of a key that travel together may be decided in either order.
+        let mut remaining = [0, 0].map(|_: u8| client.reply().numbers()[2]);
+        remaining.sort_unstable();
+        assert_eq!(remaining, [2, 3], "{key}");
     }
     let sent = calls() - before;
     assert!(sent <= 160, "{sent} calls for 320 checks");
