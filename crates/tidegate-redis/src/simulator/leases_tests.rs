@@ -107,17 +107,13 @@ fn is_noticed(fault: Fault) -> bool {
     })
 }
 
+/// Mistakes that random runs show. `lease/rules.rs` shows each of the others.
 #[test]
 fn what_breaks_the_bound_is_noticed() {
     for fault in [
         Fault::ClosesAfterSending,
         Fault::AcceptsLateAnswers,
         Fault::OutLeftOut,
-        Fault::ExpiredLeasesReturned,
-        Fault::OutDrains,
-        Fault::ExpiresWithLeases,
-        Fault::SettleIsTrusted,
-        Fault::RepeatedGrantAdds,
     ] {
         assert!(is_noticed(fault), "{fault:?} is not noticed");
     }
