@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::{Algorithm, Kind, Level, Limit, LimitError, LimitSpec, Policy, Rate};
+use tidegate::{Algorithm, Kind, Level, Limit, LimitError, LimitSpec, Mode, Policy, Rate};
 use tidegate_config::Config;
 
 use super::StartError;
@@ -95,6 +95,8 @@ pub(super) fn of(config: &Config) -> Result<Option<&Policy>, StartError> {
         ),
         (!is_bucket, "has an algorithm or a block"),
         (level.overrides().len() > 0, "has overrides"),
+        // What is out was counted under the numbers of one call; the next may have others.
+        (policy.mode() == Mode::Lease, "has the mode lease"),
         (policy.count_denied(), "has count_denied"),
         (policy.shadow(), "only watches (shadow)"),
         (!policy.enabled(), "is not enabled"),
@@ -200,5 +202,39 @@ impl Numbers {
         });
         // One byte names a place.
         usize::from(mixed.to_le_bytes()[7])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is wrong with a policy `adhoc` that has this line besides a name and a limit.
+    fn fault(line: &str) -> Option<String> {
+        let text = format!("[[policies]]\nname = \"adhoc\"\nlimit = \"1r/s\"\n{line}\n");
+        let store = "[stores.default]\nurl = \"redis://127.0.0.1:1\"\n";
+        let config = Config::parse(&format!("{store}{text}"), "test.toml").unwrap();
+        of(&config).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn policy_that_calls_cannot_use_is_refused() {
+        for line in ["", "mode = \"background\"", "on_error = \"local\""] {
+            assert_eq!(fault(line), None, "{line}");
+        }
+        for (line, expected) in [
+            ("mode = \"lease\"", "has the mode lease"),
+            ("count_denied = true", "has count_denied"),
+            ("shadow = true", "only watches (shadow)"),
+            ("enabled = false", "is not enabled"),
+            ("key = \"{ip}\"", "has a key other than {key}"),
+            ("algorithm = \"sliding_log\"", "has an algorithm or a block"),
+        ] {
+            let error = fault(line).expect(line);
+            assert!(
+                error.starts_with(&format!("policy \"adhoc\" {expected}: expected mode")),
+                "{error}"
+            );
+        }
     }
 }

@@ -82,7 +82,7 @@ pub enum StartError {
     Tls(String),
     /// The policy behind limits that come with each call cannot be used for them.
     #[error(
-        "policy \"adhoc\" {0}: expected mode, on_error, local_share, sync_interval, refusal_memory, store and a limit, and nothing else, since ad-hoc commands use it"
+        "policy \"adhoc\" {0}: expected mode (exact or background), on_error, local_share, sync_interval, refusal_memory, store and a limit, and nothing else, since ad-hoc commands use it"
     )]
     AdHoc(&'static str),
 }
