@@ -48,7 +48,7 @@ pub enum Servers {
 pub enum Secret {
     /// The value of an environment variable.
     Env(String),
-    /// What stands in a file.
+    /// The contents of a file.
     File(String),
     /// The text itself.
     Text(String),

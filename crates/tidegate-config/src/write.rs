@@ -51,8 +51,8 @@ pub fn optional(f: &mut Formatter<'_>, name: &str, text: Option<&str>) -> fmt::R
     }
 }
 
-/// Prints where a secret is. One that stands in the file is hidden, in a comment: pasted
-/// back, it would be one that everybody knows.
+/// Prints where a secret comes from. A secret written in the file itself is replaced by a
+/// comment.
 pub fn secret(f: &mut Formatter<'_>, name: &str, secret: Option<&Secret>) -> fmt::Result {
     match secret {
         Some(Secret::Env(variable)) => {

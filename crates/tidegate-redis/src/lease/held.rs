@@ -2,8 +2,8 @@
 //! here until its time is up.
 //!
 //! What was spent is one atomic word, so that a token is spent under a shared lock. The
-//! clock is read first and the token taken afterwards: whoever is stopped between the two
-//! has a decision that is older, not a token that is.
+//! clock is read first and the token taken afterwards: a thread that is stopped between the
+//! two reports a decision late, but never spends a token late.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

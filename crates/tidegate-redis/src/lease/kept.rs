@@ -222,7 +222,7 @@ impl Store {
     }
 }
 
-/// Without leases, a key that is as good as new is not read.
+/// Without leases, a key whose quota is full is not read.
 fn is_over(used: &State, now_us: u64) -> bool {
     match used {
         State::TokenBucket(state) => {

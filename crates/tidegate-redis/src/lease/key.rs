@@ -417,7 +417,7 @@ impl<W> Key<W> {
     }
 
     /// The store has answered a request. Only the first answer to the one that is on its
-    /// way counts. Returns who is told what; whoever still waits needs another message.
+    /// way counts. Returns the answer of each caller. Callers that still wait need another message.
     pub(crate) fn answered(&mut self, id: u64, reply: &Reply, now_us: u64) -> Vec<(W, Answer)> {
         let request = self.request.take_if(|request| request.id == id);
         #[cfg(test)]

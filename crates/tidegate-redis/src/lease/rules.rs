@@ -218,7 +218,7 @@ fn few_tokens_are_asked_for_without_a_lease() {
 }
 
 #[test]
-fn whoever_comes_while_a_request_is_on_its_way_is_served_in_order() {
+fn callers_that_arrive_during_a_request_are_served_in_order() {
     let mut pair = Pair::new("100r/s", Fault::None);
     let (id, message) = pair.send(0);
     for who in 1..=3 {
