@@ -25,13 +25,13 @@ use crate::decision::{Charged, Decision, Receipt};
 use crate::limit::{Algorithm, Limit};
 
 /// Keys a shard holds on average when the store is full.
-const KEYS_PER_SHARD: usize = 256;
+const KEYS_PER_SHARD: usize = 512;
 
 /// The most shards of a store, and the most of them that are searched for dead keys, or
 /// for log bytes, on one caller's time.
 const MAX_SHARDS: usize = 1 << HIGH_BITS;
 const SEARCHED_SHARDS: usize = 8;
-const RECLAIM_SHARDS: usize = 8;
+const RECLAIM_SHARDS: usize = 4;
 
 /// The most keys of a store. Shards of that one hold twice as many as usual.
 pub(super) const MAX_KEYS: usize = 1_000_000_000;
