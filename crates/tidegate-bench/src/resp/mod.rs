@@ -31,8 +31,8 @@ const SIZES: [(usize, &str); 3] = [
 /// A quick run has so many times fewer commands.
 const QUICK: usize = 100;
 
-/// throttlecrab answers pipelines at a hundredth of the speed of the others, so a
-/// measurement of its pipelines has so many times fewer commands.
+/// throttlecrab answers pipelines at a fortieth of the others' speed or less, so its
+/// measurements of pipelines have this many times fewer commands.
 const PEER_PIPELINES: usize = 10;
 
 /// A check that is always admitted, and leaves a debt that keeps its key in use.
