@@ -129,8 +129,6 @@ async fn reload(engine: &Engine, settings: &Settings, started: &Started) -> Opti
                 ("admin", server.admin == was.admin),
                 ("resp", server.resp == was.resp),
                 ("socket_mode", server.socket_mode == was.socket_mode),
-                ("drain", server.drain == was.drain),
-                ("idle", server.idle == was.idle),
             ] {
                 if !is_same {
                     tracing::warn!("server.{field} has changed: it takes effect at the next start");

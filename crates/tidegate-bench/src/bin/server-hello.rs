@@ -7,7 +7,6 @@
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -16,7 +15,7 @@ use tidegate_server::api::door::{Asked, Handler, Http};
 use tidegate_server::api::outgoing::Outgoing;
 use tidegate_server::engine::Engine;
 use tidegate_server::section::Address;
-use tidegate_server::serve::{self, Listener, Room, Signals, Times};
+use tidegate_server::serve::{self, Listener, Room, Signals};
 use tidegate_server::settings::Settings;
 
 /// What `tidegate serve` answers to an admitted check, as of some moment.
@@ -52,11 +51,7 @@ async fn run(port: u16) {
     let room = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
     let listener = Listener::open(&address, "PORT", Http::new(Hello), Arc::new(|| None), room);
     let listener = listener.await.expect("a free port");
-    let times = Times {
-        drain: Duration::ZERO,
-        idle: Duration::from_secs(75),
-    };
     let signals = Signals::new().expect("signals");
-    let served = serve::run(engine, vec![listener], signals, times);
+    let served = serve::run(engine, vec![listener], signals);
     served.await.expect("workers");
 }

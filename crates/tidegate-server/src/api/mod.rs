@@ -141,9 +141,10 @@ async fn logged(asked: Arc<Asked<Api>>, request: Request<Incoming>) -> Answer {
     let start = Instant::now();
     let (head, body) = request.into_parts();
     let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-    let id = request_id(&head);
+    let (id, peer) = (request_id(&head), asked.connection.peer());
     let answer = answer(asked, head, Unread::from(body)).await;
     tracing::info!(
+        peer = peer.map(tracing::field::display),
         method = method.as_str(),
         path,
         status = answer.status().as_u16(),

@@ -18,7 +18,7 @@ use crate::record::Recorder;
 use crate::reload::Started;
 use crate::resp::Resp;
 use crate::section::Server;
-use crate::serve::{Listener, Protocol, Room, Signals, Times, Tls};
+use crate::serve::{Listener, Protocol, Room, Signals, Tls};
 use crate::settings::Settings;
 use crate::{log, reload, serve};
 
@@ -65,11 +65,7 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
         started,
         hangup,
     ));
-    let times = Times {
-        drain: server.drain,
-        idle: server.idle,
-    };
-    serve::run(Arc::clone(&engine), listeners, signals, times).await?;
+    serve::run(Arc::clone(&engine), listeners, signals).await?;
     // A disk that hangs is no reason to stay.
     let finish = spawn_blocking(move || engine.finish_record());
     if timeout(LAST_LINES, finish).await.is_err() {

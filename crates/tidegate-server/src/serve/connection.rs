@@ -5,6 +5,7 @@
 //! connections a few times per second. No connection has a timer of its own.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
@@ -33,6 +34,8 @@ pub struct Connection {
     clock: Arc<Clock>,
     opened: Ticks,
     idle: Duration,
+    /// The client's address; none for a unix socket.
+    peer: Option<SocketAddr>,
     /// It was accepted although all places were taken.
     is_spare: bool,
     /// The protocol frames its own requests: bytes between requests say nothing.
@@ -82,12 +85,18 @@ pub struct Busy(Arc<Connection>);
 pub struct Held(Arc<Connection>);
 
 impl Connection {
-    pub(super) fn new(clock: Arc<Clock>, idle: Duration, is_spare: bool) -> Self {
+    pub(super) fn new(
+        clock: Arc<Clock>,
+        idle: Duration,
+        is_spare: bool,
+        peer: Option<SocketAddr>,
+    ) -> Self {
         let opened = clock.now();
         Self {
             opened,
             clock,
             idle,
+            peer,
             is_spare,
             is_multiplexed: AtomicBool::new(false),
             has_begun: AtomicBool::new(false),
@@ -101,6 +110,12 @@ impl Connection {
             state: AtomicU8::new(OPEN),
             task: OnceLock::new(),
         }
+    }
+
+    /// The client's address; `None` for a unix socket.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.peer
     }
 
     /// Says that a request is in progress until the guard is dropped. Only a connection
@@ -299,7 +314,7 @@ mod tests {
 
     fn connection(is_spare: bool) -> (Arc<Clock>, Arc<Connection>) {
         let clock = Arc::new(Clock::manual());
-        let connection = Connection::new(Arc::clone(&clock), IDLE, is_spare);
+        let connection = Connection::new(Arc::clone(&clock), IDLE, is_spare, None);
         (clock, Arc::new(connection))
     }
 

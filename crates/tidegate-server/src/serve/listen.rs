@@ -78,7 +78,7 @@ enum Socket {
 
 /// A connection that nobody has looked at yet.
 enum Accepted {
-    Tcp(std::net::TcpStream),
+    Tcp(std::net::TcpStream, SocketAddr),
     Unix(std::os::unix::net::UnixStream),
     #[cfg(test)]
     Memory(DuplexStream),
@@ -240,12 +240,13 @@ impl Listener {
         is_spare: bool,
     ) {
         let tls = match accepted {
-            Accepted::Tcp(_) => (self.tls)(),
+            Accepted::Tcp(..) => (self.tls)(),
             _ => None,
         };
         let (protocol, shared) = (Arc::clone(&self.protocol), Arc::clone(shared));
+        let idle = shared.engine.current().server.idle;
         shared.workers.choose().run(async move |worker: Chosen| {
-            let open = worker.open(shared.times.idle, is_spare);
+            let open = worker.open(idle, is_spare, accepted.peer());
             let _open = Open::new(&shared);
             let connection = Arc::clone(open.connection());
             let served = serve(accepted, tls, &*protocol, &open);
@@ -290,10 +291,18 @@ async fn serve(
 }
 
 impl Accepted {
+    /// The client's address, where it has one.
+    fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(_, peer) => Some(*peer),
+            _ => None,
+        }
+    }
+
     /// Lets the runtime of this thread know about the socket.
     fn register(self) -> io::Result<Io> {
         match self {
-            Self::Tcp(stream) => {
+            Self::Tcp(stream, _) => {
                 stream.set_nodelay(true)?;
                 TcpStream::from_std(stream).map(Io::Tcp)
             }
@@ -309,8 +318,8 @@ impl Socket {
     async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Tcp(socket, _) => {
-                let (stream, _) = socket.accept().await?;
-                stream.into_std().map(Accepted::Tcp)
+                let (stream, peer) = socket.accept().await?;
+                Ok(Accepted::Tcp(stream.into_std()?, peer))
             }
             Self::Unix(socket, _) => {
                 let (stream, _) = socket.accept().await?;

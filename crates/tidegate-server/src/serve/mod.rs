@@ -45,22 +45,14 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// What all connections need.
 struct Shared {
     workers: Workers,
-    times: Times,
+    /// Whose config says how long a connection may be idle.
+    engine: Arc<Engine>,
     /// Turns true when connections are to end.
     closing: watch::Receiver<bool>,
     /// Connections open now.
     open: IntGauge,
     /// Keeps log lines about connections from flooding.
     lines: Limiter,
-}
-
-/// How long things may take.
-#[derive(Debug, Clone, Copy)]
-pub struct Times {
-    /// After SIGTERM, how long to go on answering.
-    pub drain: Duration,
-    /// How long a connection may be without a request.
-    pub idle: Duration,
 }
 
 /// What others may tell this process to do.
@@ -107,15 +99,14 @@ impl Signals {
 }
 
 /// Answers requests until told to stop. On SIGTERM readiness goes first, while requests
-/// are answered for as long as [`Times::drain`]; then those under way are finished. SIGINT
+/// are answered for as long as `server.drain` of the config in force; then those under way are finished. SIGINT
 /// skips the wait; a second signal ends it all at once.
 pub async fn run(
     engine: Arc<Engine>,
     listeners: Vec<Listener>,
     signals: Signals,
-    times: Times,
 ) -> std::io::Result<()> {
-    run_on(Workers::start()?, engine, listeners, signals, times).await;
+    run_on(Workers::start()?, engine, listeners, signals).await;
     Ok(())
 }
 
@@ -125,12 +116,11 @@ async fn run_on(
     engine: Arc<Engine>,
     listeners: Vec<Listener>,
     mut signals: Signals,
-    times: Times,
 ) {
     let (close, closing) = watch::channel(false);
     let shared = Arc::new(Shared {
         workers,
-        times,
+        engine: Arc::clone(&engine),
         closing,
         open: engine.metrics.connections().clone(),
         lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
@@ -145,7 +135,7 @@ async fn run_on(
     let accepting = accepting.map(|listener| tokio::spawn(listener.accept(Arc::clone(&shared))));
     let accepting: Vec<_> = accepting.collect();
     let wait = match signals.next().await {
-        Told::Terminate => times.drain,
+        Told::Terminate => engine.current().server.drain,
         Told::Interrupt => Duration::ZERO,
     };
     engine.drain();

@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -174,9 +175,9 @@ impl Chosen {
     }
 
     /// Looks after a connection that begins now.
-    pub(super) fn open(&self, idle: Duration, is_spare: bool) -> Place {
+    pub(super) fn open(&self, idle: Duration, is_spare: bool, peer: Option<SocketAddr>) -> Place {
         let worker = Arc::clone(&self.worker);
-        let connection = Connection::new(Arc::clone(&worker.clock), idle, is_spare);
+        let connection = Connection::new(Arc::clone(&worker.clock), idle, is_spare, peer);
         let connection = Arc::new(connection);
         let number = worker.next.fetch_add(1, Relaxed);
         let kept = Arc::clone(&connection);

@@ -66,17 +66,8 @@ async fn front_end_takes_less_than_a_hundred_lines() {
     let listener = Listener::open(&address, "--lines", door, Arc::new(|| None), room).await;
     let listener = listener.expect("a free port");
     let address = listener.address().expect("a TCP address");
-    let times = serve::Times {
-        drain: Duration::ZERO,
-        idle: Duration::from_secs(75),
-    };
     let signals = serve::Signals::new().expect("signals");
-    tokio::spawn(serve::run(
-        Arc::clone(&engine),
-        vec![listener],
-        signals,
-        times,
-    ));
+    tokio::spawn(serve::run(Arc::clone(&engine), vec![listener], signals));
     let asked = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect(address).expect("a listener");
         stream

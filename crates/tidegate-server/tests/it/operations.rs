@@ -284,6 +284,8 @@ fn access_log_is_off_until_asked_for_and_has_no_keys() {
         assert_eq!(line[field], value, "{line}");
     }
     assert!(line["took_us"].is_u64(), "{line}");
+    let peer = line["peer"].as_str().expect("an address");
+    assert!(peer.starts_with("127.0.0.1:"), "{line}");
     assert!(!server.log().iter().any(|line| line.contains("203.0.113")));
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::super::connection::{HEAD, SPARE};
-use super::super::{MAX_CONNECTIONS, Room, Times};
+use super::super::{MAX_CONNECTIONS, Room};
 use super::{Client, HALF_BODY, HALF_HEAD, Server, assert_about};
 
 /// As many clients as the server takes, each of which has sent this.
@@ -63,11 +63,8 @@ async fn health_is_answered_beside_ten_thousand_slow_bodies() {
 
 #[tokio::test(start_paused = true)]
 async fn connection_above_the_limit_lives_for_a_second() {
-    let times = Times {
-        drain: Duration::ZERO,
-        idle: Duration::from_secs(75),
-    };
-    let server = Server::with_room(Room::new(2, 2), times);
+    let idle = Duration::from_secs(75);
+    let server = Server::with_room(Room::new(2, 2), Duration::ZERO, idle);
     let kept = [server.connect(), server.connect()];
     server.until_open(2).await;
     let start = Instant::now();

@@ -5,6 +5,7 @@
 mod crowds;
 mod deadlines;
 mod shutdown;
+mod spans;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::clock::TICK;
 use super::worker::Workers;
-use super::{Listener, Room, Signals, Times, Told, run_on};
+use super::{Listener, Room, Signals, Told, run_on};
 use crate::api::door::Http;
 use crate::api::{Api, Scope};
 use crate::engine::Engine;
@@ -62,17 +63,18 @@ impl Server {
 
     fn with(drain: Duration, idle: Duration) -> Self {
         let room = Room::new(super::MAX_CONNECTIONS, super::SPARE_CONNECTIONS);
-        Self::with_room(room, Times { drain, idle })
+        Self::with_room(room, drain, idle)
     }
 
-    fn with_room(room: Room, times: Times) -> Self {
-        let loaded = Settings::default().load().unwrap();
+    fn with_room(room: Room, drain: Duration, idle: Duration) -> Self {
+        let mut loaded = Settings::default().load().unwrap();
+        (loaded.server.drain, loaded.server.idle) = (drain, idle);
         let engine = Arc::new(Engine::new(loaded).unwrap());
         let door = Http::new(Api::new(Arc::clone(&engine), Scope::All));
         let (listener, streams) = Listener::in_memory(door, room);
         let (signals, told) = unbounded_channel();
         let (asked, told) = (Arc::clone(&engine), Signals(told));
-        let running = run_on(Workers::here(), asked, vec![listener], told, times);
+        let running = run_on(Workers::here(), asked, vec![listener], told);
         Self {
             engine,
             streams,

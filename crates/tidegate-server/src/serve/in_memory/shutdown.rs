@@ -8,6 +8,7 @@ use super::super::clock::TICK;
 use super::super::worker::FIRST_REQUEST;
 use super::super::{LAST_REQUESTS, Told};
 use super::{Client, HALF_BODY, Server, assert_about};
+use crate::settings::Settings;
 
 /// A moment in which no deadline passes.
 const MOMENT: Duration = Duration::from_millis(10);
@@ -41,6 +42,25 @@ async fn sigterm_drains_before_it_closes() {
     assert_about(start, Duration::from_secs(4) + FIRST_REQUEST);
     server.stopped().await;
     assert_about(start, Duration::from_secs(4) + FIRST_REQUEST);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reload_changes_drain_and_the_idle_time_of_new_connections() {
+    let server = draining(4);
+    let mut before = server.connect();
+    server.until_open(1).await;
+    let mut loaded = Settings::default().load().unwrap();
+    let idle = Duration::from_secs(3);
+    (loaded.server.drain, loaded.server.idle) = (Duration::from_secs(9), idle);
+    server.engine.change(loaded).await.unwrap();
+    let (start, mut after) = (Instant::now(), server.connect());
+    after.ended().await;
+    assert_about(start, idle);
+    assert_eq!(before.get("/healthz").await.status, 200);
+    let start = Instant::now();
+    server.signal(Told::Terminate);
+    server.stopped().await;
+    assert_about(start, Duration::from_secs(9));
 }
 
 #[tokio::test(start_paused = true)]
