@@ -5,10 +5,11 @@ COPY . .
 RUN cargo build --release --locked -p tidegate-server
 
 FROM debian:bookworm-slim
-RUN useradd --system --no-create-home tidegate
+RUN useradd --system --uid 10001 --no-create-home tidegate
 COPY --from=build /src/target/release/tidegate /usr/local/bin/tidegate
-USER tidegate
-# In a container nobody could reach the loopback address. A mounted config beats this:
+# By number, so that Kubernetes can tell that it is not root.
+USER 10001
+# The loopback address of a container cannot be reached from outside. A mounted config beats this:
 #   docker run -p 8080:8080 -v ./tidegate.toml:/etc/tidegate.toml tidegate serve --config /etc/tidegate.toml
 ENV TIDEGATE_HTTP_DEFAULT=0.0.0.0:8080
 EXPOSE 8080

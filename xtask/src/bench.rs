@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::command::{cargo, find, output, program, root, run};
+use crate::command::{cargo, find, output, program, root, run, target};
 use crate::install;
 
 /// Checks of the shorter of the two counted runs.
@@ -132,7 +132,7 @@ pub(crate) fn resp(save: bool, quick: bool) -> Result<()> {
 
 fn build() -> Result<PathBuf> {
     run(cargo().args(["build", "--release", "--package", "tidegate-bench"]))?;
-    binary()
+    Ok(target()?.join("release/tidegate-bench"))
 }
 
 fn finish(heading: &str, figures: &str, save: bool) -> Result<()> {
@@ -145,13 +145,6 @@ fn finish(heading: &str, figures: &str, save: bool) -> Result<()> {
         println!("Saved in docs/benchmarks.md.");
     }
     Ok(())
-}
-
-/// Where cargo has put the program: next to the folder that this one is in.
-fn binary() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("where am I?")?;
-    let target = own.ancestors().nth(2).context("not run by cargo")?;
-    Ok(target.join("release/tidegate-bench"))
 }
 
 /// A table of what each of those named takes for one of so many.

@@ -12,6 +12,13 @@ pub(crate) fn root() -> &'static Path {
         .expect("xtask lies in the workspace")
 }
 
+/// Cargo's target folder: this program lies in a folder of it.
+pub(crate) fn target() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let target = own.ancestors().nth(2).context("not run by cargo")?;
+    Ok(target.to_owned())
+}
+
 /// The same cargo that runs this.
 pub(crate) fn cargo() -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

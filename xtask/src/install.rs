@@ -164,7 +164,7 @@ fn components() -> Result<()> {
 }
 
 /// The packages of the programs that are not there.
-fn missing<'p>(programs: &[(&str, &'p str)]) -> Vec<&'p str> {
+pub(crate) fn missing<'p>(programs: &[(&str, &'p str)]) -> Vec<&'p str> {
     // Servers lie where only root looks for programs.
     let is_there = |name: &str| find(name).is_some() || Path::new("/usr/sbin").join(name).exists();
     let absent = programs.iter().filter(|(name, _)| !is_there(name));
@@ -174,7 +174,8 @@ fn missing<'p>(programs: &[(&str, &'p str)]) -> Vec<&'p str> {
     packages
 }
 
-fn packages(missing: &[&str]) -> Result<()> {
+/// Installs packages as root, or fails and names them.
+pub(crate) fn packages(missing: &[&str]) -> Result<()> {
     if missing.is_empty() {
         println!("No package is missing.");
         return Ok(());
@@ -222,7 +223,8 @@ impl Drop for Quiet {
     }
 }
 
-fn is_root() -> Result<bool> {
+/// Whether this runs as root.
+pub(crate) fn is_root() -> Result<bool> {
     // A process owns its own entry there, and std has no `geteuid`.
     let entry = std::fs::metadata("/proc/self").context("cannot read /proc/self")?;
     Ok(entry.uid() == 0)

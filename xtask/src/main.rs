@@ -1,5 +1,4 @@
-//! The workspace's commands: `cargo xtask test`, `cargo xtask bench core`,
-//! `cargo xtask bench redis`, `cargo xtask bench server`, `cargo xtask fuzz` and `cargo xtask pictures`.
+//! The workspace's commands: tests, benchmarks, packages, fuzzing and pictures.
 
 #![expect(
     clippy::print_stdout,
@@ -9,13 +8,17 @@
 
 mod bench;
 mod command;
+mod dist;
+mod dockerfile;
 mod fuzz;
 mod install;
 mod pictures;
+mod publish;
 mod readme;
 mod servers;
 mod suites;
 mod test;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -54,6 +57,13 @@ const HELP: &str = "usage: cargo xtask COMMAND
   bench resp --save    the same, and put the tables into docs/benchmarks.md
   bench resp --quick   the same in seconds, to see that it works; the figures mean
                        nothing
+  dist                 build the release and package it: a tarball, a Debian package
+                       and their checksums in target/dist
+  dist --test          the same, then install, start, reload, upgrade, remove and
+                       purge the Debian package on a clean root; needs root
+  dist --test --debug  the same with the debug build that the tests use
+  docker               lint the Dockerfile, and build the image if a daemon runs
+  publish --dry-run    package every crate, and build each from its package
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
   pictures             draw the pictures of docs/algorithms.md into docs/pictures";
@@ -81,6 +91,11 @@ fn main() -> ExitCode {
         ["bench", "resp"] => bench::resp(false, false),
         ["bench", "resp", "--save"] => bench::resp(true, false),
         ["bench", "resp", "--quick"] => bench::resp(false, true),
+        ["dist"] => dist::make().map(drop),
+        ["dist", "--test"] => dist::make_and_test(),
+        ["dist", "--test", "--debug"] => dist::test_built(),
+        ["docker"] => dockerfile::build(),
+        ["publish", "--dry-run"] => publish::dry_run(),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),

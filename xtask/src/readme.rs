@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::command::{program, root, run};
+use crate::command::{program, root, run, target};
 
 /// Lines that are not run, by how they begin, and why.
 const SKIPPED: &[(&str, &str)] = &[
@@ -44,6 +44,15 @@ pub(crate) fn run_commands() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The commands of README.md that ask a server at its usual address, and nothing else.
+pub(crate) fn questions() -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(root().join("README.md")).context("README.md")?;
+    let mut commands = commands(&text);
+    commands.retain(|command| command.contains("curl ") && command.contains(Server::ADDRESS));
+    ensure!(!commands.is_empty(), "README.md shows no curl to try");
+    Ok(commands)
 }
 
 /// A server from a command of the README.
@@ -83,11 +92,9 @@ impl Drop for Server {
     }
 }
 
-/// Where the programs are that the tests have built: beside this one.
+/// Where the programs are that the tests have built.
 fn built() -> Result<PathBuf> {
-    let this = std::env::current_exe().context("where this program is")?;
-    let folder = this.parent().context("a folder of this program")?;
-    Ok(folder.to_owned())
+    Ok(target()?.join("debug"))
 }
 
 /// A command of the README without cargo: `built` is where the programs are.

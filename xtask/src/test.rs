@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, root, run as execute, run_beside};
-use crate::{install, readme, suites};
+use crate::{dist, dockerfile, install, readme, suites};
 
 /// A heading, and what to do.
 type Step = (&'static str, fn() -> Result<()>);
@@ -13,13 +13,14 @@ type Step = (&'static str, fn() -> Result<()>);
 const STEPS: &[Step] = &[
     ("What the tests need", install::run_all),
     ("Format", format),
+    ("Dockerfile", dockerfile::lint),
     ("Clippy", clippy),
     (
         "Tests: unit, property, integration and doc tests",
         suites::run_others,
     ),
     (
-        "Tests that need real time, beside documentation and loom",
+        "Tests that need real time, beside documentation, loom and the Debian package",
         timing,
     ),
     ("The commands of README.md", readme::run_commands),
@@ -62,7 +63,8 @@ fn timing() -> Result<()> {
     std::thread::scope(|scope| {
         let built = scope.spawn(|| {
             beside("Documentation", documentation)?;
-            beside("Loom", loom)
+            beside("Loom", loom)?;
+            beside("Debian package on a clean root", dist::test_built)
         });
         let tested = suites::run_timing();
         let built = built.join().expect("steps return errors");

@@ -83,6 +83,12 @@ pub enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Write the manual pages of all commands into a folder. Packages are made with it.
+    #[command(hide = true)]
+    Man {
+        /// The folder, which has to exist.
+        folder: PathBuf,
+    },
 }
 
 /// Which config, and what is said in its place.

@@ -91,3 +91,8 @@ pub use policy::{
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
 pub use wait::{Wait, WaitError, Waiting};
+
+/// The example of the README is a test, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -6,6 +6,7 @@ mod serve;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use tidegate_lab::{FAILED, bench, say, verify};
@@ -29,6 +30,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
             say(&String::from_utf8_lossy(&script));
             Ok(ExitCode::SUCCESS)
         }
+        Command::Man { folder } => clap_mangen::generate_to(Arguments::command(), &folder)
+            .with_context(|| format!("cannot write manual pages into {}", folder.display()))
+            .map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| fail(&error))
 }

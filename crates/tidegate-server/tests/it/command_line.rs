@@ -163,6 +163,42 @@ fn completions_are_scripts_of_their_shells() {
     assert_eq!((code, error.as_str()), (0, ""));
 }
 
+/// One page per command that the help lists, and none for hidden ones.
+#[test]
+fn manual_pages_cover_every_command() {
+    let folder = Folder::new();
+    let (code, said, error) = run(&folder, &["man", "."]);
+    assert_eq!((code, said.as_str(), error.as_str()), (0, "", ""));
+    for (page, phrases) in [
+        (
+            "tidegate.1",
+            &["tidegate\\-serve(1)", "tidegate\\-config(1)"][..],
+        ),
+        ("tidegate-serve.1", &["\\-\\-config", "TIDEGATE_CONFIG"]),
+        ("tidegate-config-check.1", &["\\-\\-offline"]),
+    ] {
+        let text = std::fs::read_to_string(folder.path(page)).expect(page);
+        for phrase in phrases {
+            assert!(text.contains(phrase), "{page}: {phrase}: {text}");
+        }
+    }
+    let (_, help, _) = run(&folder, &["--help"]);
+    let commands = help.split("Commands:\n").nth(1).expect("a list");
+    let commands = commands.lines().map_while(|line| line.strip_prefix("  "));
+    let names = commands.filter(|line| !line.starts_with(' ') && !line.starts_with("help"));
+    let names: Vec<&str> = names.filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains(&"bench"), "{help}");
+    for name in names {
+        let page = format!("tidegate-{name}.1");
+        assert!(folder.path(&page).is_file(), "{page}");
+    }
+    assert!(!folder.path("tidegate-bench-worker.1").exists());
+    let (code, _, error) = run(&folder, &["man", "no/such/folder"]);
+    assert_eq!(code, 2);
+    let expected = "tidegate: cannot write manual pages into no/such/folder: ";
+    assert!(error.starts_with(expected), "{error}");
+}
+
 #[test]
 fn colors_are_for_terminals_and_for_who_wants_them() {
     let folder = Folder::new();
