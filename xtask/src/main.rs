@@ -18,6 +18,7 @@ mod readme;
 mod servers;
 mod suites;
 mod test;
+mod trial;
 mod wheel;
 
 use std::process::ExitCode;
@@ -29,6 +30,8 @@ const HELP: &str = "usage: cargo xtask COMMAND
                        command of README.md
   test --timing        run only the tests that need real time
   test --timing N      the same N times in a row, beside two busy loops
+  trial                do the jobs of a first day with real programs, and print the
+                       minutes that each takes
   bench core           compare the in-memory limiter with others, and print the
                        tables of docs/benchmarks.md
   bench core --save    the same, and put the tables into docs/benchmarks.md
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         ["dist", "--test", "--debug"] => dist::test_built(),
         ["docker"] => dockerfile::build(),
         ["publish", "--dry-run"] => publish::dry_run(),
+        ["trial"] => trial::run_all(),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),
