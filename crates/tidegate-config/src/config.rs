@@ -40,6 +40,7 @@ impl Config {
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigErrors> {
         read(text, file, |root| {
             root.table("server");
+            root.table("envoy");
             Self::from_root(root, None)
         })
     }

@@ -20,6 +20,11 @@ pub(crate) fn between(
         &format!("{server_before:#}"),
         &format!("{server:#}"),
     );
+    lines.extend(fields(
+        "envoy",
+        &format!("{:#}", server_before.envoy),
+        &format!("{:#}", server.envoy),
+    ));
     if server_before.admin_token != server.admin_token
         && !lines.iter().any(|it| it.contains("admin_token"))
     {

@@ -136,6 +136,15 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub admin: Vec<Address>,
+    /// Where to answer Envoy over gRPC, in place of the config's addresses: host:port or
+    /// unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_GRPC",
+        value_delimiter = ','
+    )]
+    pub grpc: Vec<Address>,
     /// Where to speak the protocol of Redis, in place of the config's addresses: host:port
     /// or unix:PATH.
     #[arg(
@@ -199,6 +208,7 @@ impl Serve {
             http: self.http.clone(),
             admin: self.admin.clone(),
             resp: self.resp.clone(),
+            grpc: self.grpc.clone(),
             http_default: self.http_default.clone(),
             log: self.log,
             drain: self.drain,
@@ -215,6 +225,7 @@ impl Print {
             http: self.http.clone(),
             admin: self.admin.clone(),
             resp: self.resp.clone(),
+            grpc: self.grpc.clone(),
             ..Listen::default()
         }
     }
@@ -327,6 +338,15 @@ pub struct Print {
         value_delimiter = ','
     )]
     pub admin: Vec<Address>,
+    /// Where to answer Envoy over gRPC, in place of the config's addresses: host:port or
+    /// unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_GRPC",
+        value_delimiter = ','
+    )]
+    pub grpc: Vec<Address>,
     /// Where to speak the protocol of Redis, in place of the config's addresses: host:port
     /// or unix:PATH.
     #[arg(

@@ -13,6 +13,8 @@
 //! | [`engine`] | a policy, attributes and a cost in, a decision out: counted, logged, recorded |
 //! | [`api`] | a request in, a response out |
 //! | [`resp`] | the same for clients of Redis: commands in, replies out |
+//! | [`grpc`] | gRPC as a protocol of a listener: any services, health, reflection |
+//! | [`envoy`] | Envoy's rate limit service: descriptors in, statuses out |
 //! | [`serve`] | sockets, connections, and how they end |
 //! | [`reload`] | a new config while requests go on |
 //! | [`log`] | how much is logged, and how it looks |
@@ -27,6 +29,9 @@ pub mod serve;
 pub mod api;
 mod receipt;
 pub mod resp;
+
+pub mod envoy;
+pub mod grpc;
 
 mod record;
 

@@ -128,6 +128,7 @@ async fn reload(engine: &Engine, settings: &Settings, started: &Started) -> Opti
                 ("http", server.http == was.http),
                 ("admin", server.admin == was.admin),
                 ("resp", server.resp == was.resp),
+                ("grpc", server.grpc == was.grpc),
                 ("socket_mode", server.socket_mode == was.socket_mode),
             ] {
                 if !is_same {

@@ -8,6 +8,7 @@ use tidegate::text::{NAME, is_name, shown};
 use tidegate_config::write::{duration, field, list, optional, quoted, secret};
 use tidegate_config::{Fields, Secret, is_host};
 
+use crate::envoy::section::Envoy;
 use crate::log::Level;
 
 /// The section `[server]`.
@@ -22,7 +23,9 @@ pub struct Server {
     pub admin: Vec<Address>,
     /// The addresses that speak the protocol of Redis.
     pub resp: Vec<Address>,
-    /// What a client must show there before it may ask.
+    /// The addresses of the gRPC server, for Envoy.
+    pub grpc: Vec<Address>,
+    /// What a client of Redis must show before it may ask.
     pub resp_token: Option<Secret>,
     /// What a client must show to change anything.
     pub admin_token: Option<Secret>,
@@ -32,6 +35,9 @@ pub struct Server {
     pub tls_cert: Option<String>,
     /// And the file of its key.
     pub tls_key: Option<String>,
+    /// The file of the authorities that sign the certificates of clients, where those must
+    /// show one.
+    pub tls_client_ca: Option<String>,
     /// The permissions of unix sockets; as the umask of the process has it where none
     /// are given.
     pub socket_mode: Option<u32>,
@@ -45,6 +51,8 @@ pub struct Server {
     pub log_keys: bool,
     /// Whether every request has a log line.
     pub access_log: bool,
+    /// The section `[envoy]`.
+    pub envoy: Envoy,
 }
 
 /// Where to listen.
@@ -68,17 +76,20 @@ impl Default for Server {
             http: vec![Address::Tcp("127.0.0.1:8080".into())],
             admin: Vec::new(),
             resp: Vec::new(),
+            grpc: Vec::new(),
             resp_token: None,
             admin_token: None,
             gate_headers: Vec::new(),
             tls_cert: None,
             tls_key: None,
+            tls_client_ca: None,
             socket_mode: None,
             drain: Duration::from_secs(2),
             idle: Duration::from_secs(75),
             log: Level::default(),
             log_keys: false,
             access_log: false,
+            envoy: Envoy::default(),
         }
     }
 }
@@ -92,11 +103,13 @@ impl Server {
             http: addresses(fields, "http").unwrap_or(standard.http),
             admin: addresses(fields, "admin").unwrap_or_default(),
             resp: addresses(fields, "resp").unwrap_or_default(),
+            grpc: addresses(fields, "grpc").unwrap_or_default(),
             resp_token: token(fields, "resp_token"),
             admin_token: token(fields, "admin_token"),
             gate_headers: gate_headers(fields).unwrap_or_default(),
             tls_cert: fields.path("tls_cert"),
             tls_key: fields.path("tls_key"),
+            tls_client_ca: fields.path("tls_client_ca"),
             socket_mode: socket_mode(fields),
             drain: fields
                 .duration("drain", Duration::ZERO, LONGEST)
@@ -107,8 +120,13 @@ impl Server {
             log: fields.choice("log", &Level::ALL).unwrap_or(standard.log),
             log_keys: fields.flag("log_keys").unwrap_or(standard.log_keys),
             access_log: fields.flag("access_log").unwrap_or(standard.access_log),
+            envoy: standard.envoy,
         };
         fields.pair("tls_cert", "tls_key");
+        if server.tls_client_ca.is_some() && server.tls_cert.is_none() {
+            let message = "clients show certificates over TLS only: expected tls_cert and tls_key";
+            fields.error("tls_client_ca", message);
+        }
         fields.finish();
         server
     }
@@ -223,6 +241,7 @@ impl fmt::Display for Server {
         for (name, addresses, standard) in [
             ("http", &self.http, &standard.http),
             ("admin", &self.admin, &standard.admin),
+            ("grpc", &self.grpc, &standard.grpc),
             ("resp", &self.resp, &standard.resp),
         ] {
             let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
@@ -238,6 +257,7 @@ impl fmt::Display for Server {
         field(f, "gate_headers", names, &standard.gate_headers, shown)?;
         optional(f, "tls_cert", self.tls_cert.as_deref())?;
         optional(f, "tls_key", self.tls_key.as_deref())?;
+        optional(f, "tls_client_ca", self.tls_client_ca.as_deref())?;
         if let Some(mode) = self.socket_mode {
             writeln!(f, "socket_mode = {}", quoted(&format!("{mode:04o}")))?;
         }

@@ -9,6 +9,7 @@ use tidegate::ScriptSource;
 use tidegate_config::{Config, ConfigErrors, Secret, StoreUrl, read};
 
 use crate::cli::{Level, Source};
+use crate::envoy::section::Envoy;
 use crate::section::{Address, Server};
 
 /// Where the config comes from, each time it is read. The default is no file at all.
@@ -28,6 +29,8 @@ pub struct Listen {
     pub admin: Vec<Address>,
     /// Where clients of Redis ask.
     pub resp: Vec<Address>,
+    /// Where Envoy asks.
+    pub grpc: Vec<Address>,
     /// Where clients ask if neither `http` nor the file says so.
     pub http_default: Vec<Address>,
     /// How much to log.
@@ -115,13 +118,15 @@ fn parse_all(
 ) -> Result<(Server, Config, Vec<&'static str>), ConfigErrors> {
     read(text, file, |root| {
         let mut named = Vec::new();
+        let envoy = root.table("envoy").map(|fields| Envoy::read(&fields));
         let server = root.table("server").map(|fields| {
-            let fields_of_addresses = ["http", "admin"].into_iter();
+            let fields_of_addresses = ["http", "admin", "resp", "grpc"].into_iter();
             named.extend(fields_of_addresses.filter(|name| fields.has(name)));
             Server::read(&fields)
         });
-        let config = Config::from_root(root, store);
-        (server.unwrap_or_default(), config, named)
+        let mut server = server.unwrap_or_default();
+        server.envoy = envoy.unwrap_or_default();
+        (server, Config::from_root(root, store), named)
     })
 }
 
@@ -171,6 +176,7 @@ impl Settings {
             ("http", &self.listen.http, &mut server.http),
             ("admin", &self.listen.admin, &mut server.admin),
             ("resp", &self.listen.resp, &mut server.resp),
+            ("grpc", &self.listen.grpc, &mut server.grpc),
         ] {
             if given.is_empty() {
                 continue;
@@ -249,7 +255,7 @@ fn files_named_in<'c>(config: &'c Config, server: &'c Server) -> Vec<&'c str> {
     });
     let stores = config.stores.values();
     let stores = stores.flat_map(|store| [&store.tls_ca, &store.tls_cert, &store.tls_key]);
-    let own = [&server.tls_cert, &server.tls_key];
+    let own = [&server.tls_cert, &server.tls_key, &server.tls_client_ca];
     let certificates = stores.chain(own).filter_map(Option::as_deref);
     let token = server.admin_token.as_ref().and_then(|token| match token {
         Secret::File(path) => Some(path.as_str()),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::cli::{Config, Print, Source};
 use crate::engine::Engine;
-use crate::settings::{Listen, Settings};
+use crate::settings::{Listen, Loaded, Settings};
 
 use tidegate_lab::{FAILED, say};
 
@@ -63,7 +63,12 @@ fn print(arguments: &Print) -> ExitCode {
     let loaded = Settings::new(&source, arguments.listen()).and_then(|settings| settings.load());
     match loaded {
         Ok(loaded) => {
-            say(&format!("{:#}{:#}", loaded.server, loaded.config));
+            let Loaded { server, config, .. } = loaded;
+            let envoy = match server.grpc.is_empty() {
+                true => server.envoy.to_string(),
+                false => format!("{:#}", server.envoy),
+            };
+            say(&format!("{server:#}{envoy}{config:#}"));
             ExitCode::SUCCESS
         }
         Err(error) => {

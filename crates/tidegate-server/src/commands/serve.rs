@@ -14,13 +14,14 @@ use crate::api::door::Http;
 use crate::api::{self, Api, Scope};
 use crate::cli::Serve;
 use crate::engine::{Engine, Redaction};
+use crate::grpc::Grpc;
 use crate::record::Recorder;
 use crate::reload::Started;
 use crate::resp::Resp;
 use crate::section::Server;
 use crate::serve::{Listener, Protocol, Room, Signals, Tls};
 use crate::settings::Settings;
-use crate::{log, reload, serve};
+use crate::{envoy, log, reload, serve};
 
 /// How long the last lines of a record may take.
 const LAST_LINES: Duration = Duration::from_secs(10);
@@ -87,6 +88,8 @@ async fn listen(engine: &Arc<Engine>, server: &Server) -> anyhow::Result<Vec<Lis
     let admins = Room::new(ADMINS, 0);
     let askers = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
     let resp = Resp::new(Arc::clone(engine));
+    let proxies = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
+    let grpc = Grpc::new(envoy::services(engine));
     let mut listeners = Vec::new();
     let doors = [
         (&server.http, "--http", http(public), clients, ""),
@@ -98,6 +101,7 @@ async fn listen(engine: &Arc<Engine>, server: &Server) -> anyhow::Result<Vec<Lis
             " (admin)",
         ),
         (&server.resp, "--resp", resp, askers, ""),
+        (&server.grpc, "--grpc", grpc, proxies, ""),
     ];
     for (addresses, flag, door, room, role) in doors {
         for address in addresses {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::{ServerConfig, crypto};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
 use crate::section::Server;
 
@@ -28,10 +29,26 @@ pub(crate) fn acceptor(server: &Server, folder: &Path) -> Result<Option<TlsAccep
     let private = PrivateKeyDer::from_pem_file(&key);
     let private = private.map_err(|error| wrong("tls_key", &key, &error))?;
     let provider = Arc::new(crypto::ring::default_provider());
+    let clients = match &server.tls_client_ca {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(path) => {
+            let path = folder.join(path);
+            let fault = |error: &dyn std::fmt::Display| wrong("tls_client_ca", &path, error);
+            let mut roots = RootCertStore::empty();
+            let signers = CertificateDer::pem_file_iter(&path).map_err(|error| fault(&error))?;
+            for signer in signers {
+                let signer = signer.map_err(|error| fault(&error))?;
+                roots.add(signer).map_err(|error| fault(&error))?;
+            }
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
+            verifier.build().map_err(|error| fault(&error))?
+        }
+    };
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .and_then(|config| {
-            let config = config.with_no_client_auth();
+            let config = config.with_client_cert_verifier(clients);
             config.with_single_cert(chain, private)
         });
     let mut config = config.map_err(|error| wrong("tls_cert", &certificate, &error))?;

@@ -12,6 +12,7 @@ mod process;
 mod abuse;
 mod admin;
 mod check;
+mod envoy;
 mod fleet;
 mod front_end;
 mod gate;

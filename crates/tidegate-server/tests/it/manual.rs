@@ -205,8 +205,9 @@ fn bodies_are_those_of_the_checks_named() {
 
 /// The tables of the file: the heading on the page, and a file with one more line in
 /// such a table.
-const TABLES: [(&str, &str); 5] = [
+const TABLES: [(&str, &str); 6] = [
     ("### `[server]`", "[server]\n"),
+    ("### `[envoy]`", "[envoy]\n"),
     ("### `[stores.NAME]`", "[stores.default]\n"),
     (
         "### `[[policies]]`",

@@ -1,0 +1,36 @@
+//! Envoy's rate limit service: a domain and descriptors in, statuses out.
+//!
+//! ```text
+//! RateLimitRequest -> native (a domain names a policy) -> engine -> statuses, headers
+//! ```
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | [`section`] | the section `[envoy]` of the file |
+//! | [`wire`] | the messages |
+//! | `descriptors` | the messages and services, described for reflection |
+//! | `service` | `ShouldRateLimit` |
+//! | `native` | a domain names a policy, entries are attributes |
+
+mod descriptors;
+mod native;
+pub mod section;
+mod service;
+pub mod wire;
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::grpc::{self, Service};
+
+/// Everything that Envoy can call. One more service is one more line here, and its
+/// messages in `descriptors`.
+#[must_use]
+pub fn services(engine: &Arc<Engine>) -> Vec<Arc<dyn Service>> {
+    let mut services: Vec<Arc<dyn Service>> = vec![
+        Arc::new(service::RateLimitService::new(Arc::clone(engine))),
+        grpc::health::service(engine, &["ratelimit"]),
+    ];
+    services.extend(grpc::reflection::services(&descriptors::files()));
+    services
+}
