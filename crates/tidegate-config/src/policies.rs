@@ -23,7 +23,7 @@ pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<P
         );
     }
     let mut names: HashSet<String> = HashSet::new();
-    let mut policies: Vec<Policy> = Vec::new();
+    let (mut policies, mut trials): (Vec<Policy>, Vec<Tried<'_>>) = Default::default();
     for fields in &tables {
         if root.is_hopeless() {
             break;
@@ -50,9 +50,64 @@ pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<P
             let message = "\"script\" needs a Redis store, which runs it: expected another algorithm, or store = the name of one";
             fields.error("algorithm", message);
         }
+        let (name, of) = (name.clone(), draft.draft.settings.trial_of.clone());
+        trials.extend(of.map(|of| Tried { fields, name, of }));
         policies.extend(draft.build());
     }
+    for trial in &trials {
+        if let Err(message) = trial.check(&names, &policies) {
+            trial.fields.error("trial_of", message);
+        }
+    }
     policies
+}
+
+/// A policy that is tried on the checks of another one.
+struct Tried<'a> {
+    fields: &'a Fields<'a>,
+    name: String,
+    of: Box<str>,
+}
+
+impl Tried<'_> {
+    /// Whether the other policy is there, is no trial itself, and is asked with all
+    /// attributes that this one needs.
+    fn check(&self, names: &HashSet<String>, policies: &[Policy]) -> Result<(), String> {
+        let of = shown(&self.of);
+        if *self.of == *self.name {
+            return Err(format!("{of}: the policy itself: expected another policy"));
+        }
+        if !names.contains(&*self.of) {
+            let others = policies.iter().filter(|it| it.trial_of().is_none());
+            let expected = match listed(others.map(Policy::name)) {
+                none if none.is_empty() => "the name of another policy".into(),
+                others => format!("one of {others}"),
+            };
+            return Err(format!("{of}: no policy of this name: expected {expected}"));
+        }
+        // What could not be built has been reported.
+        let find = |name: &str| policies.iter().find(|policy| policy.name() == name);
+        let (Some(trial), Some(live)) = (find(&self.name), find(&self.of)) else {
+            return Ok(());
+        };
+        if live.trial_of().is_some() {
+            return Err(format!(
+                "{of}: a trial itself: expected a policy that is not"
+            ));
+        }
+        let (needed, given) = (trial.attributes(), live.attributes());
+        let unknown = needed.into_iter().filter(|name| !given.contains(name));
+        let (unknown, given) = (listed(unknown), listed(given.iter().copied()));
+        match (unknown.is_empty(), given.is_empty()) {
+            (true, _) => Ok(()),
+            (false, true) => Err(format!(
+                "{of}: has no attributes in its keys: expected no {unknown} in the keys of its trial"
+            )),
+            (false, false) => Err(format!(
+                "{of}: has no {unknown} in its keys: expected only {given} in the keys of its trial"
+            )),
+        }
+    }
 }
 
 /// A draft, and the tables it came from.
@@ -278,6 +333,9 @@ fn settings(fields: &Fields<'_>) -> Settings {
             .unwrap_or(standard.local_share),
         count_denied: fields.flag("count_denied").unwrap_or(standard.count_denied),
         shadow: fields.flag("shadow").unwrap_or(standard.shadow),
+        trial_of: fields
+            .text("trial_of", "the name of a policy")
+            .map(Box::from),
         enabled: fields.flag("enabled").unwrap_or(standard.enabled),
         store: fields
             .text("store", "the name of a store")

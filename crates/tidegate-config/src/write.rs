@@ -179,6 +179,7 @@ fn print_settings(f: &mut Formatter<'_>, settings: &Settings) -> fmt::Result {
         count_denied: count,
         shadow,
         enabled,
+        ref trial_of,
         ref store,
         ..
     } = *settings;
@@ -213,6 +214,7 @@ fn print_settings(f: &mut Formatter<'_>, settings: &Settings) -> fmt::Result {
     }
     field(f, "count_denied", &count, &standard.count_denied, count)?;
     field(f, "shadow", &shadow, &standard.shadow, shadow)?;
+    optional(f, "trial_of", trial_of.as_deref())?;
     field(f, "enabled", &enabled, &standard.enabled, enabled)?;
     field(f, "store", store, &standard.store, quoted(store))
 }

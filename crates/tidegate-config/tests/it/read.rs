@@ -367,6 +367,20 @@ fn every_field_of_a_policy_has_its_meaning() {
 }
 
 #[test]
+fn trial_reads_back_and_only_watches() {
+    let policy = |name: &str| Policy::builder(name).limit(Limit::per_second(10));
+    let config = config(
+        "[[policies]]\nname = \"next\"\nlimit = \"10r/s\"\ntrial_of = \"p\"\n\
+         [[policies]]\nname = \"p\"\nlimit = \"10r/s\"\n",
+    );
+    let expected = [built(policy("next").trial_of("p")), built(policy("p"))];
+    assert_eq!(config.policies, expected);
+    assert_eq!(config.policies[0].trial_of(), Some("p"));
+    assert!(config.policies[0].shadow());
+    assert_eq!(config.to_string().parse(), Ok(config));
+}
+
+#[test]
 fn every_field_of_a_store_has_its_meaning() {
     let config = config("[stores.a]\nmax_keys = 5\n[stores.b]\nwhen_full = \"deny\"");
     assert_eq!(config.stores.len(), 3);

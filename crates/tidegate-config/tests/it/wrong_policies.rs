@@ -228,12 +228,69 @@ tag = "{user}""#,
             r#"tidegate.toml:4:7: policies.login.key: 1: expected a template such as "{ip}""#,
         ),
         (
+            "trials of policies that are not there, of themselves and of trials",
+            r#"[[policies]]
+name = "api"
+limit = "10r/s"
+[[policies]]
+name = "a"
+limit = "10r/s"
+trial_of = "apo"
+[[policies]]
+name = "b"
+limit = "10r/s"
+trial_of = "b"
+[[policies]]
+name = "c"
+limit = "10r/s"
+trial_of = "api"
+[[policies]]
+name = "d"
+limit = "10r/s"
+trial_of = "c"
+[[policies]]
+name = "e"
+limit = "10r/s"
+trial_of = 1"#,
+            r#"tidegate.toml:7:12: policies.a.trial_of: "apo": no policy of this name: expected one of "api", "e"
+tidegate.toml:11:12: policies.b.trial_of: "b": the policy itself: expected another policy
+tidegate.toml:19:12: policies.d.trial_of: "c": a trial itself: expected a policy that is not
+tidegate.toml:23:12: policies.e.trial_of: 1: expected the name of a policy"#,
+        ),
+        (
+            "trials with attributes that the other policy does not have",
+            r#"[[policies]]
+name = "api"
+key = "{resource}:{consumer}"
+limit = "10r/s"
+[[policies]]
+name = "one"
+key = ""
+limit = "10r/s"
+[[policies]]
+name = "fewer"
+trial_of = "api"
+key = "{consumer}"
+limit = "10r/s"
+[[policies]]
+name = "more"
+trial_of = "api"
+limit = "10r/s"
+key = "{ip}:{consumer}:{path}"
+[[policies]]
+name = "any"
+trial_of = "one"
+limit = "10r/s""#,
+            r#"tidegate.toml:16:12: policies.more.trial_of: "api": has no "ip", "path" in its keys: expected only "resource", "consumer" in the keys of its trial
+tidegate.toml:21:12: policies.any.trial_of: "one": has no attributes in its keys: expected no "key" in the keys of its trial"#,
+        ),
+        (
             "an unknown field of a policy",
             r#"[[policies]]
 name = "login"
 limit = "10r/s"
 colour = "red""#,
-            r#"tidegate.toml:4:1: policies.login.colour: unknown field: expected one of levels, overrides, name, key, limit, algorithm, burst, strict, align, block, script, args, tag, headers, mode, sync_interval, refusal_memory, on_error, local_share, count_denied, shadow, enabled, store"#,
+            r#"tidegate.toml:4:1: policies.login.colour: unknown field: expected one of levels, overrides, name, key, limit, algorithm, burst, strict, align, block, script, args, tag, headers, mode, sync_interval, refusal_memory, on_error, local_share, count_denied, shadow, trial_of, enabled, store"#,
         ),
         (
             "an unknown field of a policy, almost right",

@@ -230,6 +230,13 @@ impl PolicyBuilder {
         self
     }
 
+    /// Tries this policy on the checks of another one: the server asks it beside that one,
+    /// with the same attributes and cost. It never refuses.
+    pub fn trial_of(mut self, policy: impl Into<String>) -> Self {
+        self.0.settings.trial_of = Some(policy.into().into());
+        self
+    }
+
     /// `false` allows everything and measures nothing.
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.0.settings.enabled = enabled;

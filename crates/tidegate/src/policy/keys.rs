@@ -103,16 +103,10 @@ impl Policy {
 
     #[cold]
     pub(super) fn missing(&self, attribute: &str) -> MissingAttribute {
-        let mut names: Vec<&str> = Vec::new();
-        for name in self.levels.iter().flat_map(|level| level.key.attributes()) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
         MissingAttribute {
             policy: self.name.to_string(),
             attribute: attribute.to_owned(),
-            expected: names.join(", "),
+            expected: self.attributes().join(", "),
         }
     }
 }

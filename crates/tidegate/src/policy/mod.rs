@@ -187,10 +187,28 @@ impl Policy {
         self.settings.count_denied
     }
 
-    /// Whether it only watches.
+    /// Whether it only watches: by its own setting, or because it is a trial.
     #[must_use]
     pub fn shadow(&self) -> bool {
-        self.settings.shadow
+        self.settings.shadow || self.settings.trial_of.is_some()
+    }
+
+    /// The policy whose checks it is tried on.
+    #[must_use]
+    pub fn trial_of(&self) -> Option<&str> {
+        self.settings.trial_of.as_deref()
+    }
+
+    /// The attributes in the keys of its levels, each once, in the order they first occur.
+    #[must_use]
+    pub fn attributes(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.levels.iter().flat_map(|level| level.key.attributes()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
     }
 
     /// Whether it is asked at all.

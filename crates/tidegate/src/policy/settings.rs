@@ -46,6 +46,9 @@ pub struct Settings {
     pub count_denied: bool,
     /// Whether it only watches.
     pub shadow: bool,
+    /// The policy whose checks it is tried on: it is asked beside that one, and never
+    /// refuses.
+    pub trial_of: Option<Box<str>>,
     /// Whether it is asked at all.
     pub enabled: bool,
     /// The name of the store that keeps its counts.
@@ -62,6 +65,7 @@ impl Default for Settings {
             local_share: 1.0,
             count_denied: false,
             shadow: false,
+            trial_of: None,
             enabled: true,
             store: "default".into(),
         }
