@@ -16,8 +16,6 @@ pub mod verify;
 
 use std::io::Write;
 
-use tidegate::Policy;
-
 /// The exit code of whatever could not be done.
 pub const FAILED: u8 = 2;
 
@@ -25,16 +23,4 @@ pub const FAILED: u8 = 2;
 pub fn say(text: &str) {
     // The reader may have heard enough, as `head` does.
     drop(writeln!(std::io::stdout(), "{}", text.trim_end()));
-}
-
-/// Every attribute that the keys of a policy are made of, once.
-pub fn attributes(policy: &Policy) -> impl Iterator<Item = &str> {
-    let levels = policy.levels().iter();
-    let mut names: Vec<&str> = Vec::new();
-    for name in levels.flat_map(|level| level.key().attributes()) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names.into_iter()
 }

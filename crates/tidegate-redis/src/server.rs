@@ -123,10 +123,12 @@ impl Server {
         self.why.lock().expect("nothing panics under this lock")
     }
 
-    /// Questions about one key share a lane, so that those alike can travel together.
+    /// Questions about the same values share a lane, whatever their policy: those alike
+    /// travel as one, and a trial travels with the policy in force.
     fn lane(&self, keys: &[String]) -> Option<&Lane> {
         let lanes = self.lanes.len() as u64;
-        let index = self.random.hash_one(keys.last()).checked_rem(lanes)?;
+        let values = keys.last().map(|key| values(key));
+        let index = self.random.hash_one(values).checked_rem(lanes)?;
         self.lanes.get(usize::try_from(index).ok()?)
     }
 
@@ -183,6 +185,18 @@ impl Drop for Permit {
 pub(crate) fn jitter() -> f64 {
     let random = RandomState::new().build_hasher().finish() >> 32;
     f64::from(u32::try_from(random).unwrap_or(0)) / f64::from(u32::MAX)
+}
+
+/// The values in a key, `<prefix>:{<tag>}:<policy>:<level>[:<values>]`. Without any, they
+/// are the tag.
+fn values(key: &str) -> &str {
+    let Some((_, tagged)) = key.split_once('{') else {
+        return key;
+    };
+    let Some((tag, rest)) = tagged.split_once("}:") else {
+        return key;
+    };
+    rest.splitn(3, ':').nth(2).unwrap_or(tag)
 }
 
 #[cfg(test)]

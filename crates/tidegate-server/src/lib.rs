@@ -16,6 +16,8 @@
 //! | [`grpc`] | gRPC as a protocol of a listener: any services, health, reflection |
 //! | [`envoy`] | Envoy's rate limit service: descriptors in, statuses out |
 //! | [`serve`] | sockets, connections, and how they end |
+//! | `live` | what happens now: a message per second for those who watch |
+//! | `top` | who is limited: the most frequent keys of each policy |
 //! | [`reload`] | a new config while requests go on |
 //! | [`log`] | how much is logged, and how it looks |
 
@@ -37,7 +39,9 @@ mod record;
 
 mod changes;
 pub mod engine;
+mod live;
 mod metrics;
 pub mod reload;
+mod top;
 
 pub mod log;

@@ -94,7 +94,7 @@ const RESULTS: [&str; 3] = ["allowed", "denied", "shadow_denied"];
 
 /// Durations that were added up.
 #[derive(Debug, Default, Clone, Copy)]
-struct Sum {
+pub(crate) struct Sum {
     counts: [u64; BUCKETS.len() + 1],
     sum_ns: u64,
 }
@@ -331,10 +331,11 @@ impl Metrics {
 }
 
 /// What all workers have counted of a policy.
-#[derive(Default)]
-struct Totals {
-    decisions: [[u64; Source::ALL.len()]; RESULTS.len()],
-    durations: Sum,
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Totals {
+    /// By result (allowed, denied, would have been denied), then by source.
+    pub(crate) decisions: [[u64; Source::ALL.len()]; RESULTS.len()],
+    pub(crate) durations: Sum,
 }
 
 impl Totals {
@@ -354,6 +355,33 @@ impl Totals {
 }
 
 impl Sum {
+    /// The time within which this share of what was added since `before` was done, in
+    /// microseconds: the upper end of its bucket. `None` where nothing was added, or where
+    /// it took longer than the last bucket.
+    pub(crate) fn quantile_us(&self, before: &Self, share: f64) -> Option<f64> {
+        let counts = self.counts.iter().zip(&before.counts);
+        let added: Vec<u64> = counts
+            .map(|(now, then)| now.saturating_sub(*then))
+            .collect();
+        let total: u64 = added.iter().sum();
+        let mut rest = (total as f64 * share).ceil().max(1.0);
+        for (count, (_, end_ns)) in added.iter().zip(BUCKETS) {
+            rest -= *count as f64;
+            if rest <= 0.0 {
+                return Some(end_ns as f64 / 1_000.0);
+            }
+        }
+        None
+    }
+
+    /// Adds another sum.
+    pub(crate) fn add_sum(&mut self, other: &Self) {
+        for (total, count) in self.counts.iter_mut().zip(other.counts) {
+            *total += count;
+        }
+        self.sum_ns += other.sum_ns;
+    }
+
     fn add(&mut self, durations: &Durations) {
         for (total, count) in self.counts.iter_mut().zip(&durations.counts) {
             *total += count.load(Relaxed);
@@ -393,6 +421,13 @@ fn histogram<'n>(
 }
 
 impl Meter {
+    /// What was counted so far, and how long the decisions of the store took.
+    pub(crate) fn totals(&self) -> (Totals, Sum) {
+        let (mut totals, mut store) = (Totals::default(), Sum::default());
+        totals.add(self, &mut store);
+        (totals, store)
+    }
+
     fn new() -> Self {
         let blocks = (0..=worker::count()).map(|_| Block::default());
         Self(blocks.collect())

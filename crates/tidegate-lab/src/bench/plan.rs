@@ -11,7 +11,6 @@ use tidegate::{Mode, PolicyLevel};
 use super::Bench;
 use super::counted::Counted;
 use super::target::{Subject, Target};
-use crate::attributes;
 
 /// The most admitted decisions that are kept to be judged, of all processes together:
 /// sixteen bytes each while they are judged.
@@ -81,7 +80,7 @@ impl Plan {
         let parts = arguments.duration.as_nanos().div_ceil(BIN.as_nanos());
         let wider = u32::try_from(parts.div_ceil(MOST_BINS)).unwrap_or(u32::MAX);
         let is_background = policy.mode() == Mode::Background;
-        let attributes = attributes(&policy).map(str::to_owned);
+        let attributes = policy.attributes().into_iter().map(str::to_owned);
         Self {
             target,
             policy: policy.name().into(),

@@ -57,7 +57,7 @@ impl Subject {
     /// uses up what real clients share.
     pub(super) fn check(&self, arguments: &Bench) -> anyhow::Result<()> {
         let policy = &self.policy;
-        let names: Vec<&str> = crate::attributes(policy).collect();
+        let names = policy.attributes();
         for (index, (name, _)) in arguments.attr.iter().enumerate() {
             if !names.contains(&name.as_str()) {
                 let names = names.join(", ");

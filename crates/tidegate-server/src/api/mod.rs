@@ -8,12 +8,14 @@ pub(crate) mod decision;
 pub mod door;
 mod gate;
 mod keys;
+mod live;
 pub mod outgoing;
 mod policies;
 mod problem;
 pub mod query;
 mod quick;
 mod refund;
+mod top;
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -262,7 +264,10 @@ fn is_answered(scope: Scope, connection: &Connection, head: &Parts) -> Result<()
         return Err(Problem::later("all connections are taken"));
     }
     let is_described = matches!(path, "/v1/policies" | "/openapi.json");
-    let is_admin = is_watched || path.starts_with("/v1/keys/");
+    let is_admin = is_watched
+        || path == "/v1/live"
+        || path.starts_with("/v1/keys/")
+        || path.starts_with("/v1/top/");
     let is_there = match scope {
         Scope::All => true,
         Scope::Public => !is_admin,
@@ -292,6 +297,12 @@ async fn route(
             _ => Err(Problem::method(head, "GET, HEAD, DELETE")),
         };
     }
+    if let Some(policy) = path.strip_prefix("/v1/top/") {
+        return match head.method {
+            Method::GET | Method::HEAD => top::answer(current, &name(policy), head),
+            _ => Err(Problem::method(head, "GET, HEAD")),
+        };
+    }
     match path {
         "/v1/check" | "/v1/refund" if head.method != Method::POST => {
             Err(Problem::method(head, "POST"))
@@ -306,9 +317,12 @@ async fn route(
 fn look(api: &Api, current: &Current, head: &Parts) -> Result<Answer, Problem> {
     let is_allowed = matches!(head.method, Method::GET | Method::HEAD);
     match head.uri.path() {
-        "/v1/policies" | "/openapi.json" | "/metrics" | "/healthz" | "/readyz" if !is_allowed => {
+        "/v1/policies" | "/v1/live" | "/openapi.json" | "/metrics" | "/healthz" | "/readyz"
+            if !is_allowed =>
+        {
             Err(Problem::method(head, "GET, HEAD"))
         }
+        "/v1/live" => live::answer(api, head),
         "/v1/policies" => Ok(json(&policies::listed(current))),
         "/openapi.json" => Ok(text(JSON, OPENAPI)),
         "/metrics" => Ok(text(METRICS, api.engine.metrics.text(&current.limiter))),
@@ -355,7 +369,7 @@ fn authorize(current: &Current, head: &Parts) -> Result<(), Problem> {
         Access::Refused => Err(Problem::unauthorized()),
         Access::Nobody => Err(Problem::new(
             StatusCode::FORBIDDEN,
-            "nothing can be changed over HTTP: no admin_token is configured",
+            "no admin_token is configured: expected one for requests that change state or list keys",
         )),
     }
 }

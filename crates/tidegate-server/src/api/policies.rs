@@ -15,6 +15,8 @@ pub(super) struct PolicyBody<'r> {
     on_error: &'static str,
     enabled: bool,
     shadow: bool,
+    /// The policy that it is asked beside.
+    trial_of: Option<&'r str>,
     count_denied: bool,
     headers: HeadersBody<'r>,
     /// Attributes that decide where in a cluster its keys live.
@@ -73,6 +75,7 @@ impl<'r> From<&'r Policy> for PolicyBody<'r> {
             },
             enabled: policy.enabled(),
             shadow: policy.shadow(),
+            trial_of: policy.trial_of(),
             count_denied: policy.count_denied(),
             headers: match policy.headers() {
                 Dialect::XRateLimit => HeadersBody::Dialect("x-ratelimit"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use tidegate::Policy;
 use tidegate_config::{Config, Secret};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
@@ -60,6 +61,7 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
         probe.probe().await;
     });
     tokio::spawn(Arc::clone(&engine).probe_idle_stores());
+    tokio::spawn(Arc::clone(&engine).keep_watch());
     tokio::spawn(reload::watch(
         Arc::clone(&engine),
         settings,
@@ -132,10 +134,7 @@ fn recorder(arguments: &Serve, redaction: Arc<Redaction>) -> anyhow::Result<Opti
 fn example(config: &Config, url: &str) -> String {
     let policy = config.policies.first();
     let name = policy.map_or("default", |policy| policy.name());
-    let attributes: Vec<&str> = policy
-        .into_iter()
-        .flat_map(tidegate_lab::attributes)
-        .collect();
+    let attributes: Vec<&str> = policy.into_iter().flat_map(Policy::attributes).collect();
     let attributes = match attributes[..] {
         ["key"] => "\"key\":\"you\"".into(),
         _ => {

@@ -196,7 +196,8 @@ impl Engine {
                 std::ptr::eq(asked.entry, first.entry) && asked.cost.is_none() == is_look;
             is_alike.then(|| check(batch, memory, asked)).flatten()
         });
-        let is_noted = self.is_noting() && !is_look;
+        let is_noted = self.notes.is_noting() && !is_look;
+        let top = first.entry.top();
         let (mut done, mut results) = (0, Results::default());
         store.decide_each(checks, charge, |decision| {
             let asked = &rest[done];
@@ -206,9 +207,12 @@ impl Engine {
                     true => results.allowed += 1,
                     false => results.denied += 1,
                 }
+                if !is_look {
+                    top.seen(&asked.subject, !decision.allowed());
+                }
                 if is_noted && let Some((_, case)) = memory.only_check(&asked.subject) {
                     let decision = memory.decided(case, decision.clone());
-                    self.note(current, &decision, asked, Some(bucket));
+                    self.note_asked(current, &decision, asked, Some(bucket));
                 }
                 each(asked, Answer::Bucket(bucket, &decision));
                 return;
@@ -222,8 +226,11 @@ impl Engine {
                 (true, false) => results.allowed += 1,
                 (false, false) => results.denied += 1,
             }
+            if !is_look {
+                top.seen(&asked.subject, !decision.allowed() || decision.would_deny());
+            }
             if is_noted || decision.would_deny() {
-                self.note(current, &decision, asked, None);
+                self.note_asked(current, &decision, asked, None);
             }
             each(asked, Answer::Policy(&decision));
         });
@@ -239,7 +246,8 @@ impl Engine {
             } = results;
             let counts = [allowed, denied, would_deny];
             let took = start.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
-            first.entry.meter().count_stored(counts, took);
+            first.entry.tally().meter.count_stored(counts, took);
+            self.try_each(current, &rest[..done]);
         }
         done
     }
@@ -256,6 +264,7 @@ impl Engine {
         let decided = match asked.cost {
             Some(cost) => memory.check(&asked.subject, cost).map(|decision| {
                 let (entry, subject) = (asked.entry, &asked.subject);
+                self.try_now(current, entry, subject, cost);
                 self.decided(current, entry, decision, subject, cost, None, start)
                     .decision
             }),
@@ -299,10 +308,20 @@ impl Engine {
         let handle = entry.handle();
         let limit = batch.bucket(asked).map(Bucket::limit);
         let decision = match (handle.in_memory(), limit, asked.cost) {
-            (Some(memory), _, _) => decide_in_memory(batch, memory, asked)?,
+            (Some(memory), _, _) => {
+                let decision = decide_in_memory(batch, memory, asked)?;
+                self.try_each(current, std::slice::from_ref(asked));
+                decision
+            }
             (None, _, None) => return handle.peek_under(limit, subject, Cost::ONE).await,
-            (None, Some(limit), Some(cost)) => handle.check_under(limit, subject, cost).await?,
-            (None, None, Some(cost)) => handle.check(subject, cost).await?,
+            (None, Some(limit), Some(cost)) => {
+                let check = handle.check_under(limit, subject, cost);
+                self.tried(current, entry, subject, cost, check).await?
+            }
+            (None, None, Some(cost)) => {
+                let check = handle.check(subject, cost);
+                self.tried(current, entry, subject, cost, check).await?
+            }
         };
         let Some(cost) = asked.cost else {
             return Ok(decision);
@@ -311,7 +330,17 @@ impl Engine {
         Ok(decided.decision)
     }
 
-    fn note(
+    /// Asks the trials of questions that were decided without waiting.
+    #[inline]
+    fn try_each(&self, current: &Current, asked: &[Asked<'_>]) {
+        for asked in asked.iter().filter(|it| !it.entry.trials().is_empty()) {
+            if let Some(cost) = asked.cost {
+                self.try_now(current, asked.entry, &asked.subject, cost);
+            }
+        }
+    }
+
+    fn note_asked(
         &self,
         current: &Current,
         decision: &PolicyDecision<'_>,
@@ -319,13 +348,8 @@ impl Engine {
         bucket: Option<&Bucket>,
     ) {
         let cost = asked.cost.unwrap_or(Cost::ONE);
-        self.noted(
-            current,
-            decision,
-            &asked.subject,
-            cost,
-            bucket.map(Bucket::limit),
-        );
+        let limit = bucket.map(Bucket::limit);
+        self.note(current, decision, &asked.subject, cost, limit);
     }
 }
 

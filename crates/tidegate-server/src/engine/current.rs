@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use http::HeaderName;
@@ -13,11 +14,12 @@ use tokio_rustls::TlsAcceptor;
 
 use super::StartError;
 use super::adhoc::{self, AdHoc};
-use super::entry::Entry;
+use super::entry::{Entry, Tally};
 use crate::metrics::Metrics;
 use crate::section::Server;
 use crate::serve::tls;
 use crate::settings::{Loaded, reveal};
+use crate::top::Top;
 
 /// A config in force.
 pub struct Current {
@@ -93,17 +95,45 @@ impl Current {
             } else {
                 0
             };
-            let meter = metrics.meter(name, store);
-            Some(Entry::new(limiter.handle(name)?, meter, instance))
+            let top = before.and_then(|before| before.watched(name).ok());
+            let top = top.map(Entry::top).filter(|top| top.is_of(policy));
+            let tally = Tally {
+                meter: metrics.meter(name, store),
+                top: top.map_or_else(|| Arc::new(Top::new(policy)), Arc::clone),
+            };
+            Some(Entry::new(limiter.handle(name)?, tally, instance))
         };
         let entries = config.policies.iter();
         let entries = entries.filter_map(|policy| Some((policy.name().into(), entry(policy)?)));
+        let mut entries: HashMap<Box<str>, Entry, FixedState> = entries.collect();
+        let mut adhoc = match &adhoc {
+            // Of one policy there is one list of keys.
+            Some(policy) => match entries.get(adhoc::ADHOC) {
+                Some(configured) => entry(policy).map(|entry| entry.tallied_with(configured)),
+                None => entry(policy),
+            },
+            None => None,
+        };
+        for trial in &config.policies {
+            let Some(of) = trial.trial_of() else {
+                continue;
+            };
+            let tried = match entries.remove(trial.name()) {
+                Some(tried) => tried,
+                None => continue,
+            };
+            let beside = adhoc.as_mut().filter(|_| of == adhoc::ADHOC);
+            for live in entries.get_mut(of).into_iter().chain(beside) {
+                tried.try_on(live);
+            }
+            entries.insert(trial.name().into(), tried);
+        }
         Ok(Self {
             admin_token: admin_token.transpose()?,
             gate_headers: gate_headers.collect(),
             tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
-            entries: entries.collect(),
-            adhoc: adhoc.as_ref().and_then(&entry).map(AdHoc::new),
+            entries,
+            adhoc: adhoc.map(AdHoc::new),
             resp_token: resp_token.transpose()?,
             limiter,
             config,
@@ -116,6 +146,24 @@ impl Current {
     pub fn entry(&self, policy: &str) -> Result<&Entry, CheckError> {
         let entry = self.entries.get(policy);
         entry.ok_or_else(|| CheckError::UnknownPolicy(policy.to_owned()))
+    }
+
+    /// The entry of a policy, or that behind ad-hoc commands where the config has none.
+    pub(crate) fn watched(&self, policy: &str) -> Result<&Entry, CheckError> {
+        let adhoc = self.adhoc.as_ref().filter(|_| policy == adhoc::ADHOC);
+        match adhoc {
+            Some(adhoc) => Ok(adhoc.entry()),
+            None => self.entry(policy),
+        }
+    }
+
+    /// All entries, in the order of the config; behind them that of ad-hoc commands, where
+    /// the config has none.
+    pub(crate) fn watched_all(&self) -> impl Iterator<Item = &Entry> {
+        let configured = self.config.policies.iter();
+        let configured = configured.filter_map(|policy| self.entries.get(policy.name()));
+        let adhoc = self.adhoc.iter().map(AdHoc::entry);
+        configured.chain(adhoc.filter(|it| !self.entries.contains_key(it.policy().name())))
     }
 
     /// Whom ad-hoc commands ask.

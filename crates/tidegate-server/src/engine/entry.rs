@@ -2,27 +2,52 @@
 //! all parts of an answer that are the same each time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
-use tidegate::{Dialect, Policy, Source};
+use tidegate::{Attributes, Dialect, Policy, PolicyDecision, Source};
 use tidegate_redis::SharedHandle;
 
 use super::Decided;
-use crate::metrics::Meter;
+use super::trial::Trial;
+use crate::metrics::{Meter, Sum, Totals};
 use crate::serve::worker;
+use crate::top::Top;
 
 /// A policy, ready to be asked.
 #[derive(Debug)]
 pub struct Entry {
     handle: SharedHandle,
-    meter: Arc<Meter>,
+    tally: Tally,
+    /// What is asked beside it.
+    trials: Vec<Trial>,
     /// Which process can give back what this policy charges: zero for all that reach its
     /// store.
     instance: u64,
     /// What a policy of one level says in its headers.
     usual_headers: Option<Usual>,
     json: Pieces,
+}
+
+/// Where the decisions of a policy are counted.
+#[derive(Debug, Clone)]
+pub(super) struct Tally {
+    pub(super) meter: Arc<Meter>,
+    pub(super) top: Arc<Top>,
+}
+
+impl Tally {
+    /// Counts a decision that took so long.
+    #[inline]
+    pub(super) fn count<A>(&self, decision: &PolicyDecision<'_>, attributes: &A, took: Duration)
+    where
+        A: Attributes + ?Sized,
+    {
+        self.meter.count(decision, took);
+        let is_denied = !decision.allowed() || decision.would_deny();
+        self.top.seen(attributes, is_denied);
+    }
 }
 
 /// The headers of a policy of one level, in the usual dialect.
@@ -50,12 +75,13 @@ pub struct Pieces {
 }
 
 impl Entry {
-    pub(super) fn new(handle: SharedHandle, meter: Arc<Meter>, instance: u64) -> Self {
+    pub(super) fn new(handle: SharedHandle, tally: Tally, instance: u64) -> Self {
         let policy = handle.policy();
         Self {
             usual_headers: Usual::new(policy),
             json: Pieces::new(policy),
-            meter,
+            tally,
+            trials: Vec::new(),
             instance,
             handle,
         }
@@ -87,8 +113,40 @@ impl Entry {
     }
 
     #[inline]
-    pub(super) fn meter(&self) -> &Meter {
-        &self.meter
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// What was counted of it so far, and how long the decisions of its store took.
+    pub(crate) fn totals(&self) -> (Totals, Sum) {
+        self.tally.meter.totals()
+    }
+
+    /// The most frequent keys.
+    pub(crate) fn top(&self) -> &Arc<Top> {
+        &self.tally.top
+    }
+
+    /// What is asked beside it.
+    #[inline]
+    pub(super) fn trials(&self) -> &[Trial] {
+        &self.trials
+    }
+
+    /// The same, counted together with another one.
+    pub(super) fn tallied_with(self, other: &Self) -> Self {
+        Self {
+            tally: other.tally.clone(),
+            ..self
+        }
+    }
+
+    /// Has this entry's policy tried on the checks of another one.
+    pub(super) fn try_on(&self, other: &mut Self) {
+        other.trials.push(Trial {
+            handle: self.handle.clone(),
+            tally: self.tally.clone(),
+        });
     }
 }
 

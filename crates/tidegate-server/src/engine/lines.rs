@@ -1,27 +1,74 @@
 //! Decisions in the log.
 
+use std::sync::Arc;
+
 use http::StatusCode;
-use tidegate::{Attributes, Policy, PolicyDecision, Which};
+use tidegate::{Attributes, Cost, Limit, Limiter, Policy, PolicyDecision, Which};
 
-use super::{Current, Engine};
+use super::{Current, Engine, Redaction};
+use crate::record::Recorder;
 
-impl Engine {
+/// Where decisions are logged and recorded.
+pub(super) struct Notes {
+    /// Makes of a key what stands in the log.
+    pub(super) redaction: Arc<Redaction>,
+    /// Keeps log lines about requests from flooding.
+    lines: Limiter,
+    /// Where decisions are recorded, if they are.
+    pub(super) recorder: Option<Recorder>,
+}
+
+impl Notes {
+    pub(super) fn new(redaction: Arc<Redaction>, recorder: Option<Recorder>) -> Self {
+        Self {
+            redaction,
+            lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
+            recorder,
+        }
+    }
+
+    /// Whether every decision is logged or recorded.
+    #[inline]
+    pub(super) fn is_noting(&self) -> bool {
+        self.recorder.is_some() || tracing::enabled!(tracing::Level::DEBUG)
+    }
+
+    /// Logs and records a decision, if anything is to be noted of it.
+    #[inline]
+    pub(super) fn note<A>(
+        &self,
+        decision: &PolicyDecision<'_>,
+        attributes: &A,
+        cost: Cost,
+        limit: Option<&Limit>,
+        plain_keys: bool,
+    ) where
+        A: Attributes + ?Sized,
+    {
+        if decision.would_deny() || self.is_noting() {
+            self.log(decision, attributes, plain_keys);
+            if let Some(recorder) = &self.recorder {
+                recorder.decided(decision, attributes, cost, limit, plain_keys);
+            }
+        }
+    }
+
     /// One line per decision at the level of debug; one now and then for what a policy
     /// that only watches would have refused.
     #[cold]
-    pub(super) fn log<A>(&self, current: &Current, decision: &PolicyDecision<'_>, attributes: &A)
+    fn log<A>(&self, decision: &PolicyDecision<'_>, attributes: &A, plain_keys: bool)
     where
         A: Attributes + ?Sized,
     {
         let policy = decision.policy().name();
         if tracing::enabled!(tracing::Level::DEBUG) {
-            let key = self.logged_key(current, decision.policy(), attributes);
+            let key = self.key(decision.policy(), attributes, plain_keys);
             let (allowed, source) = (decision.allowed(), decision.source().as_str());
             let denied_by = decision.denied_by();
             tracing::debug!(policy, key, allowed, source, denied_by, "decided");
         }
         if decision.would_deny() && self.lines.check(policy).allowed() {
-            let key = self.logged_key(current, decision.policy(), attributes);
+            let key = self.key(decision.policy(), attributes, plain_keys);
             tracing::info!(
                 policy,
                 key,
@@ -30,6 +77,23 @@ impl Engine {
         }
     }
 
+    /// The keys of the policy's levels, if they may be shown, or else a hash of each.
+    fn key<A>(&self, policy: &Policy, attributes: &A, plain_keys: bool) -> String
+    where
+        A: Attributes + ?Sized,
+    {
+        let Ok(keys) = policy.keys(attributes) else {
+            return String::new();
+        };
+        let texts = keys.iter().map(|key| match plain_keys {
+            true => key.text().into_owned(),
+            false => self.redaction.hash(&key.text()),
+        });
+        texts.collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Engine {
     /// Who has reset what.
     pub(super) fn log_reset<A>(
         &self,
@@ -44,7 +108,8 @@ impl Engine {
         let Ok(entry) = current.entry(policy) else {
             return;
         };
-        let key = self.logged_key(current, entry.policy(), attributes);
+        let plain_keys = current.logs_keys();
+        let key = self.notes.key(entry.policy(), attributes, plain_keys);
         let level = match which {
             Which::Only => policy,
             Which::Level(level) => level,
@@ -59,7 +124,8 @@ impl Engine {
         self.metrics.problem(status.as_u16());
         let number = status.as_u16();
         let path: String = path.chars().take(100).collect();
-        match self.lines.check(format!("status {number}")).allowed() {
+        let lines = &self.notes.lines;
+        match lines.check(format!("status {number}")).allowed() {
             true => tracing::warn!(
                 status = number,
                 path,
@@ -75,20 +141,5 @@ impl Engine {
                 "a request cannot be answered"
             ),
         }
-    }
-
-    /// The keys of the policy's levels, if they may be shown, or else a hash of each.
-    fn logged_key<A>(&self, current: &Current, policy: &Policy, attributes: &A) -> String
-    where
-        A: Attributes + ?Sized,
-    {
-        let Ok(keys) = policy.keys(attributes) else {
-            return String::new();
-        };
-        let texts = keys.iter().map(|key| match current.logs_keys() {
-            true => key.text().into_owned(),
-            false => self.redaction.hash(&key.text()),
-        });
-        texts.collect::<Vec<_>>().join(" ")
     }
 }

@@ -12,19 +12,19 @@ mod home;
 mod lines;
 mod probe;
 mod redaction;
+mod trial;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use tidegate::{
-    Attributes, CheckError, Cost, Explained, Limit, Limiter, PolicyDecision, Receipt, Which,
-};
+use tidegate::{Attributes, CheckError, Cost, Explained, Limit, PolicyDecision, Receipt, Which};
 use tidegate_redis::{SetupError, Store, StoreError, TryCheckError};
 use tokio::runtime::Handle;
 
+use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::record::Recorder;
 use crate::settings::{LoadError, Loaded};
@@ -32,7 +32,9 @@ pub use adhoc::{ADHOC, AdHoc, Bucket, Numbers};
 pub use batch::{Answer, Asked, Batch, Subject};
 pub use current::{Access, Current};
 pub use entry::Entry;
+use entry::Tally;
 use home::at;
+use lines::Notes;
 pub(crate) use redaction::Redaction;
 
 /// One for the whole process.
@@ -46,14 +48,12 @@ pub struct Engine {
     draining: AtomicBool,
     /// Tells this process from others that keep counts in memory.
     instance: u64,
-    /// Makes of a key what stands in the log.
-    redaction: Arc<Redaction>,
     /// Whether every request has a log line.
     logs_access: AtomicBool,
-    /// Keeps log lines about requests from flooding.
-    lines: Limiter,
-    /// Where decisions are recorded, if they are.
-    recorder: Option<Recorder>,
+    notes: Arc<Notes>,
+    /// What those see who watch.
+    pub(crate) live: Live,
+    start: Instant,
 }
 
 /// A decision, and what is known of its policy beforehand.
@@ -101,9 +101,9 @@ impl Engine {
             probed: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             instance,
-            redaction: Arc::new(Redaction::new(None)),
-            lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
-            recorder: None,
+            notes: Arc::new(Notes::new(Arc::new(Redaction::new(None)), None)),
+            live: Live::new(),
+            start: Instant::now(),
         })
     }
 
@@ -111,21 +111,25 @@ impl Engine {
     #[must_use]
     pub(crate) fn recording(self, redaction: Arc<Redaction>, recorder: Option<Recorder>) -> Self {
         Self {
-            redaction,
-            recorder,
+            notes: Arc::new(Notes::new(redaction, recorder)),
             ..self
         }
     }
 
     /// What stands for a key in log lines and records.
     pub(crate) fn key_hash(&self, key: &str) -> String {
-        self.redaction.hash(key)
+        self.notes.redaction.hash(key)
     }
 
     /// Whether every request has a log line.
     #[inline]
     pub(crate) fn logs_access(&self) -> bool {
         self.logs_access.load(Relaxed)
+    }
+
+    /// How long this process has been deciding.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.start.elapsed()
     }
 
     /// The config in force. Whoever holds it goes on with it while another one is put in
@@ -152,8 +156,15 @@ impl Engine {
         let start = Instant::now();
         let handle = entry.handle();
         let decision = match handle.in_memory() {
-            Some(memory) => memory.check(attributes, cost)?,
-            None => at(self.home.as_ref(), handle.check(attributes, cost)).await?,
+            Some(memory) => {
+                let decision = memory.check(attributes, cost)?;
+                self.try_now(current, entry, attributes, cost);
+                decision
+            }
+            None => {
+                let check = handle.check(attributes, cost);
+                self.tried(current, entry, attributes, cost, check).await?
+            }
         };
         Ok(self.decided(current, entry, decision, attributes, cost, None, start))
     }
@@ -177,8 +188,10 @@ impl Engine {
         };
         let memory = entry.handle().in_memory()?;
         let start = Instant::now();
-        let decided = memory.check(attributes, cost);
-        Some(decided.map(|it| self.decided(current, entry, it, attributes, cost, None, start)))
+        Some(memory.check(attributes, cost).map(|decision| {
+            self.try_now(current, entry, attributes, cost);
+            self.decided(current, entry, decision, attributes, cost, None, start)
+        }))
     }
 
     /// [`decide`](Self::decide), but a store that cannot answer is an error, whatever the
@@ -195,8 +208,8 @@ impl Engine {
     {
         let entry = current.entry(policy)?;
         let start = Instant::now();
-        let decision = entry.handle().try_check(attributes, cost);
-        let decision = at(self.home.as_ref(), decision).await?;
+        let check = entry.handle().try_check(attributes, cost);
+        let decision = self.tried(current, entry, attributes, cost, check).await?;
         Ok(self.decided(current, entry, decision, attributes, cost, None, start))
     }
 
@@ -217,22 +230,14 @@ impl Engine {
     where
         A: Attributes + ?Sized,
     {
-        entry.meter().count(&decision, start.elapsed());
-        if decision.would_deny() || self.is_noting() {
-            self.noted(current, &decision, attributes, cost, limit);
-        }
+        entry.tally().count(&decision, attributes, start.elapsed());
+        self.note(current, &decision, attributes, cost, limit);
         Decided { entry, decision }
     }
 
-    /// Whether every decision is logged or recorded.
+    /// Logs and records a decision, if anything is to be noted of it.
     #[inline]
-    fn is_noting(&self) -> bool {
-        self.recorder.is_some() || tracing::enabled!(tracing::Level::DEBUG)
-    }
-
-    /// Logs and records a decision.
-    #[cold]
-    fn noted<A>(
+    fn note<A>(
         &self,
         current: &Current,
         decision: &PolicyDecision<'_>,
@@ -242,10 +247,9 @@ impl Engine {
     ) where
         A: Attributes + ?Sized,
     {
-        self.log(current, decision, attributes);
-        if let Some(recorder) = &self.recorder {
-            recorder.decided(decision, attributes, cost, limit, current.logs_keys());
-        }
+        let plain_keys = current.logs_keys();
+        self.notes
+            .note(decision, attributes, cost, limit, plain_keys);
     }
 
     /// The numbers that [`decide`](Self::decide) would decide by, charging nothing.
@@ -314,7 +318,7 @@ impl Engine {
     {
         let refund = current.limiter.refund(policy, attributes, receipt);
         at(self.home.as_ref(), refund).await?;
-        if let (Some(recorder), Ok(entry)) = (&self.recorder, current.entry(policy)) {
+        if let (Some(recorder), Ok(entry)) = (&self.notes.recorder, current.entry(policy)) {
             recorder.refunded(entry.policy(), attributes, receipt, current.logs_keys());
         }
         Ok(())
@@ -373,7 +377,7 @@ impl Engine {
 
     /// Waits until all that was recorded is in its file.
     pub(crate) fn finish_record(&self) {
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = &self.notes.recorder {
             recorder.finish();
         }
     }

@@ -40,6 +40,8 @@ fn operators_are_served_on_their_own_address_alone() {
         ("GET", "/readyz", "", (404, 200)),
         ("GET", "/v1/keys/default?key=k", "", (404, 200)),
         ("DELETE", "/v1/keys/default?key=k", "", (404, 200)),
+        ("GET", "/v1/top/default", "", (404, 200)),
+        ("GET", "/v1/live", "", (404, 200)),
         ("GET", "/v1/policies", "", (200, 200)),
         ("GET", "/openapi.json", "", (200, 200)),
         ("GET", "/v1/gate/default?key=k", "", (200, 404)),

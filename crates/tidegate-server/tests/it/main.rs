@@ -18,11 +18,14 @@ mod front_end;
 mod gate;
 mod headers;
 mod keys;
+mod live;
 mod observed;
 mod policies;
 mod resp;
+mod top;
 mod transport;
 mod transport_limits;
+mod trial;
 
 mod operations;
 

@@ -56,7 +56,7 @@ fn validate(whole: &Value, path: &str, method: &str, answer: &Answer) {
         return;
     }
     let body = match kind {
-        "text/plain" => Value::from(answer.text()),
+        "text/plain" | "text/event-stream" => Value::from(answer.text()),
         _ => answer.json(),
     };
     // The schema's references are within the description.
@@ -244,6 +244,19 @@ const REQUESTS: &[(&str, &str, &str, &str, u16)] = &[
         400,
     ),
     ("/v1/keys/{policy}", "delete", "/v1/keys/q?key=k", "", 404),
+    ("/v1/top/{policy}", "get", "/v1/top/p", "", 200),
+    ("/v1/top/{policy}", "head", "/v1/top/p?by=requests", "", 200),
+    (
+        "/v1/top/{policy}",
+        "get",
+        "/v1/top/two?by=requests&window=1h&n=1",
+        "",
+        200,
+    ),
+    ("/v1/top/{policy}", "get", "/v1/top/p?n=0", "", 400),
+    ("/v1/top/{policy}", "get", "/v1/top/q", "", 404),
+    ("/v1/live", "get", "/v1/live", "", 200),
+    ("/v1/live", "head", "/v1/live", "", 200),
     ("/v1/refund", "post", "/v1/refund", "{}", 400),
     ("/metrics", "get", "/metrics", "", 200),
     ("/healthz", "get", "/healthz", "", 200),

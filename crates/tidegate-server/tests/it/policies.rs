@@ -71,13 +71,13 @@ block = true
     let expected = json!([
         {
             "name": "a", "store": "other", "mode": "exact", "on_error": "deny", "enabled": true,
-            "shadow": false, "count_denied": true, "headers": ["l", "r", "m"], "tag": ["ip"],
+            "shadow": false, "trial_of": null, "count_denied": true, "headers": ["l", "r", "m"], "tag": ["ip"],
             "script": false,
             "levels": [{"name": "a", "key": "{ip}", "limit": limit("token_bucket", "100r/s", 100, 1_000, Some(20)), "overrides": 1}],
         },
         {
             "name": "b", "store": "default", "mode": "exact", "on_error": "allow", "enabled": false,
-            "shadow": true, "count_denied": false, "headers": "draft-06", "tag": ["k"],
+            "shadow": true, "trial_of": null, "count_denied": false, "headers": "draft-06", "tag": ["k"],
             "script": false,
             "levels": [
                 {"name": "x", "key": "{k}", "limit": limit("sliding_log", "5/10s", 5, 10_000, None), "overrides": 0},

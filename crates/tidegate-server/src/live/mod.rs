@@ -1,0 +1,133 @@
+//! What happens now, for those who watch: one message per second, however many they are.
+//!
+//! A task looks at the counters once per second. Without viewers it only notes which stores
+//! are down. With viewers it makes one message and puts it where all of them take it: one
+//! who is slow misses messages, and holds up neither memory nor others.
+
+mod message;
+mod outages;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{Stream, unfold};
+use hyper::body::Frame;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::engine::Engine;
+use message::Sample;
+use outages::Outages;
+
+/// How often there is a message.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The most viewers at once.
+pub(crate) const MAX_VIEWERS: usize = 64;
+
+/// How soon a browser comes back when a stream has ended.
+const RETRY: &[u8] = b"retry: 1000\n\n";
+
+/// Where viewers take messages.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// The last message; empty before the first, and when the server is about to end.
+    last: watch::Sender<Bytes>,
+    seats: Arc<Semaphore>,
+    /// Somebody has come while nobody was there.
+    came: Notify,
+}
+
+/// A viewer, until it is dropped.
+struct Viewer {
+    messages: watch::Receiver<Bytes>,
+    is_new: bool,
+    _seat: OwnedSemaphorePermit,
+}
+
+impl Live {
+    pub(crate) fn new() -> Self {
+        Self {
+            last: watch::Sender::new(Bytes::new()),
+            seats: Arc::new(Semaphore::new(MAX_VIEWERS)),
+            came: Notify::new(),
+        }
+    }
+
+    /// The messages from now on, as server-sent events; `None` when all seats are taken.
+    pub(crate) fn watch(
+        &self,
+    ) -> Option<impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + use<>> {
+        let seat = Arc::clone(&self.seats).try_acquire_owned().ok()?;
+        let viewer = Viewer {
+            messages: self.last.subscribe(),
+            is_new: true,
+            _seat: seat,
+        };
+        self.came.notify_one();
+        Some(unfold(viewer, |mut viewer| async move {
+            let message = viewer.next().await?;
+            Some((Ok(Frame::data(message)), viewer))
+        }))
+    }
+
+    fn viewers(&self) -> usize {
+        self.last.receiver_count()
+    }
+}
+
+impl Viewer {
+    async fn next(&mut self) -> Option<Bytes> {
+        if std::mem::take(&mut self.is_new) {
+            let last = self.messages.borrow_and_update().clone();
+            return Some([RETRY, &last].concat().into());
+        }
+        self.messages.changed().await.ok()?;
+        let message = self.messages.borrow_and_update().clone();
+        (!message.is_empty()).then_some(message)
+    }
+}
+
+impl Engine {
+    /// Looks after what happens once per second, for ever: the message for those who watch,
+    /// outages of stores, and requests that were not counted by key under a load that has
+    /// ended.
+    pub async fn keep_watch(self: Arc<Self>) {
+        let mut tick = interval(PERIOD);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut outages, mut before) = (Outages::default(), None);
+        loop {
+            let live = &self.live;
+            tokio::select! {
+                _ = tick.tick() => {}
+                // Those who come later find a message there.
+                () = live.came.notified() => {
+                    if before.is_some() {
+                        continue;
+                    }
+                }
+            }
+            let current = self.current();
+            for entry in current.watched_all() {
+                entry.top().relax();
+            }
+            outages.look(&current);
+            let is_over = self.is_draining();
+            if is_over || live.viewers() == 0 {
+                before = None;
+                live.last.send_if_modified(|last| {
+                    let had_one = !last.is_empty();
+                    *last = Bytes::new();
+                    had_one || is_over
+                });
+                continue;
+            }
+            let sample = Sample::take(&self, &current, &outages);
+            let event = sample.event(before.as_ref());
+            live.last.send_replace(event);
+            before = Some(sample);
+        }
+    }
+}
