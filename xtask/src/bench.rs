@@ -1,16 +1,82 @@
-//! `cargo xtask bench core`, `redis`, `cluster`, `modes`, `server`, `resp` and `tower`: the tables of
-//! docs/benchmarks.md.
+//! `cargo xtask bench NAME`: the tables of docs/benchmarks.md, one set per name, and
+//! `cargo xtask bench all`, which measures every set.
 //!
 //! Times come from the program `tidegate-bench`, instruction counts from the same
 //! program under callgrind, which does not care what else the machine does.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::command::{cargo, find, output, program, root, run, target};
-use crate::install;
+use crate::command::{cargo, find, output, program, root, run as execute, target};
+use crate::{figures, install};
+
+/// One set of figures.
+struct Set {
+    /// What to say on the command line.
+    name: &'static str,
+    /// The heading in docs/benchmarks.md under which its tables stand, up to the next
+    /// heading.
+    heading: &'static str,
+    /// Whether `--quick` works: everything in seconds, with figures that mean nothing.
+    can_be_quick: bool,
+    measure: fn(Run) -> Result<String>,
+}
+
+/// How to measure.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    save: bool,
+    quick: bool,
+}
+
+/// Every set there is, in the order of the page: `bench all` goes through this list.
+const SETS: [Set; 7] = [
+    Set {
+        name: "core",
+        heading: figures::CORE,
+        can_be_quick: false,
+        measure: core,
+    },
+    Set {
+        name: "redis",
+        heading: "### Redis figures",
+        can_be_quick: false,
+        measure: redis,
+    },
+    Set {
+        name: "cluster",
+        heading: "### Cluster figures",
+        can_be_quick: false,
+        measure: cluster,
+    },
+    Set {
+        name: "modes",
+        heading: "### Mode figures",
+        can_be_quick: false,
+        measure: modes,
+    },
+    Set {
+        name: "server",
+        heading: "### Server figures",
+        can_be_quick: true,
+        measure: server,
+    },
+    Set {
+        name: "resp",
+        heading: "### RESP figures",
+        can_be_quick: true,
+        measure: resp,
+    },
+    Set {
+        name: "tower",
+        heading: "### Tower figures",
+        can_be_quick: false,
+        measure: tower,
+    },
+];
 
 /// Checks of the shorter of the two counted runs.
 const CHECKS: u64 = 200_000;
@@ -27,16 +93,6 @@ const LIMITERS: [(&str, &str); 9] = [
     ("aerorate", "aerorate 0.1"),
 ];
 
-/// The headings in docs/benchmarks.md under which the tables stand, each to the next
-/// heading.
-const CORE: &str = "## Figures";
-const REDIS: &str = "### Redis figures";
-const CLUSTER: &str = "### Cluster figures";
-const MODES: &str = "### Mode figures";
-const SERVER: &str = "### Server figures";
-const RESP: &str = "### RESP figures";
-const TOWER: &str = "### Tower figures";
-
 /// Requests of the shorter of the two counted runs through tower.
 const REQUESTS: u64 = 10_000;
 
@@ -49,8 +105,78 @@ const LAYERS: [(&str, &str); 6] = [
     ("governor-headers", "tower_governor 0.8, headers"),
 ];
 
-/// Measures, prints, and with `save` also keeps.
-pub(crate) fn core(save: bool) -> Result<()> {
+/// Measures one set, or all; prints the tables and, with `--save`, puts them into the page.
+pub(crate) fn run(name: &str, options: &[&str]) -> Result<()> {
+    let run = Run::parse(options)?;
+    if name == "all" {
+        return run_all(run);
+    }
+    let names = || SETS.map(|set| set.name).join(", ");
+    let set = SETS.iter().find(|set| set.name == name);
+    let set = set.with_context(|| format!("bench {name}: expected all, {}", names()))?;
+    ensure!(
+        set.can_be_quick || !run.quick,
+        "bench {name} has no --quick"
+    );
+    set.run(run)
+}
+
+impl Run {
+    fn parse(options: &[&str]) -> Result<Self> {
+        let mut run = Self::default();
+        for option in options {
+            match *option {
+                "--save" => run.save = true,
+                "--quick" => run.quick = true,
+                other => bail!("{other}: expected --save or --quick"),
+            }
+        }
+        ensure!(
+            !(run.save && run.quick),
+            "--quick --save: figures of a quick run mean nothing, so they are not saved"
+        );
+        Ok(run)
+    }
+}
+
+impl Set {
+    fn run(&self, run: Run) -> Result<()> {
+        let tables = (self.measure)(run)?;
+        println!("{tables}");
+        if run.save {
+            figures::save(self.heading, &tables)?;
+        }
+        Ok(())
+    }
+}
+
+/// All sets, one after the other. A set that fails does not keep the others from being
+/// saved, but fails the run.
+fn run_all(run: Run) -> Result<()> {
+    ensure!(!run.quick, "bench all has no --quick");
+    // Compiling between two sets would heat the machine up.
+    build_server()?;
+    build()?;
+    if let Ok(load) = std::fs::read_to_string("/proc/loadavg") {
+        let load = load.split(' ').next().unwrap_or_default().to_owned();
+        println!("Load of this machine at the start: {load}. Figures need a quiet one.");
+    }
+    let mut failed = Vec::new();
+    for set in &SETS {
+        println!("\n=== bench {}", set.name);
+        let start = Instant::now();
+        if let Err(error) = set.run(run) {
+            println!("*** bench {} failed: {error:#} ***", set.name);
+            failed.push(set.name);
+        }
+        println!("--- {:.0} s", start.elapsed().as_secs_f64());
+    }
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
+}
+
+/// The limiter in memory beside others.
+fn core(_: Run) -> Result<String> {
     let bench = build()?;
     let mut figures = output(program(&bench).arg("core"))?;
     let counted = |limiter: &str, checks| count(&bench, "instructions", limiter, checks);
@@ -60,11 +186,11 @@ pub(crate) fn core(save: bool) -> Result<()> {
         CHECKS,
         counted,
     )?);
-    finish(CORE, &figures, save)
+    Ok(figures)
 }
 
 /// What a layer adds to a request.
-pub(crate) fn tower(save: bool) -> Result<()> {
+fn tower(_: Run) -> Result<String> {
     let bench = build()?;
     let mut figures = output(program(&bench).arg("tower"))?;
     let counted = |layer: &str, requests| count(&bench, "requests", layer, requests);
@@ -74,77 +200,66 @@ pub(crate) fn tower(save: bool) -> Result<()> {
         REQUESTS,
         counted,
     )?);
-    finish(TOWER, &figures, save)
+    Ok(figures)
 }
 
 /// Checks through a Redis server of its own, which is installed if it has to be.
-pub(crate) fn redis(save: bool) -> Result<()> {
+fn redis(_: Run) -> Result<String> {
     install::redis()?;
-    let figures = output(program(build()?).arg("redis"))?;
-    finish(REDIS, &figures, save)
+    output(program(build()?).arg("redis"))
 }
 
 /// Checks through clusters of its own.
-pub(crate) fn cluster(save: bool) -> Result<()> {
+fn cluster(_: Run) -> Result<String> {
     install::redis()?;
-    let figures = output(program(build()?).arg("cluster"))?;
-    finish(CLUSTER, &figures, save)
+    output(program(build()?).arg("cluster"))
 }
 
 /// The modes under the same load, and the picture of them.
-pub(crate) fn modes(save: bool) -> Result<()> {
+fn modes(run: Run) -> Result<String> {
     install::redis()?;
-    run(cargo().args(["build", "--release", "--package", "tidegate-server"]))?;
+    build_server()?;
     let bench = build()?;
-    let picture = match save {
+    let picture = match run.save {
         true => root().join("docs/pictures/modes.svg"),
         false => bench.with_file_name("modes.svg"),
     };
-    let figures = output(program(&bench).arg("modes").arg(&picture))?;
-    finish(MODES, &figures, save)
+    output(program(&bench).arg("modes").arg(&picture))
 }
 
 /// The server over HTTP, beside one that is built if it has to be. A quick run only shows
 /// that all works.
-pub(crate) fn server(save: bool, quick: bool) -> Result<()> {
+fn server(run: Run) -> Result<String> {
     let throttlecrab = install::throttlecrab()?;
-    run(cargo().args(["build", "--release", "--package", "tidegate-server"]))?;
+    build_server()?;
     let mut bench = program(build()?);
     bench.arg("server").arg(throttlecrab);
-    if quick {
+    if run.quick {
         bench.arg("--quick");
     }
-    finish(SERVER, &output(&mut bench)?, save)
+    output(&mut bench)
 }
 
 /// The server over the Redis protocol, beside throttlecrab-server and Redis. A quick run
 /// only shows that all works.
-pub(crate) fn resp(save: bool, quick: bool) -> Result<()> {
+fn resp(run: Run) -> Result<String> {
     let throttlecrab = install::resp()?;
-    run(cargo().args(["build", "--release", "--package", "tidegate-server"]))?;
+    build_server()?;
     let mut bench = program(build()?);
     bench.arg("resp").arg(throttlecrab);
-    if quick {
+    if run.quick {
         bench.arg("--quick");
     }
-    finish(RESP, &output(&mut bench)?, save)
+    output(&mut bench)
+}
+
+fn build_server() -> Result<()> {
+    execute(cargo().args(["build", "--release", "--package", "tidegate-server"]))
 }
 
 fn build() -> Result<PathBuf> {
-    run(cargo().args(["build", "--release", "--package", "tidegate-bench"]))?;
+    execute(cargo().args(["build", "--release", "--package", "tidegate-bench"]))?;
     Ok(target()?.join("release/tidegate-bench"))
-}
-
-fn finish(heading: &str, figures: &str, save: bool) -> Result<()> {
-    println!("{figures}");
-    if save {
-        let path = root().join("docs/benchmarks.md");
-        let page = std::fs::read_to_string(&path).context("docs/benchmarks.md")?;
-        let page = replace_figures(&page, heading, figures)?;
-        std::fs::write(&path, page).context("docs/benchmarks.md")?;
-        println!("Saved in docs/benchmarks.md.");
-    }
-    Ok(())
 }
 
 /// A table of what each of those named takes for one of so many.
@@ -177,11 +292,13 @@ fn count(bench: &Path, what: &str, name: &str, number: u64) -> Result<u64> {
     let file = std::env::temp_dir().join(format!("tidegate-callgrind-{}", std::process::id()));
     let mut out = std::ffi::OsString::from("--callgrind-out-file=");
     out.push(&file);
-    run(program("valgrind")
-        .args(["--quiet", "--tool=callgrind"])
-        .arg(out)
-        .arg(bench)
-        .args([what, &number.to_string(), name]))?;
+    execute(
+        program("valgrind")
+            .args(["--quiet", "--tool=callgrind"])
+            .arg(out)
+            .arg(bench)
+            .args([what, &number.to_string(), name]),
+    )?;
     let profile = std::fs::read_to_string(&file).context("callgrind's profile")?;
     std::fs::remove_file(&file).context("callgrind's profile")?;
     total(&profile).context("callgrind's profile has no total")
@@ -195,17 +312,6 @@ fn total(profile: &str) -> Option<u64> {
         .trim()
         .parse()
         .ok()
-}
-
-/// The page with other figures under a heading; what stands under others stays.
-fn replace_figures(page: &str, heading: &str, figures: &str) -> Result<String> {
-    let line = format!("\n{heading}\n");
-    let start = page
-        .find(&line)
-        .with_context(|| format!("docs/benchmarks.md has no heading `{heading}`"))?;
-    let (before, old) = page.split_at(start + line.len());
-    let rest = old.find("\n#").map_or("", |next| &old[next..]);
-    Ok(format!("{before}\n{}\n{rest}", figures.trim_end()))
 }
 
 #[cfg(test)]
@@ -222,26 +328,37 @@ mod tests {
     }
 
     #[test]
-    fn figures_replace_what_stood_under_their_heading_and_nothing_else() {
-        let page = "# Benchmarks\n\nwords\n\n## Figures\n\nold\n\n\
-                    ## Redis\n\nmore words\n\n### Redis figures\n\nolder\n";
-        let core = replace_figures(page, CORE, "new\n\n").unwrap();
-        assert_eq!(core, page.replace("old\n\n", "new\n\n"));
-        let both = replace_figures(&core, REDIS, "newer\n").unwrap();
-        assert_eq!(both, core.replace("older", "newer"));
-        assert_eq!(replace_figures(&both, CORE, "new").unwrap(), both);
-        assert!(replace_figures("no heading", CORE, "new").is_err());
+    fn page_has_a_place_for_each_set() {
+        let page = include_str!("../../docs/benchmarks.md");
+        for set in &SETS {
+            let replaced = figures::replace(page, set.heading, "new").unwrap();
+            assert!(replaced.contains(&format!("\n{}\n\nnew\n", set.heading)));
+            for other in &SETS {
+                let (one, other) = (set.heading, other.heading);
+                assert!(replaced.contains(other), "{one} replaces {other}");
+            }
+        }
     }
 
     #[test]
-    fn the_page_has_a_place_for_each() {
-        let page = include_str!("../../docs/benchmarks.md");
-        for heading in [CORE, REDIS, CLUSTER, SERVER, RESP, TOWER] {
-            let replaced = replace_figures(page, heading, "new").unwrap();
-            assert!(replaced.contains(&format!("\n{heading}\n\nnew\n")));
-            for other in [CORE, REDIS, CLUSTER, SERVER, RESP, TOWER] {
-                assert!(replaced.contains(other), "{heading} replaces {other}");
-            }
+    fn help_names_each_set() {
+        for set in &SETS {
+            let line = format!("\n  bench {} ", set.name);
+            assert!(crate::HELP.contains(&line), "bench {}", set.name);
+        }
+    }
+
+    #[test]
+    fn wrong_names_and_options_are_refused() {
+        for (name, options, said) in [
+            ("all", &["--quick"][..], "bench all has no --quick"),
+            ("core", &["--quick"], "bench core has no --quick"),
+            ("core", &["--sav"], "--sav: expected --save or --quick"),
+            ("server", &["--save", "--quick"], "--quick --save: figures"),
+            ("cores", &[], "bench cores: expected all, core, redis, "),
+        ] {
+            let error = run(name, options).unwrap_err().to_string();
+            assert!(error.starts_with(said), "{error}");
         }
     }
 }

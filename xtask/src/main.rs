@@ -10,6 +10,7 @@ mod bench;
 mod command;
 mod dist;
 mod dockerfile;
+mod figures;
 mod fuzz;
 mod install;
 mod pictures;
@@ -32,34 +33,21 @@ const HELP: &str = "usage: cargo xtask COMMAND
   test --timing N      the same N times in a row, beside two busy loops
   trial                do the jobs of a first day with real programs, and print the
                        minutes that each takes
-  bench core           compare the in-memory limiter with others, and print the
-                       tables of docs/benchmarks.md
-  bench core --save    the same, and put the tables into docs/benchmarks.md
-  bench redis          compare checks through Redis with redis-benchmark and plain
-                       scripts, and print their tables of docs/benchmarks.md
-  bench redis --save   the same, and put the tables into docs/benchmarks.md
-  bench cluster        checks through clusters of one, two and three masters, beside
-                       redis-benchmark, and print their table of docs/benchmarks.md
-  bench cluster --save the same, and put the table into docs/benchmarks.md
-  bench modes          compare the modes under the same load on one Redis, and print
-                       their table of docs/benchmarks.md
-  bench modes --save   the same, and put the table into docs/benchmarks.md and the
-                       picture into docs/pictures
-  bench server         compare the server over HTTP with a bare handler and with
-                       throttlecrab-server, which is built once, and print their
-                       tables of docs/benchmarks.md
-  bench server --save  the same, and put the tables into docs/benchmarks.md
-  bench server --quick the same in seconds, to see that it works; the figures mean
-                       nothing
-  bench tower          compare what the layer for tower adds to a request with
-                       tower_governor, and print their tables of docs/benchmarks.md
-  bench tower --save   the same, and put the tables into docs/benchmarks.md
-  bench resp           compare the server over the Redis protocol with
-                       throttlecrab-server and with INCR of Redis, by
-                       redis-benchmark, and print their tables of docs/benchmarks.md
-  bench resp --save    the same, and put the tables into docs/benchmarks.md
-  bench resp --quick   the same in seconds, to see that it works; the figures mean
-                       nothing
+  bench all            measure every set below, one after the other, on a quiet machine
+  bench core           the in-memory limiter beside others
+  bench redis          checks through Redis, beside redis-benchmark and plain scripts
+  bench cluster        checks through clusters of one, two and three masters
+  bench modes          the modes under the same load on one Redis
+  bench server         the server over HTTP, beside a bare handler and
+                       throttlecrab-server, which is built once
+  bench resp           the server over the Redis protocol, beside throttlecrab-server
+                       and INCR of Redis
+  bench tower          what the layer for tower adds to a request, beside
+                       tower_governor
+  bench NAME --save    the same, and put the tables into docs/benchmarks.md; core also
+                       refreshes the figures of README.md
+  bench NAME --quick   server and resp: the same in seconds, to see that it works; the
+                       figures mean nothing
   dist                 build the release and package it: a tarball, a Debian package
                        and their checksums in target/dist
   dist --test          the same, then install, start, reload, upgrade, remove and
@@ -78,22 +66,7 @@ fn main() -> ExitCode {
         ["test"] => test::run(),
         ["test", "--timing"] => suites::run_timing(),
         ["test", "--timing", times] => suites::repeat_timing(times),
-        ["bench", "core"] => bench::core(false),
-        ["bench", "core", "--save"] => bench::core(true),
-        ["bench", "redis"] => bench::redis(false),
-        ["bench", "redis", "--save"] => bench::redis(true),
-        ["bench", "cluster"] => bench::cluster(false),
-        ["bench", "cluster", "--save"] => bench::cluster(true),
-        ["bench", "modes"] => bench::modes(false),
-        ["bench", "modes", "--save"] => bench::modes(true),
-        ["bench", "server"] => bench::server(false, false),
-        ["bench", "server", "--save"] => bench::server(true, false),
-        ["bench", "server", "--quick"] => bench::server(false, true),
-        ["bench", "tower"] => bench::tower(false),
-        ["bench", "tower", "--save"] => bench::tower(true),
-        ["bench", "resp"] => bench::resp(false, false),
-        ["bench", "resp", "--save"] => bench::resp(true, false),
-        ["bench", "resp", "--quick"] => bench::resp(false, true),
+        ["bench", name, ref options @ ..] => bench::run(name, options),
         ["dist"] => dist::make().map(drop),
         ["dist", "--test"] => dist::make_and_test(),
         ["dist", "--test", "--debug"] => dist::test_built(),
