@@ -96,3 +96,8 @@ pub use wait::{Wait, WaitError, Waiting};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// And so is the one for users of governor.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/migrating.md")]
+struct Migrating;

@@ -31,6 +31,7 @@ mod operations;
 
 mod manual;
 mod openapi;
+mod pages;
 mod section;
 
 mod logs;

@@ -2,8 +2,6 @@
 //! refused with the text shown, headers are those of the scenario named, and tables
 //! of fields are complete and right.
 
-use std::path::Path;
-
 use tidegate::{
     Cost, Limit, ManualClock, MemoryStore, Policy, PolicyDecision, PolicyLimiter, Rate, Which,
 };
@@ -16,20 +14,19 @@ const START: u64 = 1_700_000_040_000_000;
 
 const POLICIES: &str = include_str!("../../../../docs/policies.md");
 const ALGORITHMS: &str = include_str!("../../../../docs/algorithms.md");
-const REDIS: &str = include_str!("../../../../docs/redis.md");
 const README: &str = include_str!("../../../../README.md");
 
 /// A fenced block, the paragraph and the file before it.
 #[derive(Debug, Clone, Copy)]
-struct Block<'p> {
+pub(crate) struct Block<'p> {
     /// What stands behind the fence.
-    kind: &'p str,
-    text: &'p str,
+    pub(crate) kind: &'p str,
+    pub(crate) text: &'p str,
     lead: &'p str,
-    file: &'p str,
+    pub(crate) file: &'p str,
 }
 
-fn blocks(page: &str) -> Vec<Block<'_>> {
+pub(crate) fn blocks(page: &str) -> Vec<Block<'_>> {
     let mut blocks = Vec::new();
     let (mut lead, mut file) = ("", "");
     let mut rest = page;
@@ -66,7 +63,7 @@ fn blocks_of<'p>(page: &'p str, kind: &str) -> Vec<Block<'p>> {
 }
 
 /// What stands under a heading, up to the next one that is not below it.
-fn section<'p>(page: &'p str, heading: &str) -> &'p str {
+pub(crate) fn section<'p>(page: &'p str, heading: &str) -> &'p str {
     let start = page.find(&format!("\n{heading}\n")).expect(heading);
     let text = &page[start + heading.len() + 2..];
     let depth = heading.find(' ').expect("a heading begins with its depth");
@@ -75,7 +72,7 @@ fn section<'p>(page: &'p str, heading: &str) -> &'p str {
 }
 
 /// The rows of a table, by the beginning of its first line.
-fn rows<'p>(text: &'p str, header: &str) -> Vec<Vec<&'p str>> {
+pub(crate) fn rows<'p>(text: &'p str, header: &str) -> Vec<Vec<&'p str>> {
     let table = &text[text.find(header).expect(header)..];
     let lines = table.lines().skip(2);
     let rows = lines.map_while(|line| line.strip_prefix("| ")?.strip_suffix('|'));
@@ -84,11 +81,11 @@ fn rows<'p>(text: &'p str, header: &str) -> Vec<Vec<&'p str>> {
 }
 
 /// The pieces of code in a text.
-fn code(text: &str) -> Vec<&str> {
+pub(crate) fn code(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-fn read(text: &str) -> Config {
+pub(crate) fn read(text: &str) -> Config {
     read_all(text).1
 }
 
@@ -383,70 +380,4 @@ fn values_are_encoded_as_the_table_says() {
             value => assert_eq!(encoded(code(value)[0]), expected),
         }
     }
-}
-
-#[test]
-fn links_lead_somewhere() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let pages = [
-        ("README.md", README),
-        ("docs/algorithms.md", ALGORITHMS),
-        ("docs/policies.md", POLICIES),
-        ("docs/redis.md", REDIS),
-        ("docs/bench.md", include_str!("../../../../docs/bench.md")),
-        ("docs/http.md", include_str!("../../../../docs/http.md")),
-        ("docs/modes.md", include_str!("../../../../docs/modes.md")),
-        ("docs/nginx.md", include_str!("../../../../docs/nginx.md")),
-        (
-            "docs/operations.md",
-            include_str!("../../../../docs/operations.md"),
-        ),
-        ("docs/scale.md", include_str!("../../../../docs/scale.md")),
-        ("docs/tower.md", include_str!("../../../../docs/tower.md")),
-    ];
-    for (name, page) in pages {
-        let folder = root.join(name);
-        let folder = folder.parent().expect("a page lies in a folder");
-        let links = page.split("](").skip(1);
-        for link in links.filter_map(|link| link.split(')').next()) {
-            let found = match link.split_once('#') {
-                _ if link.starts_with("https://") => true,
-                Some(("", anchor)) => anchors(page).iter().any(|other| other == anchor),
-                Some((other, anchor)) => {
-                    let page = std::fs::read_to_string(folder.join(other)).unwrap_or_default();
-                    anchors(&page).iter().any(|other| other == anchor)
-                }
-                None => folder.join(link).exists(),
-            };
-            assert!(found, "{name}: {link}");
-        }
-    }
-}
-
-/// The anchors of a page's headings, as GitHub makes them.
-fn anchors(page: &str) -> Vec<String> {
-    let blocks = blocks(page);
-    let inside = |line: &str| {
-        let at = line.as_ptr();
-        blocks
-            .iter()
-            .any(|block| block.text.as_bytes().as_ptr_range().contains(&at))
-    };
-    let headings = page
-        .lines()
-        .filter(|line| line.starts_with('#') && !inside(line));
-    let mut anchors: Vec<String> = Vec::new();
-    for heading in headings {
-        let text = heading.trim_start_matches('#').trim().to_lowercase();
-        let kept = text
-            .chars()
-            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-        let anchor: String = kept.collect::<String>().replace(' ', "-");
-        let same = anchors.iter().filter(|other| **other == anchor).count();
-        anchors.push(match same {
-            0 => anchor,
-            _ => format!("{anchor}-{same}"),
-        });
-    }
-    anchors
 }
