@@ -1,4 +1,4 @@
-//! What every program reads from the file: the stores and the policies.
+//! The stores and policies of a config file.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::url::StoreUrl;
 
 /// The stores and the policies of a file.
 ///
-/// `Display` prints what `parse` reads, apart from passwords. `{:#}` prints defaults, too.
+/// `Display` prints what `parse` reads, except passwords. `{:#}` also prints defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The stores, by name; one of them is always named `default`.
@@ -24,7 +24,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// What holds without a file: ten requests per second for each `key`, in memory.
+    /// The config without a file: ten requests per second for each `key`, in memory.
     fn default() -> Self {
         let policy = Policy::builder("default").limit(Limit::per_second(10));
         Self {
@@ -35,8 +35,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the text of a file; its name is for the messages. The fields of `[server]`
-    /// are left to the server.
+    /// Parses the text of a file. Error messages contain its name. The section `[server]`
+    /// is ignored; the server reads it.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigErrors> {
         read(text, file, |root| {
             root.table("server");
@@ -45,8 +45,8 @@ impl Config {
         })
     }
 
-    /// Reads the stores and policies of a file that [`read`] has opened. `url` is where
-    /// the store `default` is, instead of what the file says.
+    /// Reads the stores and policies of a file that [`read`] has opened. `url` replaces the
+    /// URL of the store `default`.
     #[must_use]
     pub fn from_root(root: &Fields<'_>, url: Option<&StoreUrl>) -> Self {
         let mut stores = stores::read(root);
@@ -63,7 +63,7 @@ impl Config {
         }
     }
 
-    /// A limiter over these policies and stores, all of which must be in memory.
+    /// A limiter for these policies. All stores must be in memory.
     pub fn limiter(&self) -> Result<PolicyLimiter, PoliciesError> {
         self.check_in_memory()?;
         let stores = self.stores.iter();
@@ -71,9 +71,9 @@ impl Config {
         PolicyLimiter::with_stores(stores, self.policies.iter().cloned())
     }
 
-    /// A limiter that keeps the counts of another one, in every store that stays in
-    /// memory under its name. New bounds of such a store take effect in place, once the
-    /// whole config is found to be right.
+    /// A limiter that keeps the counters of another one, in every memory store with the same
+    /// name. New bounds of such a store take effect in place, once the whole config is
+    /// valid.
     pub fn limiter_after(&self, before: &PolicyLimiter) -> Result<PolicyLimiter, PoliciesError> {
         self.check_in_memory()?;
         let same = |name: &str| before.stores().find(|(other, _)| *other == name);
@@ -93,7 +93,7 @@ impl Config {
         Ok(limiter)
     }
 
-    /// What is allowed and yet looks like a mistake: one line each.
+    /// Settings that are valid but look like a mistake, one line each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let levels = self.policies.iter().flat_map(|policy| {
@@ -118,7 +118,7 @@ impl Config {
         constant.chain(overrides).collect()
     }
 
-    /// Whether every policy's counts are kept in memory.
+    /// Whether every policy's store is in memory.
     fn check_in_memory(&self) -> Result<(), PoliciesError> {
         let elsewhere = |policy: &&Policy| {
             let store = self.stores.get(policy.store());

@@ -1,15 +1,15 @@
-//! What is wrong with a file, and where.
+//! Errors in a config file, with their positions.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
-/// Everything that is wrong with a file, in the order of its lines.
+/// All errors in a file, in line order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors(Vec<ConfigError>);
 
-/// One thing that is wrong.
+/// One error in a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {field}: {message}")]
 pub struct ConfigError {
@@ -33,13 +33,13 @@ impl ConfigError {
         self.column
     }
 
-    /// The field, with the tables it lies in.
+    /// The path of the field, such as `policies.login.limit`.
     #[must_use]
     pub fn field(&self) -> &str {
         &self.field
     }
 
-    /// The value, and what was expected.
+    /// The invalid value, and what was expected.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
@@ -55,7 +55,7 @@ impl ConfigErrors {
 }
 
 impl fmt::Display for ConfigErrors {
-    /// A line an error.
+    /// One line per error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.0.iter().enumerate() {
             if index > 0 {
@@ -73,7 +73,7 @@ impl std::error::Error for ConfigErrors {}
 pub(crate) struct Errors<'t> {
     text: &'t str,
     found: RefCell<Vec<Found>>,
-    /// The fields that are wrong.
+    /// The invalid fields.
     fields: RefCell<HashSet<String>>,
 }
 
@@ -84,7 +84,7 @@ struct Found {
 }
 
 impl<'t> Errors<'t> {
-    /// So many errors are reported; a file that is not a config at all has more.
+    /// The maximum number of reported errors. A file that is not a config has more.
     const MAX: usize = 100;
 
     pub(crate) fn new(text: &'t str) -> Self {
@@ -113,7 +113,7 @@ impl<'t> Errors<'t> {
         });
     }
 
-    /// Whether no more will be reported: there is no need to look for them.
+    /// Whether the maximum is reached, so that there is no need to look for more.
     pub(crate) fn is_full(&self) -> bool {
         self.found.borrow().len() >= Self::MAX
     }
@@ -122,12 +122,12 @@ impl<'t> Errors<'t> {
         self.found.borrow().is_empty()
     }
 
-    /// Whether this field was found to be wrong.
+    /// Whether this field has an error.
     pub(crate) fn has(&self, field: &str) -> bool {
         self.fields.borrow().contains(field)
     }
 
-    /// A value as it stands in the file, if that is short.
+    /// A value as written in the file, if it is short.
     pub(crate) fn source(&self, span: Range<usize>) -> &'t str {
         self.text.get(span).unwrap_or_default()
     }

@@ -1,5 +1,10 @@
-//! The file `tidegate.toml`: text in, policies and stores out, or everything that is
-//! wrong with it.
+//! Reads the config file, `tidegate.toml`: policies and stores, or a list of all errors.
+//!
+//! ```toml
+//! [dependencies]
+//! tidegate = "0.1"
+//! tidegate-config = "0.1"
+//! ```
 //!
 //! ```
 //! use tidegate::Cost;
@@ -17,15 +22,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This crate opens no files and reads no environment: `tidegate-redis` makes limiters
-//! from a [`Config`] whose stores are in Redis, and `tidegate-server` reads the file.
+//! This crate opens no files and reads no environment variables. To build a limiter from a
+//! [`Config`] with Redis stores, use `tidegate-redis`. `tidegate-server` reads the file.
 //!
-//! # Sections of your own
+//! # Your own sections
 //!
-//! A file has one owner per section. [`Config`] is the stores and the policies; the
-//! section `[server]` belongs to `tidegate-server`, and [`Config::parse`] leaves it
-//! alone. [`read`] hands the whole file to you, so that a program can read its own
-//! section beside the policies and report all mistakes together:
+//! [`Config`] reads the stores and the policies. The section `[server]` belongs to
+//! `tidegate-server`, and [`Config::parse`] ignores it. With [`read`], your program can read
+//! its own section next to the policies and report all errors together:
 //!
 //! ```
 //! use tidegate_config::{Config, read};
@@ -65,12 +69,12 @@ pub use read::{Fields, read};
 pub use stores::Store;
 pub use url::{RedisUrl, Secret, Servers, StoreUrl, is_host};
 
-/// The examples of the README are tests, too.
+/// The examples in the README are tests too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// And those of the manual.
+/// So are those in the manual.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/policies.md")]
 struct Policies;

@@ -1,4 +1,4 @@
-//! Overrides that are allowed and yet look like a mistake.
+//! Warnings about overrides that are valid but look like a mistake.
 
 use std::collections::HashMap;
 
@@ -27,14 +27,14 @@ pub(crate) fn warnings(policy: &str, level: &PolicyLevel) -> Vec<String> {
         if let Some((name, value)) = conditions.iter().find(|(_, value)| value.contains(&b'*')) {
             let value = String::from_utf8_lossy(value);
             warnings.push(format!(
-                "{place}: {name} must be {value:?} to the letter: * is not a wildcard"
+                "{place}: {name} must be {value:?} literally: * is not a wildcard"
             ));
         }
         let mut others = subsets(&conditions).into_iter();
         if let Some(first) = others.find_map(|subset| earlier.get(&subset)) {
             let (other, _) = level.overrides().nth(*first).unwrap_or_default();
             warnings.push(format!(
-                "{place}: never in force: override {} ({}) comes before it and matches the same keys",
+                "{place}: never applies: override {} ({}) comes before it and matches the same keys",
                 first + 1,
                 shown(&other)
             ));

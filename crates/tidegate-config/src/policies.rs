@@ -1,5 +1,5 @@
-//! The policies of a file: read into drafts, which are then built like those made in
-//! code. What is wrong is reported where it stands.
+//! The policies of a file: parsed into drafts, which are then built like those made in
+//! code. Errors are reported with their position in the file.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::read::Fields;
 use crate::stores::Store;
 use crate::url::{StoreUrl, public};
 
-/// Reads all policies; what is wrong is in the errors.
+/// Reads all policies and reports their errors.
 pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<Policy> {
     let tables = root.tables("policies");
     if root.has("policies") && tables.is_empty() && !root.is_wrong("policies") {
@@ -31,14 +31,14 @@ pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<P
         let draft = draft(fields);
         let name = &draft.draft.name;
         if !names.insert(name.clone()) && !fields.is_wrong("name") {
-            let message = "two policies of this name: expected different names";
+            let message = "two policies have this name: expected different names";
             fields.error("name", format!("{}: {message}", shown(name)));
         }
         let store = &*draft.draft.settings.store;
         let unreadable = root.is_wrong("stores") || root.is_wrong(&format!("stores.{store}"));
         if !stores.contains_key(store) && !unreadable {
             let message = format!(
-                "{}: no store of this name: expected one of {}",
+                "{}: no such store: expected one of {}",
                 shown(&public(store)),
                 listed(stores.keys().map(String::as_str))
             );
@@ -173,7 +173,7 @@ impl Drafted<'_> {
         let mut message = problem.message.clone();
         let of_limit = limits::FIELDS.contains(&problem.field) && problem.field != "limit";
         if of_limit && !table.has(problem.field) {
-            message.push_str(" (what an override does not say stays as it is)");
+            message.push_str(" (fields that an override leaves out keep the policy's value)");
         }
         table.error(problem.field, message);
     }

@@ -1,6 +1,6 @@
-//! Reading the fields of a table one by one: each is there and right, or absent, or an
-//! error that says where it stands, what it is and what was expected. Whatever nobody
-//! has asked for is unknown. Programs read sections of their own with the same words.
+//! Reads the fields of a table one by one. A field is valid, absent, or an error with its
+//! position, its value and what was expected. Fields that were not read are unknown. Programs
+//! use the same functions to read their own sections.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -16,8 +16,8 @@ use tidegate::text::{self, DurationText, is_name, shown};
 use crate::error::{ConfigErrors, Errors};
 use crate::syntax;
 
-/// Reads a TOML file with `sections`, which asks the root for what it knows. Returns
-/// what that returns, or everything that is wrong: fields that nobody asked for, too.
+/// Reads a TOML file with `sections`, which reads the fields it knows from the root table.
+/// Returns its result, or all errors, including unknown fields.
 pub fn read<T>(
     text: &str,
     file: &str,
@@ -41,17 +41,16 @@ pub fn read<T>(
     }
 }
 
-/// A table of the file, which is asked for its fields one by one.
+/// A table of the file, whose fields are read one by one.
 ///
-/// A field that is there and right is returned. One that is absent is `None`, and so is
-/// one that is wrong, after it was reported. Which fields were asked for is remembered:
-/// the others are unknown.
+/// A valid field is returned. An absent field is `None`, and so is an invalid one, after its
+/// error was reported. The table remembers which fields were read; the others are unknown.
 pub struct Fields<'a> {
     table: &'a DeTable<'a>,
-    /// Where it lies, such as `policies.login`.
+    /// Its path, such as `policies.login`.
     path: String,
     span: Range<usize>,
-    /// The fields that were asked for.
+    /// The fields that were read.
     known: RefCell<Vec<&'static str>>,
     errors: &'a Errors<'a>,
 }
@@ -94,7 +93,7 @@ impl<'a> Fields<'a> {
         self.get(name).is_some()
     }
 
-    /// Where a field lies.
+    /// The path of a field.
     pub(crate) fn path_of(&self, name: &str) -> String {
         match self.path.as_str() {
             "" => name.into(),
@@ -102,25 +101,25 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Reports that a field is wrong: its value, and what was expected. A field that is
-    /// absent is reported where its table begins.
+    /// Reports an invalid field: its value, and what was expected. An absent field is
+    /// reported at the beginning of its table.
     pub fn error(&self, name: &str, message: impl Into<String>) {
         let span = self.peek(name).map_or(self.span.clone(), Spanned::span);
         self.errors.add(span, self.path_of(name), message);
     }
 
-    /// Whether so much is wrong that nothing more will be reported.
+    /// Whether the maximum number of errors is reached.
     pub(crate) fn is_hopeless(&self) -> bool {
         self.errors.is_full()
     }
 
-    /// Whether a field was found to be wrong.
+    /// Whether a field has an error.
     #[must_use]
     pub fn is_wrong(&self, name: &str) -> bool {
         self.errors.has(&self.path_of(name))
     }
 
-    /// Reports that a part of a field is wrong, such as an item of a list.
+    /// Reports an error in a part of a field, such as an item of a list.
     pub fn error_at(&self, span: Range<usize>, name: &str, message: impl Into<String>) {
         self.errors.add(span, self.path_of(name), message);
     }
@@ -209,7 +208,7 @@ impl<'a> Fields<'a> {
         duration
     }
 
-    /// One of a few words, and what it stands for.
+    /// One of a few words, converted to its value.
     pub fn choice<T: Copy>(&self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
         let value = self.get(name)?;
         let text = value.get_ref().as_str();
@@ -226,7 +225,7 @@ impl<'a> Fields<'a> {
 
     /// A list of texts, numbers and flags, all as text.
     pub(crate) fn scalars(&self, name: &'static str) -> Option<Vec<String>> {
-        let expected = "a list of texts and decimal numbers, such as [10, 60]";
+        let expected = "a list of strings and decimal numbers, such as [10, 60]";
         let value = self.get(name)?;
         let DeValue::Array(list) = value.get_ref() else {
             self.expected(name, value, expected);
@@ -249,18 +248,18 @@ impl<'a> Fields<'a> {
         Some(scalars)
     }
 
-    /// A text that no message repeats, not even when it is wrong.
+    /// A string that no message repeats, even if it is invalid.
     pub fn secret(&self, name: &'static str, expected: &str) -> Option<&'a str> {
         let value = self.get(name)?;
         let text = value.get_ref().as_str();
         if text.is_none() {
-            self.error(name, format!("not a text: expected {expected}"));
+            self.error(name, format!("not a string: expected {expected}"));
         }
         text
     }
 
-    /// A list of texts, each with its place, without those that are wrong. Where `one` is
-    /// true, a text alone is a list of one.
+    /// A list of strings, each with its position, without the invalid ones. If `one` is
+    /// true, a single string counts as a list.
     pub fn texts(
         &self,
         name: &'static str,
@@ -306,11 +305,11 @@ impl<'a> Fields<'a> {
         Some(path.into())
     }
 
-    /// Reports one of two fields without the other: a certificate without its key, say.
+    /// Reports one of two fields without the other, such as a certificate without its key.
     pub fn pair(&self, one: &'static str, two: &'static str) {
         for (field, other) in [(one, two), (two, one)] {
             if self.has(field) && !self.has(other) && !self.is_wrong(field) {
-                self.error(other, format!("missing: expected it beside {field}"));
+                self.error(other, format!("missing: expected it together with {field}"));
             }
         }
     }
@@ -333,8 +332,8 @@ impl<'a> Fields<'a> {
         Some(pairs.collect())
     }
 
-    /// A table inside this one. Ask it for its fields and [`finish`](Self::finish) it, or
-    /// drop it to leave what is in it to others.
+    /// A table inside this one. Read its fields and [`finish`](Self::finish) it, or drop it
+    /// to ignore its contents.
     pub fn table(&self, name: &'static str) -> Option<Fields<'a>> {
         let value = self.get(name)?;
         let DeValue::Table(table) = value.get_ref() else {
@@ -351,8 +350,8 @@ impl<'a> Fields<'a> {
         ))
     }
 
-    /// The tables in a table, by their names. What else is in it is reported, but not
-    /// repeated: it may be secret.
+    /// The tables in a table, by name. Anything else in it is reported without its value,
+    /// which may be secret.
     pub(crate) fn named_tables(&self) -> Vec<(&'a str, Fields<'a>)> {
         let mut tables = Vec::new();
         for (name, value) in self.table {
@@ -377,7 +376,7 @@ impl<'a> Fields<'a> {
         tables
     }
 
-    /// The tables of a list, each called by its own `name` where it has a good one.
+    /// The tables of a list, each identified by its `name` if that is valid.
     pub(crate) fn tables(&self, name: &'static str) -> Vec<Fields<'a>> {
         let Some(value) = self.get(name) else {
             return Vec::new();
@@ -409,8 +408,7 @@ impl<'a> Fields<'a> {
         tables
     }
 
-    /// Reports the fields of this table that nobody has asked for. [`read`] does that
-    /// for the root.
+    /// Reports the unknown fields of this table. [`read`] does this for the root.
     pub fn finish(&self) {
         self.report_unknown(|known, name| match nearest(name, known) {
             Some(near) => format!("did you mean {near:?}?"),
@@ -418,7 +416,7 @@ impl<'a> Fields<'a> {
         });
     }
 
-    /// The same for a table inside another one, to which a field may belong.
+    /// The same for a nested table. A field may belong to the outer table instead.
     pub(crate) fn finish_within(&self, outer: &Self, name_of_outer: &str) {
         let outer = outer.known.borrow();
         self.report_unknown(|known, name| match nearest(name, known) {
@@ -451,7 +449,7 @@ fn whole(value: &DeValue<'_>) -> Option<u64> {
     u64::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
-/// The known name that was probably meant.
+/// The known name that the user probably meant.
 fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
     const ALIKE: f64 = 0.8;
     // Longer than any name: not worth comparing.

@@ -1,4 +1,4 @@
-//! The sections `[stores.NAME]`: where counts are kept.
+//! The sections `[stores.NAME]`: where counters are kept.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,33 +9,33 @@ use tidegate::{MemoryStore, WhenFull};
 use crate::read::Fields;
 use crate::url::{self, Secret, StoreUrl};
 
-/// Where counts are kept.
+/// Where counters are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
-    /// Where it is.
+    /// The URL.
     pub url: StoreUrl,
-    /// The user to log in as, where that is not in the URL.
+    /// The user name, if it is not in the URL.
     pub username: Option<String>,
-    /// The password, where that is not in the URL. One in a file may change at any time.
+    /// The password, if it is not in the URL. A password in a file may change at any time.
     pub password: Option<Secret>,
-    /// For `rediss://`, the file of the authority that has signed the server's
-    /// certificate, where that is not a public one.
+    /// For `rediss://`: the file of the CA that signed the server's certificate, if it is not
+    /// a public one.
     pub tls_ca: Option<String>,
-    /// For a server that asks for one, the file of our own certificate.
+    /// The file of the client certificate, if the server asks for one.
     pub tls_cert: Option<String>,
-    /// And the file of its key.
+    /// The file of its private key.
     pub tls_key: Option<String>,
-    /// How keys in a shared store begin.
+    /// The prefix of keys in a shared store.
     pub prefix: String,
     /// The deadline of a check, retries included.
     pub timeout: Duration,
     /// Connections to each server.
     pub connections: u32,
-    /// How many replicas must have a charge.
+    /// How many replicas must acknowledge a charge.
     pub replica_acks: u32,
-    /// The most keys held at once, in memory.
+    /// Memory stores: the maximum number of keys.
     pub max_keys: usize,
-    /// What to do with a new key when all keys held are in use, in memory.
+    /// Memory stores: what to do with a new key when every slot holds a key in use.
     pub when_full: WhenFull,
 }
 
@@ -59,7 +59,7 @@ impl Default for Store {
 }
 
 impl Store {
-    /// The store, if it is in memory.
+    /// Builds the store, if it is in memory.
     #[must_use]
     pub fn in_memory(&self) -> Option<MemoryStore> {
         let builder = MemoryStore::builder()
@@ -69,7 +69,7 @@ impl Store {
     }
 }
 
-/// Reads all stores; what is wrong is in the errors.
+/// Reads all stores and reports their errors.
 pub(crate) fn read(root: &Fields<'_>) -> BTreeMap<String, Store> {
     let mut stores = BTreeMap::from([("default".to_owned(), Store::default())]);
     let Some(tables) = root.table("stores") else {
@@ -87,7 +87,7 @@ fn store(fields: &Fields<'_>) -> Store {
         let url = text.parse::<StoreUrl>();
         url.map_err(|message| fields.error("url", message)).ok()
     });
-    let prefix = fields.text("prefix", "a text such as \"tg\"");
+    let prefix = fields.text("prefix", "a string such as \"tg\"");
     if let Some(prefix) = prefix.filter(|prefix| !is_prefix(prefix)) {
         let expected = "1 to 64 of the characters A-Z a-z 0-9 . _ : -";
         fields.error("prefix", format!("{}: expected {expected}", shown(prefix)));
@@ -128,15 +128,15 @@ fn store(fields: &Fields<'_>) -> Store {
     store
 }
 
-/// A setting that would have no effect is refused, unless it says what holds anyway.
+/// A setting that would have no effect is an error, unless it has its default value.
 fn check_store(fields: &Fields<'_>, store: &Store, standard: &Store) {
     let in_memory = store.url == StoreUrl::Memory;
     let encrypted = store.url.may_be_encrypted();
     let (memory, redis) = (
-        "without effect in memory: expected it with a Redis store only",
-        "without effect in Redis: expected it with a store in memory only",
+        "has no effect in memory: expected it only with a Redis store",
+        "has no effect in Redis: expected it only with a memory store",
     );
-    let tls = "without effect here: expected it with a rediss:// store only";
+    let tls = "has no effect here: expected it only with a rediss:// store";
     let (acks, when_full) = (store.replica_acks, store.when_full);
     let rules = [
         ("prefix", store.prefix != standard.prefix, in_memory, memory),
@@ -183,7 +183,7 @@ fn check_store(fields: &Fields<'_>, store: &Store, standard: &Store) {
     }
     fields.pair("tls_cert", "tls_key");
     if fields.has("username") && !fields.has("password") {
-        fields.error("password", "missing: expected it beside username");
+        fields.error("password", "missing: expected it together with username");
     }
     if let StoreUrl::Redis(url) = &store.url
         && !url.user().is_empty()
@@ -195,7 +195,7 @@ fn check_store(fields: &Fields<'_>, store: &Store, standard: &Store) {
         for (field, _) in said.into_iter().filter(|(_, said)| *said) {
             fields.error(
                 field,
-                "the URL logs in by itself: expected user and password in one place",
+                "the URL already has credentials: expected user and password in one place",
             );
         }
     }

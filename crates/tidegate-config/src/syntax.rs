@@ -1,5 +1,4 @@
-//! What is wrong with a file that is not TOML, in words for people who do not write
-//! parsers.
+//! Readable messages for files that are not valid TOML.
 
 use std::ops::Range;
 
@@ -34,7 +33,7 @@ fn message(said: &str, source: &str, rest: &str) -> String {
     if said.starts_with("string values must be quoted") {
         return match rest.is_empty() || rest.starts_with('#') {
             true => "no value: expected one after the equals sign".into(),
-            false => "a text without quotes: expected it in quotes".into(),
+            false => "a string without quotes: expected it in quotes".into(),
         };
     }
     if said == "duplicate key" {

@@ -1,17 +1,17 @@
-//! Where a store is: `memory:`, or the URL of a server, which may hold a password. This
-//! is the only place that takes such a URL apart.
+//! URLs of stores: `memory:`, or the URL of a server, which may contain a password. Only
+//! this module parses such URLs.
 
 use std::fmt;
 use std::str::FromStr;
 
 use tidegate::text::shown;
 
-/// Where a store is.
+/// The URL of a store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// `memory:`, in this process.
     Memory,
-    /// `env:NAME`: at the [`RedisUrl`] that this environment variable has.
+    /// `env:NAME`: the [`RedisUrl`] in this environment variable.
     Env(String),
     /// In Redis.
     Redis(RedisUrl),
@@ -32,18 +32,18 @@ pub struct RedisUrl {
     database: String,
 }
 
-/// What is at the hosts of a [`RedisUrl`].
+/// The kind of servers at the hosts of a [`RedisUrl`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Servers {
     /// The server that has all keys.
     One,
-    /// Sentinels, which know the master of this name.
+    /// Sentinels, which know the master with this name.
     Sentinel(String),
     /// Some nodes of a cluster, which know the others.
     Cluster,
 }
 
-/// A text that does not belong into a log.
+/// A secret, which is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
     /// The value of an environment variable.
@@ -55,7 +55,7 @@ pub enum Secret {
 }
 
 impl Secret {
-    /// The secret, if it stands here.
+    /// The secret, if it is given as text.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -64,8 +64,8 @@ impl Secret {
         }
     }
 
-    /// Reads `env:NAME`, `file:PATH`, or the secret itself. `None` where nothing stands
-    /// behind the colon, or at all.
+    /// Parses `env:NAME`, `file:PATH`, or the secret itself. `None` if the text is empty, or
+    /// nothing follows the colon.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (part, secret) = match (text.strip_prefix("env:"), text.strip_prefix("file:")) {
@@ -95,7 +95,7 @@ const SCHEMES: [&str; 6] = [
 ];
 
 impl StoreUrl {
-    /// Whether the connection is encrypted, as far as one can tell.
+    /// Whether the connection is encrypted, as far as the URL says.
     pub(crate) fn may_be_encrypted(&self) -> bool {
         match self {
             Self::Memory => false,
@@ -108,7 +108,7 @@ impl StoreUrl {
 impl FromStr for StoreUrl {
     type Err = String;
 
-    /// The error is in the words of a config's, without a password.
+    /// The error has the form of a config error, without a password.
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "memory:" {
             return Ok(Self::Memory);
@@ -131,7 +131,7 @@ impl FromStr for StoreUrl {
 impl FromStr for RedisUrl {
     type Err = String;
 
-    /// The error repeats nothing but how the URL begins.
+    /// The error repeats only the scheme of the URL.
     fn from_str(text: &str) -> Result<Self, String> {
         Self::read(text).map_err(|scheme| match scheme {
             Some(scheme) => format!("\"{scheme}…\": expected {EXPECTED_SERVER}"),
@@ -159,7 +159,7 @@ impl RedisUrl {
         &self.user
     }
 
-    /// What is at the hosts.
+    /// The kind of servers at the hosts.
     #[must_use]
     pub fn servers(&self) -> &Servers {
         &self.servers
@@ -177,7 +177,7 @@ impl RedisUrl {
         &self.database
     }
 
-    /// Takes a URL apart. If it is wrong, returns how it begins, if that is right.
+    /// Parses a URL. If it is invalid, returns its scheme, if that is valid.
     fn read(text: &str) -> Result<Self, Option<&'static str>> {
         let mut schemes = SCHEMES.iter();
         let scheme = schemes.find(|scheme| text.starts_with(**scheme));
@@ -211,7 +211,7 @@ impl RedisUrl {
     }
 }
 
-/// In a password these would end it: they are written as `%2F`, say.
+/// Characters that would end a password. They must be percent-encoded, such as `%2F`.
 fn is_user(user: &str) -> bool {
     !user.contains(['/', '?', '#']) && !user.contains(char::is_control)
 }
@@ -251,7 +251,7 @@ pub fn is_host(host: &str, others: &[u8]) -> bool {
     is_name || inside.is_some_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
-/// A wrong URL without what may be secret.
+/// An invalid URL without parts that may be secret.
 pub(crate) fn public(url: &str) -> String {
     match url.split_once(':') {
         Some((scheme, rest)) if !rest.is_empty() && !scheme.contains('@') => {

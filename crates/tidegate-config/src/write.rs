@@ -1,7 +1,7 @@
-//! A config as text that can be read back.
+//! Prints a config as text that parses back to the same config.
 //!
-//! What holds anyway is left out, unless the formatter asks for everything (`{:#}`).
-//! Programs print sections of their own with the same words.
+//! Defaults are left out, unless the formatter asks for everything (`{:#}`). Programs use
+//! the same functions to print their own sections.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Display for Config {
     }
 }
 
-/// Prints a field, unless it says what holds anyway. `shown` is its value as TOML.
+/// Prints a field, unless it has its default value. `shown` is its value as TOML.
 pub fn field<T: PartialEq>(
     f: &mut Formatter<'_>,
     name: &str,

@@ -98,7 +98,7 @@ impl Client {
                 let stream = connector.connect(name.clone(), stream).await;
                 opened(stream.with_context(|| {
                     format!(
-                        "{}: no TLS connection: give the authority of its certificate with --ca",
+                        "{}: no TLS connection: pass the CA of its certificate with --ca",
                         self.url
                     )
                 })?)
@@ -145,7 +145,7 @@ impl Client {
 
     fn nobody(&self) -> String {
         format!(
-            "nobody answers at {}: is `tidegate serve` running?",
+            "no server answers at {}: is `tidegate serve` running?",
             self.url
         )
     }

@@ -96,7 +96,7 @@ pub fn run(arguments: &Verify) -> anyhow::Result<ExitCode> {
         records.read(file)?;
     }
     if records.groups.is_empty() {
-        bail!("no decisions: expected a line for each in the record");
+        bail!("no decisions: expected one line per decision");
     }
     Ok(records.judge())
 }
@@ -124,7 +124,7 @@ impl Records<'_> {
                 Ok(entry) => entry,
                 // Whoever wrote it was interrupted.
                 Err(_) if !is_whole => {
-                    say(&format!("{name}:{number}: cut off, and left out"));
+                    say(&format!("{name}:{number}: truncated, ignored"));
                     break;
                 }
                 Err(error) => return Err(anyhow!("{name}:{number}: {}", described(&error))),
@@ -253,7 +253,7 @@ impl Records<'_> {
             let (keys, admitted) = (verdict.keys, verdict.admitted);
             let (refused, outside) = (verdict.refused, verdict.outside);
             let counts = format!(
-                "{admitted} admitted to {keys} keys, {refused} refused, {outside} let pass without the store"
+                "{admitted} admitted to {keys} keys, {refused} refused, {outside} decided without the store"
             );
             match &verdict.broken {
                 None => say(&format!("{policy}/{level} {limit}: held: {counts}")),
@@ -273,13 +273,13 @@ impl Records<'_> {
         }
         if hint {
             say(
-                "windows are taken to open with the first request in the record: --partial says that some are missing",
+                "windows are assumed to open with the first request in the record: pass --partial if some are missing",
             );
         }
         if self.dropped > 0 {
             let dropped = self.dropped;
             say(&format!(
-                "the record is incomplete: {dropped} lines found no room in it"
+                "the record is incomplete: {dropped} lines were dropped"
             ));
         }
         match held {

@@ -1,4 +1,4 @@
-//! How a server lets us in: certificates, a user and a password. The password may change
+//! Credentials for a server: certificates, a user and a password. The password may change
 //! while the process runs, so it is read for each connection, and again when the server
 //! refuses it.
 
@@ -22,7 +22,7 @@ pub enum Password {
     Text(String),
     /// In this environment variable.
     Env(String),
-    /// In this file, without the line end behind it. The file is read for each
+    /// In this file, without a newline at the end. The file is read for each
     /// connection, so a new password needs no restart.
     File(PathBuf),
 }

@@ -30,7 +30,7 @@ where
     }
     let enough = asked.len() / 2 + 1;
     let mut answers: Vec<(T, usize)> = Vec::new();
-    let mut error = RedisError::from((Client::InvalidClientConfig, "nobody is named to ask"));
+    let mut error = RedisError::from((Client::InvalidClientConfig, "no server to ask"));
     let mut until: Option<Instant> = None;
     loop {
         let next = match until {

@@ -66,7 +66,7 @@ struct Map(Vec<(u16, u16, Arc<Server>)>);
 impl Cluster {
     pub(crate) fn new(seeds: Vec<String>, login: Login, access: Access, wiring: Wiring) -> Self {
         let nowhere = Server::nowhere();
-        let detail = "no server has said yet where keys are";
+        let detail = "the slot map is not known yet";
         nowhere.explain(Some(StoreError::new(ErrorKind::Timeout, detail)));
         Self(Arc::new(Inner {
             seeds,
@@ -284,7 +284,7 @@ impl Inner {
         let slots: Value = question.arg("SLOTS").query_async(&mut connection).await?;
         match ranges(&slots, asked) {
             ranges if ranges.is_empty() => {
-                Err((redis::ErrorKind::Io, "a server that knows no slots").into())
+                Err((redis::ErrorKind::Io, "the server has no slots").into())
             }
             ranges => Ok(ranges),
         }

@@ -1,4 +1,4 @@
-//! A limiter from a config: the environment and the files it names are read here.
+//! Builds a limiter from a config, and reads the environment variables and files it names.
 
 use std::collections::BTreeMap;
 use std::env::VarError;
@@ -13,14 +13,14 @@ use crate::limiter::{SharedLimiter, Store};
 use crate::options::RedisOptions;
 use crate::store::RedisStore;
 
-/// Why there is no limiter.
+/// Why a limiter cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// The policies and stores do not fit together.
     #[error(transparent)]
     Policies(#[from] PoliciesError),
-    /// The limit's name or settings cannot be used.
+    /// The limit's name or settings are invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The script of a policy cannot be used.
@@ -31,7 +31,7 @@ pub enum SetupError {
         /// What is wrong.
         problem: String,
     },
-    /// A store cannot be what the config says.
+    /// A store cannot be made from the config.
     #[error("store {store:?}: {problem}")]
     Store {
         /// The store's name.
@@ -42,17 +42,17 @@ pub enum SetupError {
 }
 
 impl SharedLimiter {
-    /// A limiter over the policies and stores of a config. Relative paths in it are
-    /// relative to `folder`, the one that the config file is in.
+    /// A limiter for the policies and stores of a config. Relative paths in the config are
+    /// relative to `folder`, the folder of the config file.
     ///
-    /// Nothing is connected yet: a store that is down is a store that is down.
+    /// This does not connect, so it succeeds even if a store is down.
     pub fn from_config(config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, None)?;
         Self::build(stores, config.policies.iter().cloned(), folder, None)
     }
 
-    /// A limiter over another config that goes on with the counts and connections of
-    /// this one, in every store that is the same.
+    /// A limiter for another config that keeps the counters and connections of this one, in
+    /// every store whose settings did not change.
     pub fn reconfigured(&self, config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, Some(self))?;
         let limiter = Self::build(stores, config.policies.iter().cloned(), folder, Some(self))?;
@@ -156,7 +156,7 @@ fn from_environment(variable: &str) -> Result<RedisUrl, String> {
             return Err(format!("the environment variable {variable} is not set"));
         }
         Err(VarError::NotUnicode(_)) => {
-            return Err(format!("the environment variable {variable} is no text"));
+            return Err(format!("the environment variable {variable} is not UTF-8"));
         }
     };
     let url = url.parse::<RedisUrl>();
@@ -172,7 +172,7 @@ fn check_tls(store: &tidegate_config::Store, url: &RedisUrl, variable: &str) -> 
     ];
     match files.iter().find(|(_, path)| path.is_some()) {
         Some((field, _)) if !url.tls() => Err(format!(
-            "{field}: without effect with the redis:// URL of {variable}: expected a rediss:// one"
+            "{field}: has no effect with the redis:// URL of {variable}: expected a rediss:// one"
         )),
         _ => Ok(()),
     }

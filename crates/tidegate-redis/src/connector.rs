@@ -169,7 +169,9 @@ impl Sentinels {
         for (master, _) in self.masters().await? {
             // One that is down may be replaced while it is waited for.
             let connected = timeout(MASTER, self.connect_to(&master)).await;
-            match connected.unwrap_or_else(|_| Err((Client::Io, "the master is silent").into())) {
+            match connected
+                .unwrap_or_else(|_| Err((Client::Io, "the master does not answer").into()))
+            {
                 Ok(connection) => {
                     let address: Arc<str> = master.into();
                     *self.leader() = Leader {
@@ -181,7 +183,7 @@ impl Sentinels {
                 Err(error) => last = Some(error),
             }
         }
-        let nobody = || RedisError::from((Client::InvalidClientConfig, "no sentinel is named"));
+        let nobody = || RedisError::from((Client::InvalidClientConfig, "no sentinel in the URL"));
         Err(last.unwrap_or_else(nobody))
     }
 
@@ -238,7 +240,11 @@ impl Sentinels {
         };
         match is_master {
             true => Ok(connection),
-            false => Err((Client::Io, "the server that a sentinel named is no master").into()),
+            false => Err((
+                Client::Io,
+                "the server that a sentinel named is not a master",
+            )
+                .into()),
         }
     }
 }

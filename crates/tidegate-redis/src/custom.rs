@@ -102,15 +102,15 @@ fn read(value: &Value, policy: &Policy) -> Result<(bool, ScriptAnswer), String> 
     let expected =
         "expected a list: \"allow\", \"deny\" or \"block\", then a list of header values";
     let Value::Array(parts) = value else {
-        return Err(format!("its script answers no list: {expected}"));
+        return Err(format!("its script did not return a list: {expected}"));
     };
     let (verdict, rest) = parts
         .split_first()
-        .ok_or("its script answers an empty list")?;
+        .ok_or("its script returned an empty list")?;
     let allowed = match text(verdict).as_deref() {
         Some("allow") => true,
         Some("deny" | "block") => false,
-        _ => return Err(format!("the verdict of its script is none: {expected}")),
+        _ => return Err(format!("its script returned no valid verdict: {expected}")),
     };
     let mut answer = ScriptAnswer::default();
     let Some((values, rest)) = rest.split_first() else {
@@ -118,7 +118,7 @@ fn read(value: &Value, policy: &Policy) -> Result<(bool, ScriptAnswer), String> 
     };
     let Value::Array(values) = values else {
         return Err(format!(
-            "the header values of its script are no list: {expected}"
+            "the header values of its script are not a list: {expected}"
         ));
     };
     let names = policy.headers().names();
@@ -140,7 +140,9 @@ fn read(value: &Value, policy: &Policy) -> Result<(bool, ScriptAnswer), String> 
             .filter(|(name, value)| is_header(name, value));
         let header = header.ok_or_else(|| {
             let number = index + 1;
-            format!("header value {number} of its script: expected a text, or a name and a text")
+            format!(
+                "header value {number} of its script: expected a string, or a name and a string"
+            )
         })?;
         answer.headers.push(header);
     }

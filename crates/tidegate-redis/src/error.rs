@@ -1,4 +1,4 @@
-//! What can go wrong between a check and its answer, and what to do about it.
+//! Errors of a store, and which of them are worth a retry.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,35 +6,35 @@ use std::sync::Arc;
 
 use redis::{ErrorKind as Client, RedisError};
 
-/// Why a store has not answered.
+/// Why a store did not answer.
 ///
-/// Where a key is to blame, `Display` names it; [`redacted`](Self::redacted) does not,
-/// and is what belongs into a log.
+/// If a key caused the error, `Display` names it. Use [`redacted`](Self::redacted), which
+/// does not, for logs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct StoreError {
     kind: ErrorKind,
     detail: Arc<str>,
-    /// The keys of the question, one of which is to blame.
+    /// The keys of the check, one of which caused the error.
     keys: Arc<[String]>,
 }
 
-/// The kinds of store errors: what metrics and log lines call them.
+/// The kinds of store errors, as named in metrics and log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// No connection could be made.
     Connect,
-    /// The server does not let us in.
+    /// The server refused the credentials.
     Auth,
     /// No answer within the deadline.
     Timeout,
-    /// The connection was lost after the question was sent: it may have been charged.
+    /// The connection was lost after the check was sent, so it may have been charged.
     OutcomeUnknown,
-    /// Too many checks are waiting already.
+    /// Too many checks are already waiting.
     QueueFull,
-    /// The store has kept failing, and is not asked for a while.
+    /// The store kept failing and is not asked for a while.
     BreakerOpen,
-    /// The server is reading its data.
+    /// The server is loading its data.
     Loading,
     /// The server is a replica.
     ReadOnly,
@@ -42,7 +42,7 @@ pub enum ErrorKind {
     MasterDown,
     /// The cluster is down.
     ClusterDown,
-    /// The keys live elsewhere.
+    /// The keys are on another server.
     Moved,
     /// The keys are being moved.
     TryAgain,
@@ -52,20 +52,20 @@ pub enum ErrorKind {
     OutOfMemory,
     /// The server cannot write to its disk.
     Misconfigured,
-    /// Too few replicas have the charge.
+    /// Too few replicas acknowledged the charge.
     NoReplicas,
     /// The user may not run what the scripts need.
     NoPermission,
-    /// A key holds something that is no state of ours.
+    /// A key holds something that Tidegate did not write.
     WrongType,
-    /// A script failed, or answered what no script should.
+    /// A script failed or returned something invalid.
     Script,
     /// Anything else.
     Other,
 }
 
 impl ErrorKind {
-    /// All of them, for those who count.
+    /// All kinds, for example to count errors by kind.
     pub const ALL: [Self; 20] = [
         Self::Connect,
         Self::Auth,
@@ -116,8 +116,8 @@ impl ErrorKind {
         }
     }
 
-    /// Whether asking again may help, and cannot charge twice: what certainly did not
-    /// run, for a reason that passes.
+    /// Whether a retry may help and cannot charge twice: the check certainly did not run,
+    /// for a temporary reason.
     #[must_use]
     pub const fn is_worth_retrying(self) -> bool {
         matches!(
@@ -133,14 +133,14 @@ impl ErrorKind {
         )
     }
 
-    /// Whether it says something about the store, and not about one key or script, or
-    /// about ourselves.
+    /// Whether it counts against the store, and does not concern one key, one script or
+    /// Tidegate itself.
     #[must_use]
     pub const fn speaks_of_the_store(self) -> bool {
         !self.is_about_a_key() && !matches!(self, Self::QueueFull | Self::BreakerOpen)
     }
 
-    /// Whether it says something about one key, or one script.
+    /// Whether it concerns one key or one script.
     pub(crate) const fn is_about_a_key(self) -> bool {
         matches!(
             self,
@@ -184,7 +184,7 @@ impl StoreError {
         }
     }
 
-    /// A deadline that has passed, with the error that was there before it: that is why.
+    /// A missed deadline, with the earlier error that caused it.
     pub(crate) fn after(self, earlier: Option<Self>) -> Self {
         match earlier {
             Some(earlier) if self.kind == ErrorKind::Timeout => {
@@ -195,8 +195,8 @@ impl StoreError {
         }
     }
 
-    /// The keys to blame, as they are called in Redis: of several, one is. Only for
-    /// errors of the kind `wrong_type`; none for others.
+    /// The keys in Redis, one of which caused the error. Only for errors of the kind
+    /// `wrong_type`; empty for others.
     #[must_use]
     pub fn keys(&self) -> &[String] {
         &self.keys
@@ -214,7 +214,7 @@ impl StoreError {
         self.kind
     }
 
-    /// What was said about it.
+    /// The message.
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }

@@ -19,7 +19,7 @@ pub(crate) fn warning(info: &str) -> Option<String> {
     // It is a word of the server's, and goes into a line of ours.
     let policy = policy.escape_debug();
     Some(format!(
-        "maxmemory-policy is {policy}: a server that is full throws out limits that are in use, and whoever was refused starts afresh; expected noeviction"
+        "maxmemory-policy is {policy}: a full server evicts limits that are in use, and refused clients get their full quota back; expected noeviction"
     ))
 }
 

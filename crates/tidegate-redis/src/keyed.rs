@@ -1,5 +1,5 @@
-//! One limit, many keys, any number of machines: the words of [`tidegate::Limiter`], with
-//! the counts in Redis.
+//! One limit for many keys and any number of machines: the methods of
+//! [`tidegate::Limiter`], with the counters in Redis.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -72,7 +72,7 @@ struct Inner {
     current: RwLock<Current>,
 }
 
-/// The limit in force, for all clones of a limiter.
+/// The current limit, for all clones of a limiter.
 #[derive(Debug)]
 struct Current {
     limit: Limit,
@@ -80,7 +80,7 @@ struct Current {
     policies: BTreeMap<usize, Arc<SharedLimiter>>,
 }
 
-/// Makes a [`Limiter`] with settings of your own.
+/// Builds a [`Limiter`] with your own settings.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -110,13 +110,13 @@ impl Limiter {
     /// A limiter with this name over the Redis at this URL. [`RedisStore::new`] lists the
     /// kinds of URLs.
     ///
-    /// This does not connect, so it succeeds while Redis is down. It fails when the URL or
-    /// the name cannot be used: a name has 1 to 64 of the characters `A-Z a-z 0-9 _ -`.
+    /// This does not connect, so it succeeds while Redis is down. It fails if the URL or the
+    /// name is invalid: a name has 1 to 64 of the characters `A-Z a-z 0-9 _ -`.
     pub fn connect(url: &str, name: impl Into<String>, limit: Limit) -> Result<Self, SetupError> {
         Self::builder(name, limit).connect(url)
     }
 
-    /// A limiter with this name over a store that you have already. Limiters over clones
+    /// A limiter with this name over an existing store. Limiters over clones
     /// of one store share its connections.
     pub fn over(
         store: RedisStore,
@@ -126,7 +126,7 @@ impl Limiter {
         Self::builder(name, limit).over(store)
     }
 
-    /// A limiter with settings of your own.
+    /// Builds a limiter with your own settings.
     pub fn builder(name: impl Into<String>, limit: Limit) -> LimiterBuilder {
         let name = name.into();
         LimiterBuilder {
@@ -136,23 +136,23 @@ impl Limiter {
         }
     }
 
-    /// Whether one request of this key may go on. Charges it if so.
+    /// Decides whether one request of this key may proceed, and charges it if so.
     pub async fn check(&self, key: impl Key) -> Decision {
         self.check_cost(key, Cost::ONE).await
     }
 
-    /// Whether a request of this cost may go on. Charges all of it, or nothing.
+    /// Decides whether a request of this cost may proceed, and charges all of it or nothing.
     pub async fn check_cost(&self, key: impl Key, cost: Cost) -> Decision {
         self.ask(&key).check(cost).await
     }
 
-    /// [`check_cost`](Self::check_cost), but a store that has not answered is an error,
-    /// whatever `on_error` says.
+    /// [`check_cost`](Self::check_cost), but if the store does not answer, this returns the
+    /// error instead of applying `on_error`.
     pub async fn try_check(&self, key: impl Key, cost: Cost) -> Result<Decision, StoreError> {
         self.ask(&key).try_check(cost).await
     }
 
-    /// Checks each of these keys by itself, at a cost of 1. The checks travel to Redis
+    /// Checks each of these keys separately, at a cost of 1. The checks are sent to Redis
     /// together, so many keys take about as long as one.
     ///
     /// ```no_run
@@ -182,21 +182,21 @@ impl Limiter {
         decisions.flatten().collect()
     }
 
-    /// The numbers [`check_cost`](Self::check_cost) would decide by, charging nothing.
-    /// They are always those of the store, so a store that has not answered is an error.
+    /// Returns the decision that [`check_cost`](Self::check_cost) would make, and charges
+    /// nothing. It always asks the store, and fails if the store does not answer.
     pub async fn peek(&self, key: impl Key, cost: Cost) -> Result<Decision, StoreError> {
         self.ask(&key).peek(cost).await
     }
 
-    /// Gives back what a check of this key charged, as far as it still counts: never more
-    /// than if the request had not been made. A receipt is refunded once. It is void after
-    /// a reset and after a change of the limit.
+    /// Gives back what a check of this key charged, as far as it still counts, and never
+    /// more than if the request had not been made. A receipt can be refunded once. It is
+    /// void after a reset or a change of the limit.
     ///
     /// ```no_run
     /// # async fn example(limiter: tidegate_redis::Limiter)
     /// #     -> Result<(), tidegate_redis::StoreError> {
     /// let decision = limiter.check("a").await;
-    /// // The request turned out not to count.
+    /// // The request should not count.
     /// if let Some(receipt) = decision.receipt() {
     ///     limiter.refund("a", &receipt).await?;
     /// }
@@ -207,17 +207,17 @@ impl Limiter {
         self.ask(&key).refund(receipt).await
     }
 
-    /// Forgets a key, for every process. Says whether there was one.
+    /// Forgets a key, for every process. Returns whether it existed.
     pub async fn reset(&self, key: impl Key) -> Result<bool, StoreError> {
         self.ask(&key).reset().await
     }
 
-    /// Changes the limit of this handle and all its clones. Keys in use keep what they
-    /// have used: lowering 5 to 3 with 5 used refuses until 3 are free. Another algorithm
-    /// starts with new counts.
+    /// Changes the limit of this handle and all its clones. Keys in use keep their usage:
+    /// after lowering 5 to 3 with 5 used, requests are refused until usage drops below 3.
+    /// With another algorithm, counting starts from zero.
     ///
-    /// Other processes keep the limit they have, over the same counts. Change it there,
-    /// too.
+    /// Other processes keep their own limit, over the same counters. Change it there as
+    /// well.
     pub fn set_limit(&self, limit: Limit) -> Result<(), SetupError> {
         let current = &self.0.current;
         let mut current = current.write().unwrap_or_else(PoisonError::into_inner);
@@ -230,22 +230,23 @@ impl Limiter {
         Ok(())
     }
 
-    /// The limit in force.
+    /// The current limit.
     #[must_use]
     pub fn limit(&self) -> Limit {
         let current = self.0.current.read();
         current.unwrap_or_else(PoisonError::into_inner).limit
     }
 
-    /// The store that keeps the counts: for its [statistics](RedisStore::stats), or for
+    /// The store that keeps the counters, for its [statistics](RedisStore::stats) or for
     /// another limiter [over](Self::over) the same connections.
     #[must_use]
     pub fn store(&self) -> &RedisStore {
         &self.0.store
     }
 
-    /// Waits until the key may go on, and charges it then: once. Fails at once, charging
-    /// nothing, when that would take longer than the deadline, or for ever.
+    /// Waits until a request of this key may proceed, and charges it once. Fails
+    /// immediately, and charges nothing, if that would take longer than the deadline or
+    /// never happen.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -278,9 +279,9 @@ impl Limiter {
         }
     }
 
-    /// Sends the store all that was admitted in [`Mode::Background`]. Returns whether that
-    /// was done within this time. Call it before the program ends: what was not sent is
-    /// lost. In [`Mode::Exact`] there is nothing to send.
+    /// Sends everything that was admitted in [`Mode::Background`] to the store. Returns
+    /// whether that was done within this time. Call it before the program ends, because
+    /// unsent counts are lost. In [`Mode::Exact`], there is nothing to send.
     pub async fn flush(&self, within: Duration) -> bool {
         let limiters: Vec<_> = {
             let current = self.0.current.read();
@@ -295,7 +296,7 @@ impl Limiter {
         all
     }
 
-    /// A question about this key, under the limit in force.
+    /// A question about this key, under the current limit.
     fn ask(&self, key: &impl Key) -> Asked<'_> {
         let values: Vec<_> = key.with_values(|values| {
             assert!(values.len() <= NAMES.len(), "a key has at most 16 values");
@@ -318,7 +319,7 @@ const NAMES: [&str; 16] = [
 ];
 
 impl Inner {
-    /// The limiter for keys of so many values.
+    /// The limiter for keys with this number of values.
     fn limiter(&self, values: usize) -> Arc<SharedLimiter> {
         let find = |current: &Current| current.policies.get(&values).cloned();
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
@@ -395,7 +396,7 @@ fn of_the_store(error: TryCheckError) -> StoreError {
 }
 
 impl LimiterBuilder {
-    /// What to answer when Redis has not: [`OnError::Allow`] by default.
+    /// What to answer when Redis does not: [`OnError::Allow`] by default.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.policy = self.policy.on_error(on_error);
         self
@@ -407,28 +408,28 @@ impl LimiterBuilder {
         self
     }
 
-    /// How to ask Redis: for every check by default, or in the
+    /// When to ask Redis: for every check by default, or in the
     /// [background](Mode::Background).
     pub fn mode(mut self, mode: Mode) -> Self {
         self.policy = self.policy.mode(mode);
         self
     }
 
-    /// How often [`Mode::Background`] tells Redis what was admitted: every 50 ms by
-    /// default, from 1 ms to a minute.
+    /// How often [`Mode::Background`] sends its counts to Redis: from 1 ms to 60 s, 50 ms by
+    /// default.
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.policy = self.policy.sync_interval(interval);
         self
     }
 
-    /// How long a refusal is remembered at most: 1 s by default. Until then, or until the
-    /// key has room if that is sooner, Redis is not asked again. Zero turns that off.
+    /// The longest time that a refusal is remembered: 1 s by default. Until then, or until
+    /// the key has room if that is sooner, Redis is not asked again. Zero turns it off.
     pub fn refusal_memory(mut self, duration: Duration) -> Self {
         self.policy = self.policy.refusal_memory(duration);
         self
     }
 
-    /// The limiter, over the Redis at this URL. See [`Limiter::connect`].
+    /// Builds the limiter over the Redis at this URL. See [`Limiter::connect`].
     pub fn connect(self, url: &str) -> Result<Limiter, SetupError> {
         let unusable = |problem| SetupError::Store {
             store: self.name.clone(),
@@ -442,7 +443,7 @@ impl LimiterBuilder {
         self.over(store)
     }
 
-    /// The limiter, over a store that you have already. See [`Limiter::over`].
+    /// Builds the limiter over an existing store. See [`Limiter::over`].
     pub fn over(self, store: RedisStore) -> Result<Limiter, SetupError> {
         let inner = Inner {
             name: self.name.into(),

@@ -130,7 +130,7 @@ impl Lane {
         };
         let mut queue = self.queue.lock();
         if queue.requests.len() >= QUEUE {
-            let detail = format!("{QUEUE} checks are waiting already");
+            let detail = format!("{QUEUE} checks are already waiting");
             return Err(StoreError::new(ErrorKind::QueueFull, detail));
         }
         if !queue.is_running {
@@ -235,7 +235,7 @@ impl Task {
                 Event::Lost(error) => {
                     self.lose(&format!("the connection was lost: {error}"));
                 }
-                Event::Silent => self.lose("the server says nothing any more"),
+                Event::Silent => self.lose("the server stopped answering"),
                 Event::Over => return,
             }
         }
@@ -462,14 +462,14 @@ impl Link {
     fn read(&mut self, wiring: &Wiring, acks: Option<Acks>) -> Result<(), &'static str> {
         let mut arrived = std::mem::take(&mut self.arrived);
         let mut at = 0;
-        let garbled = "what the server says is not the protocol";
+        let garbled = "the server's reply is not valid RESP";
         while at < self.filled {
             let rest = &arrived[at..self.filled];
             let Some((reply, length)) = wire::reply(rest).map_err(|_| garbled)? else {
                 break;
             };
             let Some(sent) = self.sent.pop_front() else {
-                return Err("the server answers more than it was asked");
+                return Err("the server sent more replies than requested");
             };
             self.answer(sent, &reply, &arrived[at..at + length], wiring, acks);
             at += length;

@@ -1,5 +1,12 @@
-//! Tidegate's limits, shared by any number of machines: every policy is decided inside
-//! Redis or Valkey, on its clock, in one atomic step and one round trip.
+//! Limits shared by any number of machines. Every check is decided inside Redis or Valkey,
+//! on its clock, in one atomic step and one round trip.
+//!
+//! ```toml
+//! [dependencies]
+//! tidegate = "0.1"
+//! tidegate-redis = "0.1"
+//! tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
+//! ```
 //!
 //! ```no_run
 //! use tidegate::Limit;
@@ -31,10 +38,10 @@
 //!
 //! # What happens when the store fails
 //!
-//! A check takes at most the store's `timeout`, retries included. What certainly did
-//! not run is asked again; what may have run is not, or it could be charged twice. A
-//! store that keeps failing is not asked for a while. In all these cases the policy's
-//! `on_error` decides, and the decision's source says so.
+//! A check takes at most the store's `timeout`, retries included. A check that certainly
+//! did not run is retried; one that may have run is not, because it could be charged twice.
+//! A store that keeps failing is not asked for a while. When the store gives no answer, the
+//! policy's `on_error` decides, and the decision's source says so.
 
 mod configured;
 mod keyed;
@@ -97,7 +104,7 @@ pub use limiter::{SharedHandle, SharedLimiter, Store, TryCheckError};
 pub use options::RedisOptions;
 pub use store::{RedisStats, RedisStore};
 
-/// The examples of the manual are tests, too.
+/// The examples in the manual are tests too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/redis.md")]
 struct Manual;

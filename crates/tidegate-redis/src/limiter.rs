@@ -1,5 +1,5 @@
-//! Policies over stores that many machines share: a policy's name and attributes in, a
-//! decision out, whatever happens to the store.
+//! Decides policies over shared stores: takes a policy's name and attributes, and returns a
+//! decision, whatever happens to the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::lease::LeaseStats;
 use crate::shared::Shared;
 use crate::store::RedisStore;
 
-/// Where a policy's counts are kept.
+/// Where a policy's counters are kept.
 #[derive(Debug, Clone)]
 pub enum Store {
     /// In this process.
@@ -39,7 +39,7 @@ impl From<RedisStore> for Store {
     }
 }
 
-/// The limiter for policies, over any stores.
+/// A limiter for policies, over any stores.
 ///
 /// ```no_run
 /// use tidegate::{Cost, Limit, Policy};
@@ -58,18 +58,18 @@ impl From<RedisStore> for Store {
 /// # }
 /// ```
 ///
-/// A store that cannot answer is no error here: the policy's `on_error` decides, and
-/// [`source`](PolicyDecision::source) says so. [`try_check`](Self::try_check) is for
-/// those who want to see the error.
+/// If a store cannot answer, the policy's `on_error` decides, and
+/// [`source`](PolicyDecision::source) says so. Use [`try_check`](Self::try_check) to see the
+/// error instead.
 #[derive(Debug)]
 pub struct SharedLimiter {
-    /// Policies whose counts are kept in this process.
+    /// Policies whose counters are kept in this process.
     memory: PolicyLimiter,
     shared: HashMap<Box<str>, Arc<Shared>>,
     stores: BTreeMap<Box<str>, Store>,
 }
 
-/// One policy of a [`SharedLimiter`], found once and asked many times.
+/// One policy of a [`SharedLimiter`], to look it up once and check it many times.
 #[derive(Debug, Clone)]
 pub struct SharedHandle(Handle);
 
@@ -79,19 +79,19 @@ enum Handle {
     Shared(Arc<Shared>),
 }
 
-/// Why a check has no answer.
+/// Why a check could not be decided.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TryCheckError {
-    /// The question cannot be answered.
+    /// The check is invalid.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// The store has not answered.
+    /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl SharedLimiter {
-    /// A limiter over these stores, by name.
+    /// A limiter over these named stores.
     pub fn new<N: Into<Box<str>>, S: Into<Store>>(
         stores: impl IntoIterator<Item = (N, S)>,
         policies: impl IntoIterator<Item = Policy>,
@@ -101,8 +101,8 @@ impl SharedLimiter {
         Self::build(stores.collect(), policies, Path::new(""), None)
     }
 
-    /// The same stores under other policies: keys go on with what they have used.
-    /// Receipts from before may be void.
+    /// A limiter with other policies over the same stores. Keys keep their usage. Earlier
+    /// receipts may be void.
     pub fn changed(&self, policies: impl IntoIterator<Item = Policy>) -> Result<Self, SetupError> {
         Self::build(self.stores.clone(), policies, Path::new(""), Some(self))
     }
@@ -146,8 +146,8 @@ impl SharedLimiter {
         })
     }
 
-    /// May a request with these attributes go on, at this cost? Charges every level of
-    /// the policy if so, and none otherwise.
+    /// Decides whether a request with these attributes and this cost may proceed. If so,
+    /// charges every level of the policy; otherwise, none.
     pub async fn check<A>(
         &self,
         policy: &str,
@@ -165,8 +165,8 @@ impl SharedLimiter {
         Ok(asked.unwrap_or_else(|_| shared.without_store(&keys, cost, shared.charge)))
     }
 
-    /// [`check`](Self::check), but a store that cannot answer is an error, whatever the
-    /// policy says.
+    /// [`check`](Self::check), but if the store cannot answer, this returns the error instead
+    /// of applying `on_error`.
     pub async fn try_check<A>(
         &self,
         policy: &str,
@@ -183,7 +183,7 @@ impl SharedLimiter {
         Ok(shared.ask(&keys, cost, shared.charge).await?)
     }
 
-    /// The numbers [`check`](Self::check) would decide by, charging nothing.
+    /// Returns the decision that [`check`](Self::check) would make, and charges nothing.
     pub async fn peek<A>(
         &self,
         policy: &str,
@@ -200,10 +200,9 @@ impl SharedLimiter {
         Ok(shared.ask(&keys, cost, Charge::Nothing).await?)
     }
 
-    /// Asks several policies, in order. The first refusal ends it, and what the
-    /// policies before it had charged is given back, as far as their stores can be
-    /// reached: for a while that may refuse somebody else, but it never lets too many
-    /// through.
+    /// Checks several policies in order. The first refusal ends the check, and the policies
+    /// before it are refunded, as far as their stores can be reached. Until then, another
+    /// request may be refused too early, but never too many are admitted.
     pub async fn check_all<A>(
         &self,
         policies: &[&str],
@@ -242,8 +241,8 @@ impl SharedLimiter {
         Ok(decisions)
     }
 
-    /// Has every script of one's own compiled by its store, and returns what is wrong
-    /// with them; of a store that is down, that it is.
+    /// Lets the stores compile all user-defined scripts, and returns the errors, including
+    /// those of stores that are down.
     pub async fn verify_scripts(&self) -> Vec<(&str, StoreError)> {
         let mut wrong = Vec::new();
         for shared in self.shared.values() {
@@ -256,15 +255,15 @@ impl SharedLimiter {
         wrong
     }
 
-    /// What is wrong with the stores, though they work: for the log, after the start.
+    /// Warnings about the configuration of the stores, to be logged after the start.
     ///
-    /// A Redis that has a `maxmemory` and another `maxmemory-policy` than `noeviction`
-    /// throws out limits that are in use. It is asked for both (`INFO memory`), which
-    /// takes at most the deadline of each store. Where it is down, or its user may not
-    /// ask, there is nothing to warn about.
+    /// A Redis with a `maxmemory` and a `maxmemory-policy` other than `noeviction` can evict
+    /// limits that are in use. This runs `INFO memory`, which takes at most the deadline of
+    /// each store. If the server is down, or the user may not run `INFO`, there is no
+    /// warning.
     ///
-    /// On a cluster, all keys of a policy whose levels have no attribute in common live
-    /// on one server, however many there are.
+    /// On a cluster, all keys of a policy whose levels have no attribute in common are on
+    /// one server, which also gives a warning.
     pub async fn warnings(&self) -> Vec<String> {
         let in_one_place = self
             .shared
@@ -272,7 +271,7 @@ impl SharedLimiter {
             .filter(|shared| shared.store.is_cluster() && shared.policy.tag().len() == 0);
         let in_one_place = in_one_place.map(|shared| {
             let name = shared.policy.name();
-            format!("policy {name:?}: its levels have no attribute in common, so all its keys live in one slot, and one server of the cluster answers all its checks")
+            format!("policy {name:?}: its levels have no attribute in common, so all its keys are in one slot, and one server of the cluster answers all its checks")
         });
         let mut warnings: Vec<String> = in_one_place.collect();
         warnings.sort_unstable();
@@ -286,9 +285,9 @@ impl SharedLimiter {
         warnings
     }
 
-    /// Gives back what a check with these attributes charged, as far as it still
-    /// counts. A receipt is for one refund, and worth nothing after a reset, a change
-    /// of the limit or a step back of the clock.
+    /// Gives back what a check with these attributes charged, as far as it still counts. A
+    /// receipt can be refunded once. It is worth nothing after a reset, a change of the
+    /// limit or a backward step of the clock.
     pub async fn refund<A>(
         &self,
         policy: &str,
@@ -314,7 +313,7 @@ impl SharedLimiter {
         Ok(refunded?)
     }
 
-    /// Forgets the keys of these attributes. Says how many there were.
+    /// Forgets the keys of these attributes. Returns how many existed.
     pub async fn reset<A>(
         &self,
         policy: &str,
@@ -341,9 +340,9 @@ impl SharedLimiter {
         Ok(forgotten)
     }
 
-    /// Sends the stores everything they do not know yet, such as the charges of policies in
-    /// the mode `background`. Returns whether that was done within this time. For the end of
-    /// a program: what is not sent by then is lost.
+    /// Sends everything to the stores that they do not know yet, such as the charges of
+    /// policies in mode `background`. Returns whether that was done within this time. Call
+    /// it before the program ends, because unsent counts are lost.
     pub async fn flush(&self, within: Duration) -> bool {
         let mut flushes = JoinSet::new();
         for shared in self.shared.values().cloned() {
@@ -353,7 +352,7 @@ impl SharedLimiter {
         flushed.into_iter().all(|is_flushed| is_flushed)
     }
 
-    /// Every level as it stands for these attributes, with its settings, charging
+    /// Returns the state and settings of every level for these attributes, and charges
     /// nothing.
     pub async fn explain<A>(
         &self,
@@ -371,7 +370,7 @@ impl SharedLimiter {
         Ok(shared.policy.explain(&keys, &look))
     }
 
-    /// The policy of a name, to be asked without looking for it again.
+    /// A handle to the policy with this name, which saves the lookup for each check.
     #[must_use]
     pub fn handle(&self, name: &str) -> Option<SharedHandle> {
         let shared = self.shared.get(name).cloned().map(Handle::Shared);
@@ -379,22 +378,21 @@ impl SharedLimiter {
         handle.map(SharedHandle)
     }
 
-    /// The policy of a name.
+    /// The policy with this name.
     #[must_use]
     pub fn policy(&self, name: &str) -> Option<&Policy> {
         let shared = self.shared.get(name).map(|shared| &shared.policy);
         shared.or_else(|| self.memory.policy(name))
     }
 
-    /// What a policy in the mode `lease` has been through on this node; `None` for any
-    /// other policy.
+    /// Statistics of a policy in mode `lease` on this node; `None` for any other policy.
     #[must_use]
     pub fn lease_stats(&self, policy: &str) -> Option<LeaseStats> {
         let leases = self.shared.get(policy)?.decider.leases()?;
         Some(leases.stats())
     }
 
-    /// [`lease_stats`](Self::lease_stats) of every policy in the mode `lease`, by name.
+    /// [`lease_stats`](Self::lease_stats) of every policy in mode `lease`, by name.
     pub fn leases(&self) -> impl Iterator<Item = (&str, LeaseStats)> {
         let shared = self.shared.iter();
         shared.filter_map(|(name, shared)| Some((&**name, shared.decider.leases()?.stats())))
@@ -416,8 +414,8 @@ impl SharedHandle {
         }
     }
 
-    /// The policy in memory, where its counts are kept in this process: it is asked
-    /// without waiting.
+    /// The policy's handle in memory, if its counters are kept in this process. It decides
+    /// without awaiting.
     #[inline]
     #[must_use]
     pub fn in_memory(&self) -> Option<&PolicyHandle> {
@@ -427,7 +425,7 @@ impl SharedHandle {
         }
     }
 
-    /// [`SharedLimiter::check`] of this policy.
+    /// [`SharedLimiter::check`] for this policy.
     pub async fn check<A>(
         &self,
         attributes: &A,
@@ -446,8 +444,8 @@ impl SharedHandle {
         }
     }
 
-    /// [`check`](Self::check) under a limit that comes with the check, in place of the
-    /// policy's own. It must be of the same algorithm. Of a policy in memory, the policy's
+    /// [`check`](Self::check) under a limit that comes with the check, instead of the
+    /// policy's own. It must use the same algorithm. For a policy in memory, the policy's
     /// own limit decides: see [`PolicyHandle::level_under`].
     pub async fn check_under<A>(
         &self,
@@ -467,8 +465,8 @@ impl SharedHandle {
         Ok(asked.unwrap_or_else(|_| shared.without_store(&keys, cost, shared.charge)))
     }
 
-    /// The numbers that [`check`](Self::check) would decide by, charging nothing, under a
-    /// limit that comes with the check if there is one.
+    /// Returns the decision that [`check`](Self::check) would make, and charges nothing. A
+    /// limit that comes with the check replaces the policy's own.
     pub async fn peek_under<A>(
         &self,
         limit: Option<&Limit>,
@@ -488,7 +486,7 @@ impl SharedHandle {
         }
     }
 
-    /// [`SharedLimiter::try_check`] of this policy.
+    /// [`SharedLimiter::try_check`] for this policy.
     pub async fn try_check<A>(
         &self,
         attributes: &A,

@@ -1,4 +1,4 @@
-//! What is said about a store beside its URL.
+//! The options of a store, in addition to its URL.
 
 use std::time::Duration;
 
@@ -36,36 +36,36 @@ impl RedisOptions {
         self
     }
 
-    /// How keys begin: `tg` unless said otherwise. One to 64 of the characters A-Z, a-z,
-    /// 0-9, `.`, `_`, `:` and `-`: [`RedisStore::new`](crate::RedisStore::new) refuses
-    /// any other.
+    /// The prefix of all keys; `tg` by default. It has 1 to 64 of the characters A-Z, a-z,
+    /// 0-9, `.`, `_`, `:` and `-`; otherwise [`RedisStore::new`](crate::RedisStore::new)
+    /// fails.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long a check may take, retries included: 50 ms unless said otherwise.
+    /// The deadline of a check, retries included; 50 ms by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Connections to the server: 2 unless said otherwise.
+    /// Connections to each server; 2 by default.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections.max(1);
         self
     }
 
-    /// How many replicas must have a charge before it counts as made: none unless said
-    /// otherwise. Fewer within the timeout is an error, and the charge stays.
+    /// How many replicas must acknowledge a charge; none by default. If fewer do so within
+    /// the timeout, the check fails, and the charge stays.
     pub fn replica_acks(mut self, replicas: u32) -> Self {
         self.replica_acks = replicas;
         self
     }
 
-    /// Certificates for `rediss://`, in PEM: the authority that has signed the server's,
-    /// where that is not a public one, and a certificate of our own with its key, where
-    /// the server asks for one.
+    /// Certificates for `rediss://`, in PEM: the CA that signed the server's certificate, if
+    /// it is not a public one, and a client certificate with its key, if the server asks for
+    /// one.
     pub fn certificates(
         mut self,
         authority: Option<Vec<u8>>,
@@ -81,13 +81,13 @@ impl RedisOptions {
         self
     }
 
-    /// The user to log in as, in place of one in the URL.
+    /// The user name, instead of the one in the URL.
     pub fn username(mut self, username: impl Into<String>) -> Self {
         self.access.username = Some(username.into());
         self
     }
 
-    /// The password, in place of one in the URL. One in a file may change while the
+    /// The password, instead of the one in the URL. A password in a file may change while the
     /// process runs: it is read for each connection, and again when the server refuses it.
     pub fn password(mut self, password: Password) -> Self {
         self.access.password = Some(password);

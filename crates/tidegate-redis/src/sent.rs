@@ -406,7 +406,7 @@ impl PendingCheck {
         let asked = self.waiting.len();
         let decisions = numbers.and_then(|(numbers, rest)| read(&self.call, &numbers, rest, asked));
         let Some(decisions) = decisions else {
-            let error = StoreError::new(ErrorKind::Script, "a reply that no script gives");
+            let error = StoreError::new(ErrorKind::Script, "not a reply of the script");
             return self.fail(&error);
         };
         for ((responder, _), decision) in self.waiting.into_iter().zip(decisions) {

@@ -112,7 +112,7 @@ impl Shared {
         }
         if let Decider::Script(custom) = &self.decider {
             if charge == Charge::Nothing {
-                let detail = "a script of one's own has no numbers to look at";
+                let detail = "a user-defined script has no numbers to show";
                 return Err(StoreError::new(ErrorKind::Script, detail));
             }
             return custom.decide(&self.store, &self.policy, keys, cost).await;

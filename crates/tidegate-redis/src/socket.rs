@@ -39,7 +39,7 @@ impl Socket {
         role: bool,
     ) -> RedisResult<(Self, Option<Value>)> {
         let connected = timeout(within, Self::greeted(client, settings, tls, within, role)).await;
-        let slow = || Err((Client::Io, "no connection within the time for it").into());
+        let slow = || Err((Client::Io, "connecting timed out").into());
         connected.unwrap_or_else(|_| slow())
     }
 
@@ -77,9 +77,9 @@ impl Socket {
             ConnectionAddr::Tcp(host, port) => Ok(Self::Tcp(tcp(host, *port).await?)),
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let wrong = |what| (Client::InvalidClientConfig, what);
-                let config = tls.ok_or_else(|| wrong("no settings for TLS"))?;
+                let config = tls.ok_or_else(|| wrong("TLS is not configured"))?;
                 let name = ServerName::try_from(host.clone());
-                let name = name.map_err(|_| wrong("a host that no certificate can name"))?;
+                let name = name.map_err(|_| wrong("the host is not valid in a certificate"))?;
                 let stream = tcp(host, *port).await?;
                 let connector = TlsConnector::from(Arc::clone(config));
                 let stream = connector.connect(name, stream).await?;

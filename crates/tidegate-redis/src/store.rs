@@ -25,17 +25,17 @@ use crate::script::{Script, Scripts, Task, Time};
 use crate::server::{Permit, Server, Wiring, jitter};
 use crate::servers::Servers;
 
-/// How long a probe may take at least: nobody waits for it, and a machine that stops for
-/// a moment is not a store that fails.
+/// The shortest deadline of a probe. No caller waits for it, and a host that stalls for a
+/// moment does not mean that the store failed.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// How often a question may be sent on to another server before it pauses.
+/// How often a check may be redirected to another server before it pauses.
 const REDIRECTIONS: u32 = 8;
 
-/// A Redis or Valkey server that keeps counts for many machines.
+/// A Redis or Valkey server that keeps counters for many machines.
 ///
-/// Making one does not connect: a store that is down is a store that is down, not an
-/// error. Clones are handles to the same connections.
+/// Making one does not connect, so it succeeds even if the server is down. Clones are
+/// handles to the same connections.
 #[derive(Clone)]
 pub struct RedisStore(Arc<Inner>);
 
@@ -50,41 +50,40 @@ struct Inner {
     traffic: Arc<Traffic>,
     errors: [AtomicU64; ErrorKind::ALL.len()],
     retries: AtomicU64,
-    /// Log lines about errors, a few of each kind a minute.
+    /// Limits log lines about errors to a few per minute of each kind.
     lines: Limiter,
-    /// Whether the last question had an answer.
+    /// Whether the last call was answered.
     up: AtomicBool,
-    /// What policies do when there is none, for the log.
+    /// What policies do without an answer, for the log.
     duties: Duties,
 }
 
-/// What a store has been through.
+/// Statistics of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// Whether the last question that was put had an answer, whatever it said; true before
-    /// the first one.
+    /// Whether the last call was answered, even with an error; true before the first call.
     pub up: bool,
-    /// Whether the store is not asked at the moment, because it kept failing.
+    /// Whether the breaker is open: the store kept failing and is not asked.
     pub breaker_open: bool,
-    /// Questions that were put: checks, looks, refunds, resets.
+    /// Requests to the store: checks, peeks, refunds, resets.
     pub questions: u64,
-    /// Commands that were sent for them: fewer, where checks were alike.
+    /// Commands sent for them: fewer, because checks share commands.
     pub commands: u64,
-    /// Writes that those took.
+    /// Writes to connections for these commands.
     pub batches: u64,
-    /// Questions that were put again.
+    /// Retried requests.
     pub retries: u64,
-    /// Questions that had no answer in the end, by kind.
+    /// Failed requests, by kind.
     pub errors: Vec<(ErrorKind, u64)>,
 }
 
 impl RedisStore {
-    /// A store at `redis://` or `rediss://`, with user, password and database as they
-    /// stand in the URL; or one behind sentinels, `redis-sentinel://h1:p1,h2:p2/master`,
-    /// or on a cluster, `redis-cluster://h1:p1,h2:p2`.
+    /// A store at `redis://` or `rediss://`, with user, password and database from the URL;
+    /// or behind sentinels, `redis-sentinel://h1:p1,h2:p2/master`; or on a cluster,
+    /// `redis-cluster://h1:p1,h2:p2`.
     ///
-    /// Fails for a URL that names no server, and for a prefix that keys cannot have.
+    /// Fails if the URL names no server, or if the prefix is invalid.
     pub fn new(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         // The client leaves it to us who does the arithmetic of TLS, and panics when
         // nobody does; whoever has chosen before stays.
@@ -133,7 +132,7 @@ impl RedisStore {
         &self.0.name
     }
 
-    /// What it has been through.
+    /// Its statistics.
     #[must_use]
     pub fn stats(&self) -> RedisStats {
         let inner = &self.0;
@@ -152,7 +151,7 @@ impl RedisStore {
         }
     }
 
-    /// How long until a store that fails is asked again.
+    /// How long until a failing store is asked again.
     #[must_use]
     pub fn next_probe(&self) -> Duration {
         let servers = self.0.servers.all();
@@ -258,11 +257,11 @@ impl RedisStore {
         self.script(script, keys, arguments).await.map(Some)
     }
 
-    /// Forgets keys. Says how many there were.
+    /// Forgets keys. Returns how many existed.
     pub(crate) async fn delete(&self, keys: Vec<String>) -> Result<usize, StoreError> {
         match self.run(Command::Delete(keys)).await? {
             Value::Int(count) => Ok(usize::try_from(count).unwrap_or(0)),
-            _ => Err(StoreError::new(ErrorKind::Other, "DEL answers no number")),
+            _ => Err(StoreError::new(ErrorKind::Other, "DEL returned no number")),
         }
     }
 
@@ -272,9 +271,9 @@ impl RedisStore {
         self.run(question).await.map(|_| ())
     }
 
-    /// What is wrong with how the server keeps its memory. Whoever may not ask, or has no
-    /// answer within the deadline, does not know of anything. That is not an error, nor
-    /// held against the store: no limit needs it.
+    /// What is wrong with the server's memory settings. Without permission to ask, or without
+    /// an answer within the deadline, there is no warning. That is not an error and does not
+    /// count against the store, because no limit depends on it.
     pub(crate) async fn eviction_warning(&self) -> Option<String> {
         let question = Arc::new(Command::Memory);
         let deadline = Instant::now() + self.0.timeout;
@@ -482,7 +481,7 @@ impl RedisStore {
         }
     }
 
-    /// Whether the last question had an answer.
+    /// Whether the last call was answered.
     fn heard(&self, up: bool) {
         // Nearly always as before: those who read it need not read it again.
         if self.0.up.load(Relaxed) != up {
@@ -557,7 +556,7 @@ impl RedisStore {
                 server = server.address,
                 cause = %error.redacted(),
                 policies = %inner.duties,
-                "the store keeps failing: checks do not wait for it until a probe finds it back"
+                "the store keeps failing: checks do not wait for it until a probe succeeds"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line: commands, flags and their environment variables.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub use crate::log::{Format, Level};
 pub use tidegate_lab::bench::Bench;
 pub use tidegate_lab::verify::Verify;
 
-/// A rate limiter for fleets: give it a policy, ask it before each request.
+/// A distributed rate limiter: define policies, then ask for a decision before each request.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidegate",
@@ -33,8 +33,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// What this process was started with. A variable that is empty is as good as one
-    /// that is not set: some tools can only make them so.
+    /// Parses this process's arguments. An empty environment variable counts as unset,
+    /// because some tools cannot leave one out.
     pub fn read() -> Result<Self, clap::Error> {
         let matches = without_empty_variables(Self::command()).try_get_matches()?;
         Self::from_arg_matches(&matches)
@@ -57,28 +57,28 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Answer checks over HTTP.
+    /// Run the server.
     ///
-    /// Without a config: ten requests a second for each key, counted in memory, at
-    /// 127.0.0.1:8080.
+    /// Without a config, it listens on 127.0.0.1:8080 and has one policy, `default`: ten
+    /// requests per second for each key, counted in memory.
     Serve(Serve),
-    /// Ask for one decision. Exits with 0 when allowed, 1 when denied, 2 on an error.
+    /// Make one decision. Exits with 0 if allowed, 1 if denied, 2 on an error.
     Check(Check),
-    /// Forget what a key has used.
+    /// Reset a key: its quota is full again.
     Reset(Reset),
-    /// Say whether limits held, from what servers have recorded. Exits with 0 when they
-    /// did, 1 when not, 2 on an error.
+    /// Check from recorded decisions that limits held. Exits with 0 if they did, 1 if
+    /// not, 2 on an error.
     Verify(Verify),
-    /// Put load on a store or a server, and say how it fared and whether the limit held.
-    /// Exits with 0 when it did, 1 when not, 2 on an error.
+    /// Load-test a store or a server, and check that the limit held. Exits with 0 if it
+    /// did, 1 if not, 2 on an error.
     Bench(Bench),
-    /// One of the processes that `bench` starts.
+    /// A worker process of `bench`.
     #[command(hide = true)]
     BenchWorker,
-    /// Look at a config file.
+    /// Check or print a config file.
     #[command(subcommand)]
     Config(Config),
-    /// Print a script that completes commands in a shell.
+    /// Print a shell completion script.
     Completions {
         /// The shell.
         shell: Shell,
@@ -91,13 +91,13 @@ pub enum Command {
     },
 }
 
-/// Which config, and what is said in its place.
+/// The config file, and the flag that replaces its store.
 #[derive(Debug, Clone, Args)]
 pub struct Source {
     /// The config file.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Where counts are kept, in place of the config's default store: memory:, or
+    /// The URL of the store `default`, instead of the config's: memory:, or
     /// redis://host:port.
     #[arg(
         long,
@@ -109,8 +109,8 @@ pub struct Source {
     pub store: Option<MaybeUrl>,
 }
 
-/// The URL of a store, or what is wrong with it. That is said later on: the message of
-/// the command line would repeat the URL, and with it a password.
+/// The URL of a store, or its error. The error is reported later, because clap's message
+/// would repeat the URL, and with it a password.
 pub type MaybeUrl = Result<StoreUrl, String>;
 
 /// `tidegate serve`.
@@ -119,7 +119,7 @@ pub struct Serve {
     /// Config and store.
     #[command(flatten)]
     pub source: Source,
-    /// Where to listen, in place of the config's addresses: host:port or unix:PATH.
+    /// Where to listen for HTTP, instead of the config's addresses: host:port or unix:PATH.
     #[arg(
         long,
         value_name = "ADDR",
@@ -127,8 +127,8 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub http: Vec<Address>,
-    /// Where operators ask for metrics, health and keys, and reset them, in place of the
-    /// addresses of --http: host:port or unix:PATH.
+    /// A separate address for operators (metrics, health, keys, resets), instead of the
+    /// --http addresses: host:port or unix:PATH.
     #[arg(
         long,
         value_name = "ADDR",
@@ -136,7 +136,7 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub admin: Vec<Address>,
-    /// Where to answer Envoy over gRPC, in place of the config's addresses: host:port or
+    /// Where to answer Envoy over gRPC, instead of the config's addresses: host:port or
     /// unix:PATH.
     #[arg(
         long,
@@ -145,7 +145,7 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub grpc: Vec<Address>,
-    /// Where to speak the protocol of Redis, in place of the config's addresses: host:port
+    /// Where to listen for the Redis protocol, instead of the config's addresses: host:port
     /// or unix:PATH.
     #[arg(
         long,
@@ -154,8 +154,8 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub resp: Vec<Address>,
-    /// Where to listen when neither the config nor --http says so: for images of
-    /// containers.
+    /// Where to listen for HTTP if neither the config nor --http says so; for container
+    /// images.
     #[arg(
         long,
         value_name = "ADDR",
@@ -163,10 +163,10 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub http_default: Vec<Address>,
-    /// How much to log, in place of the config's level (info unless it has one).
+    /// The log level, instead of the config's [default: info].
     #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG")]
     pub log: Option<Level>,
-    /// How log lines look.
+    /// The format of log lines.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -174,22 +174,22 @@ pub struct Serve {
         default_value = "text"
     )]
     pub log_format: Format,
-    /// After SIGTERM, how long to go on answering while /readyz says no, so that load
-    /// balancers stop sending traffic; in place of the config's (2s unless it has one).
+    /// How long to keep answering after SIGTERM, with /readyz at 503, while load balancers
+    /// stop sending traffic; instead of the config's [default: 2s].
     #[arg(long, value_name = "TIME", value_parser = drain)]
     pub drain: Option<Duration>,
-    /// How long a connection may be without a request before it is closed: longer than
-    /// proxies keep theirs; in place of the config's (75s unless it has one).
+    /// How long a connection may stay idle before it is closed. Must be longer than proxies
+    /// keep theirs; instead of the config's [default: 75s].
     #[arg(long, value_name = "TIME", value_parser = idle)]
     pub idle: Option<Duration>,
-    /// Append every decision to a file, for `tidegate verify`.
+    /// Append every decision to this file, for `tidegate verify`.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// How long that file may become, such as 500MiB: then no more is recorded.
+    /// The maximum size of that file, such as 500MiB. Recording stops when it is reached.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub record_limit: u64,
-    /// What keys are hashed with in records, log lines and /v1/keys: the same for servers
-    /// whose records are put together. Any, when there is only one.
+    /// The salt for hashes of keys in records, log lines and /v1/keys. Servers whose records
+    /// are verified together need the same one [default: random].
     #[arg(
         long,
         value_name = "TEXT",
@@ -201,7 +201,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// The addresses that take the place of the file's.
+    /// The settings that replace those of the file.
     #[must_use]
     pub fn listen(&self) -> Listen {
         Listen {
@@ -218,7 +218,7 @@ impl Serve {
 }
 
 impl Print {
-    /// The addresses that take the place of the file's.
+    /// The settings that replace those of the file.
     #[must_use]
     pub fn listen(&self) -> Listen {
         Listen {
@@ -231,12 +231,12 @@ impl Print {
     }
 }
 
-/// Whom to ask, of what.
+/// What to check, and where.
 #[derive(Debug, Args)]
 pub struct Question {
     /// The policy.
     pub policy: String,
-    /// What the check is about, such as ip=203.0.113.7.
+    /// The attributes of the check, such as ip=203.0.113.7.
     #[arg(value_name = "ATTR=VALUE", value_parser = attribute)]
     pub attributes: Vec<(String, String)>,
     /// Config and store.
@@ -245,8 +245,8 @@ pub struct Question {
     /// Ask a running server: https://host:port, http://host:port or unix:PATH.
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
-    /// The authority that signed the server's certificate, where that is not a public
-    /// one: a PEM file.
+    /// A PEM file with the CA that signed the server's certificate, if it is not a public
+    /// one.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
     pub ca: Option<PathBuf>,
 }
@@ -257,10 +257,10 @@ pub struct Check {
     /// The question.
     #[command(flatten)]
     pub question: Question,
-    /// What the request costs.
+    /// The cost of the request.
     #[arg(long, value_name = "N", default_value = "1", value_parser = cost)]
     pub cost: Cost,
-    /// Only look, charge nothing.
+    /// Show the numbers and charge nothing.
     #[arg(long)]
     pub peek: bool,
     /// Print the decision as JSON.
@@ -271,13 +271,13 @@ pub struct Check {
 /// `tidegate reset`.
 #[derive(Debug, Args)]
 pub struct Reset {
-    /// What to forget.
+    /// The key to reset.
     #[command(flatten)]
     pub question: Question,
-    /// The level to forget, of a policy with several.
+    /// Reset only this level of a policy with several levels.
     #[arg(long, value_name = "NAME", conflicts_with = "all")]
     pub level: Option<String>,
-    /// Forget all levels: counters that others share, too.
+    /// Reset all levels, including counters that other keys share.
     #[arg(long)]
     pub all: bool,
     /// The server's admin token.
@@ -294,16 +294,16 @@ pub struct Reset {
 /// `tidegate config`.
 #[derive(Debug, Subcommand)]
 pub enum Config {
-    /// Say what is wrong with a config file, a line an error. Exits with 0 or 2.
+    /// Validate a config file and print one line per error. Exits with 0 if valid, 2 if not.
     Check {
         /// The file.
         file: PathBuf,
-        /// Look at this file alone: secrets, certificates and scripts need not be there.
+        /// Check only this file, without the secrets, certificates and scripts it refers to.
         #[arg(long)]
         offline: bool,
     },
-    /// Print the config that `serve` would use, with its defaults. Flags and environment
-    /// variables take the place of what the file says. Secrets are hidden.
+    /// Print the config that `serve` would use, with flags, environment variables and all
+    /// defaults applied. Secrets are hidden.
     Print(Print),
 }
 
@@ -313,7 +313,7 @@ pub struct Print {
     /// The config file.
     #[arg(value_name = "FILE", env = "TIDEGATE_CONFIG")]
     pub file: Option<PathBuf>,
-    /// Where counts are kept, in place of the config's default store.
+    /// The URL of the store `default`, instead of the config's.
     #[arg(
         long,
         value_name = "URL",
@@ -322,7 +322,7 @@ pub struct Print {
         value_parser = store
     )]
     pub store: Option<MaybeUrl>,
-    /// Where to listen, in place of the config's addresses: host:port or unix:PATH.
+    /// Where to listen for HTTP, instead of the config's addresses: host:port or unix:PATH.
     #[arg(
         long,
         value_name = "ADDR",
@@ -330,7 +330,7 @@ pub struct Print {
         value_delimiter = ','
     )]
     pub http: Vec<Address>,
-    /// Where operators ask, in place of the config's addresses: host:port or unix:PATH.
+    /// A separate address for operators, instead of the config's: host:port or unix:PATH.
     #[arg(
         long,
         value_name = "ADDR",
@@ -338,7 +338,7 @@ pub struct Print {
         value_delimiter = ','
     )]
     pub admin: Vec<Address>,
-    /// Where to answer Envoy over gRPC, in place of the config's addresses: host:port or
+    /// Where to answer Envoy over gRPC, instead of the config's addresses: host:port or
     /// unix:PATH.
     #[arg(
         long,
@@ -347,7 +347,7 @@ pub struct Print {
         value_delimiter = ','
     )]
     pub grpc: Vec<Address>,
-    /// Where to speak the protocol of Redis, in place of the config's addresses: host:port
+    /// Where to listen for the Redis protocol, instead of the config's addresses: host:port
     /// or unix:PATH.
     #[arg(
         long,
@@ -365,7 +365,7 @@ fn attribute(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A text that is not shown. What it looks like is up to others.
+/// A secret text, which is never printed. Its content is validated elsewhere.
 fn secret(text: &str) -> Result<Secret, Infallible> {
     Ok(Secret::Text(text.into()))
 }
@@ -410,7 +410,7 @@ fn idle(text: &str) -> Result<Duration, String> {
     idle.ok_or_else(|| "expected a time from 1s to 10m, such as 75s".into())
 }
 
-/// A time with its unit. A number alone is one of seconds, as in earlier versions.
+/// A duration with its unit. A bare number is in seconds, as in earlier versions.
 fn time(text: &str) -> Option<Duration> {
     let seconds = || text.parse().ok().map(Duration::from_secs);
     duration(text).or_else(seconds)

@@ -105,31 +105,31 @@ impl Metrics {
         let metrics = Self {
             decisions: counters(
                 "decisions_total",
-                "Decisions, by what became of the request.",
+                "Decisions by result: allowed, denied or shadow_denied.",
                 &["policy", "result"],
             ),
             sources: counters(
                 "source_total",
-                "Decisions, by who answered.",
+                "Decisions by source.",
                 &["policy", "source"],
             ),
             store_errors: counters(
                 "store_errors_total",
-                "Checks that a store has not answered, by why.",
+                "Store errors by kind.",
                 &["store", "kind"],
             ),
             store_up: gauges(
                 "store_up",
-                "Whether a store has answered the last question put to it.",
+                "Whether the last call to the store succeeded (1) or failed (0).",
             ),
             breaker_open: gauges(
                 "breaker_open",
-                "Whether a store has kept failing, and is not asked for a while.",
+                "Whether the breaker is open (1): the store kept failing and is not asked.",
             ),
-            keys: known(IntGauge::with_opts(named("keys", "Keys held in memory."))),
+            keys: known(IntGauge::with_opts(named("keys", "Keys in memory stores."))),
             evicted: known(IntCounter::with_opts(named(
                 "evicted_total",
-                "Keys in use that were forgotten to make room, in memory.",
+                "Keys that a memory store evicted while they were in use.",
             ))),
             leased_tokens: known(IntGaugeVec::new(
                 named(
@@ -140,38 +140,39 @@ impl Metrics {
             )),
             leases: counters(
                 "leases_total",
-                "Leases by what became of them: granted, settled, or lapsed.",
+                "Leases by event: granted, settled or lapsed.",
                 &["policy", "event"],
             ),
             lease_calls: counters(
                 "lease_calls_total",
-                "Messages about leases that were sent to the store.",
+                "Lease messages sent to the store.",
                 &["policy"],
             ),
             reloads: counters(
                 "reload_total",
-                "Times the config was read again.",
+                "Config reloads by result: ok or error.",
                 &["result"],
             ),
             peeks: counters(
                 "peeks_total",
-                "Questions that charge nothing: peeks, and keys that were explained.",
+                "Peeks and explained keys, which charge nothing.",
                 &["policy"],
             ),
             problems: counters(
                 "http_errors_total",
-                "Requests and checks of a batch that could not be answered, by status.",
+                "Requests, and checks in a batch, that failed, by HTTP status.",
                 &["status"],
             ),
             connections: known(IntGauge::with_opts(named(
                 "connections",
-                "Connections open now.",
+                "Open connections.",
             ))),
             meters: Mutex::default(),
             registry,
         };
         let version = env!("CARGO_PKG_VERSION");
-        let build = named("build_info", "The version, as a label.").const_label("version", version);
+        let build =
+            named("build_info", "The running version, as a label.").const_label("version", version);
         let build = known(IntGauge::with_opts(build));
         build.set(1);
         for result in ["ok", "error"] {
@@ -315,14 +316,14 @@ impl Metrics {
         histogram(
             &mut text,
             "decision_duration_seconds",
-            "How long a decision took.",
+            "Time per decision, in seconds.",
             "policy",
             of_policies,
         );
         histogram(
             &mut text,
             "store_duration_seconds",
-            "How long a store took to decide.",
+            "Time a store took per decision, in seconds.",
             "store",
             by_store.into_iter(),
         );

@@ -176,7 +176,7 @@ fn token(fields: &Fields<'_>, name: &'static str) -> Option<Secret> {
         None => format!("{}: expected {expected}", shown(text)),
         // Another one could not stand in the header of a request.
         Some(Secret::Text(token)) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
-            "a token with spaces or other signs: expected visible ASCII characters".into()
+            "a token with spaces or other characters: expected visible ASCII characters".into()
         }
         secret => return secret,
     };
@@ -193,7 +193,10 @@ fn gate_headers(fields: &Fields<'_>) -> Option<Vec<String>> {
         let message = if !is_name(text) {
             format!("{}: expected {NAME}", shown(text))
         } else if kept.iter().any(|other| header(other) == header(text)) {
-            format!("{}: this header is taken: expected it once", shown(text))
+            format!(
+                "{}: maps to the same header as another name: expected it once",
+                shown(text)
+            )
         } else {
             kept.push(text.into());
             continue;

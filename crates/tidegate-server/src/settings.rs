@@ -289,7 +289,7 @@ pub fn reveal(secret: &Secret, field: &str, folder: &Path) -> Result<String, Loa
     match value.trim_end_matches(['\r', '\n']) {
         "" => Err(fault("is empty: expected a token")),
         value if !value.bytes().all(|byte| byte.is_ascii_graphic()) => Err(fault(
-            "has spaces or other signs: expected visible ASCII characters",
+            "has spaces or other characters: expected visible ASCII characters",
         )),
         value => Ok(value.to_owned()),
     }

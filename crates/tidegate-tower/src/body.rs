@@ -8,8 +8,8 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The body of a response that has come through a [`RateLimit`](crate::RateLimit):
-    /// the service's own, as it is, or that of a refusal.
+    /// The body of a response from a [`RateLimit`](crate::RateLimit): the inner service's
+    /// own, unchanged, or that of a refusal.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

@@ -1,5 +1,4 @@
-//! What stands between a request and the service: the settings of a layer, and how they
-//! become a verdict.
+//! The settings of a layer, and how they decide a request.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -31,7 +30,7 @@ pub(crate) type CostFunction = Box<dyn Fn(&RequestHead<'_>) -> Cost + Send + Syn
 pub(crate) type Responder = Box<dyn Fn(&Refusal<'_, '_>) -> Response<Bytes> + Send + Sync>;
 pub(crate) type Classifier = Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync>;
 
-/// The settings of a layer, shared by all its clones. They are known to fit together.
+/// The validated settings of a layer, shared by all its clones.
 pub(crate) struct Gate {
     pub(crate) limiter: AnyLimiter,
     /// The one policy, where it is asked about one key and nothing else matters.
@@ -57,7 +56,7 @@ pub(crate) struct Asked {
     pub(crate) attributes: Box<[Box<str>]>,
 }
 
-/// Who is not counted.
+/// Clients that are not counted.
 #[derive(Debug, Default)]
 pub(crate) struct Exempt {
     pub(crate) networks: Networks,
@@ -65,13 +64,13 @@ pub(crate) struct Exempt {
     pub(crate) tokens: HashSet<Text>,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 pub(crate) enum Verdict {
     Pass(Pass),
     Refuse(Box<Response<Bytes>>),
 }
 
-/// What is left to do for a request that may go on.
+/// What remains to be done for an admitted request.
 #[derive(Default)]
 pub(crate) struct Pass {
     /// To be added to the response.
@@ -80,7 +79,7 @@ pub(crate) struct Pass {
     pub(crate) charged: Option<Box<Charged>>,
 }
 
-/// What to ask about a request.
+/// What to check for a request.
 struct Question<'r> {
     values: Values<'r>,
     /// Whether a value is missing that policies need which are not asked then.
@@ -88,7 +87,7 @@ struct Question<'r> {
     cost: Cost,
 }
 
-/// Why there is nothing to ask.
+/// Why nothing is checked.
 enum Unasked<'r> {
     /// It is not counted.
     Free,

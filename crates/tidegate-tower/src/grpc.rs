@@ -1,4 +1,4 @@
-//! Refusals in the words of gRPC: a status in the headers of a response without a body
+//! Refusals in the form of gRPC: a status in the headers of a response without a body
 //! ("trailers-only"), with the time to wait in both forms that clients read.
 
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) fn refusal(refusal: &Refusal<'_, '_>, content_type: &HeaderValue) -> 
     let (code, message) = match refusal.reason() {
         Reason::Limited(_) => (RESOURCE_EXHAUSTED, "rate limit exceeded".to_owned()),
         Reason::Unavailable(_) => {
-            let message = "the store of the rate limit is unavailable";
+            let message = "the rate limit store is unavailable";
             (UNAVAILABLE, message.to_owned())
         }
         Reason::Missing(name) => {

@@ -1,24 +1,24 @@
-//! What can be known of a request or a response without its body.
+//! Heads of requests and responses, without their bodies.
 
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, Version, request};
 
-/// A request without its body: what keys, costs and rules are made of.
+/// A request without its body, the input of keys, costs and rules.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct RequestHead<'r> {
     /// The method.
     pub method: &'r Method,
-    /// Where it goes, as this layer sees it: a router further out may have cut it.
+    /// The URI as this layer sees it: an outer router may have removed a prefix.
     pub uri: &'r Uri,
     /// The version of HTTP.
     pub version: Version,
     /// The header fields.
     pub headers: &'r HeaderMap,
-    /// What servers and layers further out have left here.
+    /// Values that the server and outer layers have stored.
     pub extensions: &'r Extensions,
 }
 
-/// A response without its body: what says whether a request counts.
+/// A response without its body, the input of refund rules.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct ResponseHead<'r> {
@@ -26,7 +26,7 @@ pub struct ResponseHead<'r> {
     pub status: StatusCode,
     /// The header fields.
     pub headers: &'r HeaderMap,
-    /// What handlers and layers further in have left here.
+    /// Values that handlers and inner layers have stored.
     pub extensions: &'r Extensions,
 }
 

@@ -1,4 +1,4 @@
-//! Where the value of an attribute comes from, and what happens when there is none.
+//! Keys: where the value of an attribute comes from, and what happens without one.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,9 +14,9 @@ use crate::value::Value;
 
 /// Where the value of an attribute comes from.
 ///
-/// A request without a value counts on one key that all such requests share, unless
-/// [`or_skip`](Self::or_skip) or [`or_refuse`](Self::or_refuse) says otherwise: leaving
-/// out a header is no way around a limit.
+/// By default, all requests without a value share one key, so that a client cannot avoid a
+/// limit by leaving out a header. Use [`or_skip`](Self::or_skip) or
+/// [`or_refuse`](Self::or_refuse) to change that.
 ///
 /// ```
 /// use http::HeaderName;
@@ -38,7 +38,7 @@ pub struct Key {
     missing: Missing,
 }
 
-/// A function of the user's own.
+/// A user-defined function.
 type Function = Box<dyn Fn(&RequestHead<'_>) -> Option<Vec<u8>> + Send + Sync>;
 
 enum Source {
@@ -54,7 +54,7 @@ enum Source {
 /// What happens to a request without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// Policies with this attribute are not asked.
+    /// Policies with this attribute are not checked.
     Skip,
     /// It is refused.
     Refuse,
@@ -71,8 +71,8 @@ impl Key {
         }
     }
 
-    /// The client's address: that of the connection, or, behind
-    /// [`proxies`](crate::RateLimitBuilder::proxies), that of the client they speak for.
+    /// The client's address: that of the connection or, behind
+    /// [`proxies`](crate::RateLimitBuilder::proxies), that of the client they forward for.
     /// IPv6 addresses are grouped by
     /// [their prefix](crate::RateLimitBuilder::ipv6_prefix).
     #[must_use]
@@ -80,13 +80,13 @@ impl Key {
         Self::new(Source::Address)
     }
 
-    /// The address of the connection, whoever it speaks for.
+    /// The address of the connection itself, even if it is a proxy.
     #[must_use]
     pub fn peer_address() -> Self {
         Self::new(Source::PeerAddress)
     }
 
-    /// The value of a header field, its first line if there are several.
+    /// The value of a header; the first one if there are several.
     #[must_use]
     pub fn header(name: HeaderName) -> Self {
         Self::new(Source::Header(name))
@@ -104,14 +104,15 @@ impl Key {
         Self::new(Source::Method)
     }
 
-    /// A part of the path, such as `id` in `/users/{id}`; `{*rest}` at the end takes
-    /// several segments. A path that does not fit has no value.
+    /// A segment of the path, such as `id` in `/users/{id}`; `{*rest}` at the end matches
+    /// several segments. A path that does not match has no value.
     #[must_use]
     pub fn path_parameter(path: &str, name: &str) -> Self {
         Self::new(Source::PathParameter(PathParameter::parse(path, name)))
     }
 
-    /// What a server or a layer further out has left in the request's extensions.
+    /// A value computed from an extension of the request, which the server or an outer layer
+    /// set. `None`, or a missing extension, means that the request has no value.
     #[must_use]
     pub fn extension<T, V, F>(function: F) -> Self
     where
@@ -122,7 +123,8 @@ impl Key {
         Self::function(move |head| function(head.extensions.get::<T>()?))
     }
 
-    /// Whatever a function makes of the request.
+    /// A value computed from the request. The function returns anything that converts into
+    /// `Vec<u8>`, such as a `String`, or `None` if the request has no value.
     #[must_use]
     pub fn function<V, F>(function: F) -> Self
     where
@@ -133,16 +135,16 @@ impl Key {
         Self::new(Source::Function(Box::new(function)))
     }
 
-    /// The SHA-256 of the value in its place, so that no store and no log ever has the
-    /// value itself.
+    /// Replaces the value by its SHA-256, so that the value itself never reaches a store or a
+    /// log.
     #[must_use]
     pub fn hashed(mut self) -> Self {
         self.hashed = true;
         self
     }
 
-    /// Requests without a value are not counted by policies with this attribute; others
-    /// are asked all the same.
+    /// Requests without a value are not counted by policies with this attribute. Other
+    /// policies still apply.
     #[must_use]
     pub fn or_skip(mut self) -> Self {
         self.missing = Missing::Skip;
@@ -156,7 +158,7 @@ impl Key {
         self
     }
 
-    /// Requests without a value have this one. It is the empty one when nothing is said.
+    /// Requests without a value get this one. The default is the empty value.
     #[must_use]
     pub fn or_shared(mut self, value: impl AsRef<[u8]>) -> Self {
         self.missing = Missing::Shared(value.as_ref().into());

@@ -1,4 +1,4 @@
-//! The layer, and how it is made.
+//! The layer and its builder.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -26,8 +26,8 @@ use crate::token::hashed;
 use crate::value::Text;
 use crate::wait::Wait;
 
-/// Puts limits around a service. Clones, and all services they are put around, count
-/// together.
+/// Adds limits to a service. All clones, and all services they are applied to, share the
+/// same counters.
 ///
 /// ```
 /// use tidegate::Limit;
@@ -39,11 +39,11 @@ use crate::wait::Wait;
 pub struct RateLimitLayer(Arc<Gate>);
 
 impl RateLimitLayer {
-    /// One limit for each value of a key, counted in this process, by a policy of the
-    /// name `default`.
+    /// One limit for each value of a key, counted in this process, by a policy named
+    /// `default`.
     ///
     /// # Panics
-    /// When the key is a [path parameter](Key::path_parameter) that cannot be meant.
+    /// When the key is an invalid [path parameter](Key::path_parameter).
     #[must_use]
     pub fn new(limit: Limit, key: Key) -> Self {
         let policy = Policy::builder("default").limit(limit).build();
@@ -53,7 +53,7 @@ impl RateLimitLayer {
         layer.build().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A layer that asks policies of a limiter.
+    /// A layer that checks policies of a limiter.
     ///
     /// ```
     /// use tidegate::{Limit, Policy, PolicyLimiter};
@@ -100,7 +100,7 @@ impl<S> Layer<S> for RateLimitLayer {
     }
 }
 
-/// Makes a [`RateLimitLayer`].
+/// Builds a [`RateLimitLayer`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct RateLimitBuilder {
     limiter: AnyLimiter,
@@ -119,23 +119,22 @@ pub struct RateLimitBuilder {
 }
 
 impl RateLimitBuilder {
-    /// Asks this policy, after those named before. The first refusal ends it, and gives
-    /// back what the policies before it have charged.
+    /// Checks this policy, after those added before. The first refusal ends the check, and
+    /// the policies before it are refunded.
     pub fn policy(mut self, name: impl Into<String>) -> Self {
         self.policies.push(name.into());
         self
     }
 
-    /// Where the attribute of this name, as in the policies' templates, comes from.
+    /// Where the attribute with this name, as used in the policies' keys, comes from.
     pub fn key(mut self, name: impl Into<String>, key: Key) -> Self {
         self.keys.push((name.into(), key));
         self
     }
 
-    /// How to find the address of a connection. When nothing is said, it is a
-    /// `SocketAddr` among the request's extensions, or, with the features of these
-    /// names, what axum (`ConnectInfo<SocketAddr>`) or tonic (`TcpConnectInfo`) leave
-    /// there.
+    /// How to find the address of a connection. By default, it is a `SocketAddr` in the
+    /// request's extensions or, with the feature `axum` or `tonic`, what axum
+    /// (`ConnectInfo<SocketAddr>`) or tonic (`TcpConnectInfo`) stores there.
     pub fn peer<F>(mut self, peer: F) -> Self
     where
         F: Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync + 'static,
@@ -144,14 +143,14 @@ impl RateLimitBuilder {
         self
     }
 
-    /// The proxies to be believed about a client's address; none when nothing is said.
+    /// The proxies that are trusted about a client's address; none by default.
     pub fn proxies(mut self, proxies: Proxies) -> Self {
         self.proxies = Some(proxies);
         self
     }
 
-    /// IPv6 addresses with so many bits in common are one client: 64 when nothing is
-    /// said, the least that a client gets; 56 or 48 where clients get more.
+    /// IPv6 addresses with this many leading bits in common count as one client. The default
+    /// is 64, the smallest network that a client gets; use 56 or 48 for larger ones.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = bits;
         self
@@ -174,7 +173,7 @@ impl RateLimitBuilder {
         self
     }
 
-    /// Requests for which this is true are not counted. There may be several such rules.
+    /// Requests for which this returns true are not counted. Can be called several times.
     pub fn skip<F>(mut self, rule: F) -> Self
     where
         F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
@@ -183,7 +182,7 @@ impl RateLimitBuilder {
         self
     }
 
-    /// What a request costs; one when nothing is said.
+    /// The cost of a request; 1 by default.
     pub fn cost<F>(mut self, cost: F) -> Self
     where
         F: Fn(&RequestHead<'_>) -> Cost + Send + Sync + 'static,
@@ -192,8 +191,8 @@ impl RateLimitBuilder {
         self
     }
 
-    /// Makes the response to a refused request, in place of [`Refusal::response`].
-    /// Requests of gRPC are not asked about: they get a status of gRPC.
+    /// Makes the response to a refused request, instead of [`Refusal::response`]. It is not
+    /// called for gRPC requests, which get a gRPC status.
     ///
     /// ```
     /// # use tidegate::{Limit, Policy, PolicyLimiter};
@@ -218,10 +217,10 @@ impl RateLimitBuilder {
         self
     }
 
-    /// Responses for which this is true do not count: what was charged is given back,
-    /// as far as it still counts, before the response goes out. The numbers in its
-    /// headers are from before that. What has no response (an error of the service, a
-    /// client that went away) stays charged.
+    /// Responses for which this returns true do not count: the charge is given back, as far
+    /// as it still counts, before the response is sent. The numbers in its headers are from
+    /// before the refund. A request without a response (because the service failed or the
+    /// client disconnected) stays charged.
     pub fn refund<F>(mut self, classifier: F) -> Self
     where
         F: Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
@@ -230,11 +229,11 @@ impl RateLimitBuilder {
         self
     }
 
-    /// Lets requests wait for their turn, in place of a refusal, when it comes within
-    /// the deadline; at most so many at once, the others are refused. `sleep` is the
+    /// Lets requests wait instead of being refused, if they can be admitted within the
+    /// deadline. At most `most` requests wait at once; others are refused. `sleep` is the
     /// runtime's timer, such as `tokio::time::sleep`.
     ///
-    /// Who waits is not in a queue: when the time has come, the first to ask goes on.
+    /// Waiting requests are not queued: when the time comes, the first to ask is admitted.
     pub fn wait<F>(
         mut self,
         deadline: Duration,
@@ -248,7 +247,7 @@ impl RateLimitBuilder {
         self
     }
 
-    /// The layer, if everything fits together.
+    /// Validates the settings and builds the layer.
     pub fn build(self) -> Result<RateLimitLayer, LayerError> {
         let policies = self.check_policies()?;
         let used = |name: &str| {
@@ -304,7 +303,7 @@ impl RateLimitBuilder {
         })))
     }
 
-    /// The policies, with the attributes they count by: all of them have a key.
+    /// The policies with their attributes, each of which has a key.
     fn check_policies(&self) -> Result<Box<[Asked]>, LayerError> {
         if self.policies.is_empty() {
             return Err(LayerError::NoPolicy);

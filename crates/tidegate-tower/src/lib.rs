@@ -1,6 +1,12 @@
-//! Tidegate's limits as a [tower] layer, for axum, hyper, tonic and plain tower: the
-//! policies, stores, headers and failure modes of the limiter, around any service that
-//! answers HTTP requests.
+//! Tidegate's limits as a [tower] layer, for axum, hyper, tonic and plain tower. It adds the
+//! limiter's policies, stores, headers and failure modes to any service that answers HTTP
+//! requests.
+//!
+//! ```toml
+//! [dependencies]
+//! tidegate = "0.1"
+//! tidegate-tower = { version = "0.1", features = ["axum"] }
+//! ```
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -29,24 +35,24 @@
 //! | --- | --- |
 //! | one limit for each client | [`RateLimitLayer::new`] |
 //! | policies, several of them, or a store in Redis | [`RateLimitLayer::builder`] |
-//! | to say who a client is | [`Key`] |
+//! | to identify clients | [`Key`] |
 //! | the client's address behind proxies | [`Proxies`] |
-//! | another answer than 429 | [`RateLimitBuilder::responder`], [`Refusal`] |
-//! | to leave out some requests or clients | [`RateLimitBuilder::skip`], [`RateLimitBuilder::exempt_addresses`] |
+//! | a response other than 429 | [`RateLimitBuilder::responder`], [`Refusal`] |
+//! | to exempt some requests or clients | [`RateLimitBuilder::skip`], [`RateLimitBuilder::exempt_addresses`] |
 //! | responses that do not count | [`RateLimitBuilder::refund`] |
 //! | to wait instead of being refused | [`RateLimitBuilder::wait`] |
 //!
 //! # What it does to a service
 //!
-//! It is ready when the service inside is. A limiter in memory decides inside `call`,
-//! without an await and without a box; others are asked with the service kept ready.
-//! Responses keep their bodies, in a [`ResponseBody`], and errors are the service's
-//! own. A key that cannot be found has an outcome of its own ([`Key::or_skip`],
-//! [`Key::or_refuse`], [`Key::or_shared`]) and is never an error.
+//! The layer is ready when the inner service is. A memory limiter decides inside `call`,
+//! without awaiting or boxing; other limiters are awaited while the inner service is kept
+//! ready. Response bodies are wrapped in a [`ResponseBody`], and errors are those of the
+//! inner service. A missing key value is never an error: you choose what happens
+//! ([`Key::or_skip`], [`Key::or_refuse`], [`Key::or_shared`]).
 //!
 //! # Features
 //!
-//! | feature | brings |
+//! | feature | adds |
 //! | --- | --- |
 //! | `redis` (default) | limits shared by many machines, through `tidegate-redis` |
 //! | `axum` | the connection's address from axum's `ConnectInfo<SocketAddr>` |
@@ -90,7 +96,7 @@ pub use limiter::AnyLimiter;
 pub use refusal::{Reason, Refusal};
 pub use service::RateLimit;
 
-/// The examples of the manual are tests, too.
+/// The examples in the manual are tests too.
 #[cfg(all(doctest, feature = "redis"))]
 #[doc = include_str!("../../../docs/tower.md")]
 struct Manual;

@@ -1,4 +1,4 @@
-//! The limiters a layer can ask: in memory at once, through Redis with an await.
+//! The limiters that a layer can use: in memory without awaiting, through Redis with it.
 
 use std::sync::Arc;
 
@@ -8,12 +8,11 @@ use tidegate_redis::SharedLimiter;
 
 /// A limiter for policies, shared by all clones of a layer.
 ///
-/// Made by `into()` from a limiter or an `Arc` of one, so that several layers can ask
-/// the same.
+/// Made by `into()` from a limiter or an `Arc` of one, so that several layers can share it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum AnyLimiter {
-    /// Counts in this process: decides without an await.
+    /// Counts in this process and decides without awaiting.
     Memory(Arc<PolicyLimiter>),
     /// Counts in any store, such as Redis.
     #[cfg(feature = "redis")]

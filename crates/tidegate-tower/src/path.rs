@@ -47,14 +47,14 @@ impl PathParameter {
                     rest = true;
                     parameter
                 }
-                Some(_) => return Err(wrong(format!("expected nothing behind {text:?}"))),
+                Some(_) => return Err(wrong(format!("expected nothing after {text:?}"))),
                 None => inside,
             };
             if parameter.is_empty() || parameter.contains(['{', '}']) {
                 return Err(wrong(format!("{text:?}: expected a name in braces")));
             }
             if names.contains(&parameter) {
-                return Err(wrong(format!("{parameter:?} stands there twice")));
+                return Err(wrong(format!("{parameter:?} appears twice")));
             }
             names.push(parameter);
             segments.push(match parameter == name {
@@ -142,7 +142,7 @@ mod tests {
             ("/users/x{id}", "expected braces around a whole segment"),
             ("/users/{}", "expected a name in braces"),
             ("/{*id}/x", "expected nothing behind \"{*id}\""),
-            ("/{id}/{id}", "\"id\" stands there twice"),
+            ("/{id}/{id}", "\"id\" appears twice"),
             ("/users/{user}", "expected a parameter {id}"),
         ] {
             let error = PathParameter::parse(template, "id").unwrap_err();

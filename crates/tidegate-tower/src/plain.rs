@@ -10,7 +10,7 @@ use crate::gate::{FITS, Gate, Pass, Verdict};
 use crate::head::RequestHead;
 use crate::key::Key;
 
-/// A policy, and the header fields of requests that may go on.
+/// A policy, and the header fields of admitted requests.
 #[derive(Debug)]
 pub(crate) struct Plain {
     policy: PolicyHandle,
@@ -96,7 +96,7 @@ impl Usual {
         })
     }
 
-    /// The fields of a request that may go on; `None` where they are not the usual ones.
+    /// The header fields of an admitted request; `None` if they are not the usual ones.
     #[inline]
     fn fields(&self, decision: &PolicyDecision<'_>) -> Option<Fields> {
         if let Self::Silent = self {

@@ -1,4 +1,4 @@
-//! What a client gets in place of an answer.
+//! Refusals, and the responses to them.
 
 use std::time::Duration;
 
@@ -23,17 +23,16 @@ pub struct Refusal<'r, 'p> {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Reason<'r, 'p> {
-    /// A policy says so.
+    /// A policy refused it.
     Limited(&'r Decisions<'p>),
-    /// The store of a policy with `on_error = "deny"` does not answer: no quota is used
-    /// up.
+    /// The store of a policy with `on_error = "deny"` is unavailable. No quota was used up.
     Unavailable(&'r Decisions<'p>),
-    /// The attribute of this name has no value, and its key says to
-    /// [refuse](crate::Key::or_refuse) then.
+    /// The attribute with this name has no value, and its key
+    /// [refuses](crate::Key::or_refuse) such requests.
     Missing(&'r str),
 }
 
-/// The type of a body that tells what is wrong (RFC 9457).
+/// The content type of problem bodies (RFC 9457).
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 impl<'r, 'p> Refusal<'r, 'p> {
@@ -49,8 +48,7 @@ impl<'r, 'p> Refusal<'r, 'p> {
         self.reason
     }
 
-    /// How long to wait before the request would be admitted; `None` when waiting will
-    /// not help.
+    /// How long to wait until the request would be admitted; `None` if waiting never helps.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self.reason {
@@ -69,10 +67,10 @@ impl<'r, 'p> Refusal<'r, 'p> {
         }
     }
 
-    /// The response that is sent when nothing else is said: 429 with a body of type
-    /// `application/problem+json`, `Retry-After` and the fields of the policies'
-    /// dialects; 503 with `Retry-After` alone when the store is unavailable; 400 when an
-    /// attribute is missing. A request of gRPC gets a status of gRPC.
+    /// The default response: 429 with a body of type `application/problem+json`,
+    /// `Retry-After` and the headers of the policies' dialects; 503 with only `Retry-After`
+    /// if the store is unavailable; 400 if an attribute is missing. A gRPC request gets a
+    /// gRPC status.
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
         let mut response = match (grpc::content_type(&self.head), self.reason) {

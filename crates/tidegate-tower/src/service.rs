@@ -1,4 +1,4 @@
-//! The service around another one.
+//! The service that wraps an inner one.
 
 use std::mem;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::future::ResponseFuture;
 use crate::gate::{Gate, Verdict};
 use crate::head::RequestHead;
 
-/// A service with limits, made by a [`RateLimitLayer`](crate::RateLimitLayer). All
-/// clones count together.
+/// A service with limits, made by a [`RateLimitLayer`](crate::RateLimitLayer). All clones
+/// share the same counters.
 #[derive(Debug, Clone)]
 pub struct RateLimit<S> {
     inner: S,
@@ -25,17 +25,17 @@ impl<S> RateLimit<S> {
         Self { inner, gate }
     }
 
-    /// The service inside.
+    /// The inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The service inside.
+    /// The inner service.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The service inside, without limits.
+    /// The inner service, without limits.
     pub fn into_inner(self) -> S {
         self.inner
     }

@@ -1,4 +1,4 @@
-//! Waiting for a turn instead of being refused.
+//! Waiting instead of being refused.
 
 use std::fmt;
 use std::future::Future;
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The timer of whatever runtime there is.
+/// The timer of the runtime.
 type Sleep = Box<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// How long requests may wait, and how many at once.
@@ -54,8 +54,8 @@ impl Wait {
 }
 
 impl Waiting<'_> {
-    /// Sleeps, or says that it is no use: waiting never helps, would take too long, or
-    /// too many wait already.
+    /// Sleeps, or returns that waiting is useless: it never helps, would take too long, or
+    /// too many requests are waiting already.
     pub(crate) async fn sleep(&mut self, retry_after: Option<Duration>) -> bool {
         let Some(duration) = retry_after else {
             return false;

@@ -1,9 +1,8 @@
-//! Where the time comes from.
+//! Clocks.
 //!
 //! Time is a count of microseconds since the Unix epoch. In production it is the
-//! wall clock read once, plus `std::time::Instant` since: an instant never goes
-//! back, which cannot be said of wall clocks and of bare CPU counters. In tests it
-//! is whatever the test says.
+//! wall clock read once, plus the elapsed `std::time::Instant` since: an instant never goes
+//! back, unlike wall clocks and bare CPU counters. In tests, the test sets the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +22,7 @@ pub trait Clock: Send + Sync {
     }
 }
 
-/// A clock that moves only when told to, for tests. Clones show the same time.
+/// A clock for tests that moves only when the test moves it. Clones show the same time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,7 +65,7 @@ impl Clock for ManualClock {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Nobody else will move this clock: sleeping does.
+    /// Sleeping moves this clock, since nothing else does.
     fn sleep(&self, duration: Duration) {
         self.advance(duration);
     }
@@ -74,9 +73,9 @@ impl Clock for ManualClock {
 
 /// The clock of a store.
 pub(crate) enum TimeSource {
-    /// The real one.
+    /// The system clock.
     System { wall_us: u64, started: Instant },
-    /// Somebody else's.
+    /// A custom clock.
     Injected(Arc<dyn Clock>),
 }
 

@@ -10,28 +10,28 @@ use smallvec::SmallVec;
 use crate::algorithm::Outcome;
 use crate::cost::Cost;
 
-/// Who answered.
+/// What made the decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
-    /// The store that keeps the counts: exact.
+    /// The store that keeps the counters. Exact.
     Store,
-    /// This node, by tokens that it took out of the store before: as exact as the store,
-    /// but its numbers are estimates.
+    /// This node, with tokens that it took out of the store earlier. The limit holds as
+    /// with the store, but the numbers are estimates.
     Lease,
-    /// The store, a moment ago: its refusal still holds.
+    /// The store refused this key a moment ago, and the refusal still holds.
     RefusalMemory,
-    /// This node, by its own count and what it last heard from the store: its numbers
+    /// This node, from its own count and the last total it read from the store. The numbers
     /// are estimates.
     Background,
-    /// A limiter of this process, because the store could not.
+    /// A limiter in this process, because the store failed.
     Local,
-    /// Nobody: the store could not, and the policy says what to do then.
+    /// The policy's `on_error`, because the store failed. Nothing was counted.
     ErrorPolicy,
 }
 
 impl Source {
-    /// All of them, for those who count.
+    /// All sources, for example to count decisions by source.
     pub const ALL: [Self; 6] = [
         Self::Store,
         Self::Lease,
@@ -41,7 +41,7 @@ impl Source {
         Self::ErrorPolicy,
     ];
 
-    /// Its name, as in answers and metrics.
+    /// The name in responses and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -55,22 +55,21 @@ impl Source {
     }
 }
 
-/// What one level of a check came to, for those who write a store.
+/// The outcome of one level of a check, for authors of stores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LevelOutcome {
     /// The numbers to report.
     pub outcome: Outcome,
     /// The cost of the check.
     pub cost: Cost,
-    /// What the store will know the charge by when it is given back.
+    /// How the store identifies the charge in a refund.
     pub mark: u64,
 }
 
-/// May it go on, and the numbers behind the answer.
+/// Whether a request may proceed, and the numbers behind the decision.
 ///
-/// The numbers at the top are those of one level: the first that refused, or,
-/// when allowed, the one with the least remaining. They are as they stand *after*
-/// the check.
+/// The numbers describe one level: the first that refused or, if all admitted, the one
+/// with the least remaining. They describe the state *after* the check.
 ///
 /// ```
 /// use std::time::Duration;
@@ -88,7 +87,7 @@ pub struct LevelOutcome {
 /// assert!(wait <= Duration::from_secs(30));
 /// ```
 #[derive(Debug, Clone)]
-#[must_use = "the decision says whether the request may go on"]
+#[must_use = "the decision says whether the request may proceed"]
 pub struct Decision {
     pub(crate) levels: Levels,
     pub(crate) decided_at_us: u64,
@@ -115,7 +114,7 @@ impl PartialEq for Decision {
     }
 }
 
-/// What one level says about a check.
+/// One level's numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct LevelDecision {
     pub(crate) outcome: Outcome,
@@ -123,7 +122,7 @@ pub struct LevelDecision {
 }
 
 impl LevelDecision {
-    /// Before anything is known.
+    /// The initial value, before any level is decided.
     pub(crate) const BLANK: Self = Self {
         outcome: Outcome::BLOCKED,
         charge: Charged {
@@ -136,7 +135,7 @@ impl LevelDecision {
     };
 }
 
-/// What a store remembers a charge by is its own business.
+/// How a store identifies a charge does not matter for equality.
 impl PartialEq for LevelDecision {
     fn eq(&self, other: &Self) -> bool {
         self.outcome == other.outcome
@@ -150,8 +149,8 @@ pub(crate) enum Levels {
     One([LevelDecision; 1]),
     Two([LevelDecision; 2]),
     Any(Box<[LevelDecision]>),
-    /// Nobody counted: refused because the store could not be asked. It may be in so
-    /// many microseconds.
+    /// Nothing was counted: refused because the store is unavailable. The value is the time
+    /// until the next probe, in microseconds.
     Unavailable(u64),
 }
 
@@ -196,22 +195,22 @@ impl<I: Iterator<Item = LevelDecision>> From<I> for Levels {
     }
 }
 
-/// What a level remembers of a charge, to be able to give it back.
+/// What a level needs to know about a charge to refund it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Charged {
     pub(crate) cost: Cost,
-    /// The limit it was charged under, as the store numbers them.
+    /// The store's number of the limit it was charged under.
     pub(crate) limit: u32,
     /// A part of the key's hash.
     pub(crate) print: u32,
-    /// How often receipts of keys near this one had become void.
+    /// A generation number: how often receipts of nearby keys were voided before.
     pub(crate) era: u32,
-    /// Which window, or which event, it went to.
+    /// The window or the event that was charged.
     pub(crate) mark_us: u64,
 }
 
-/// Proof of a charge: what [`Limiter::refund`](crate::Limiter::refund) needs to
-/// give it back.
+/// Proof of a charge. Pass it to [`Limiter::refund`](crate::Limiter::refund) to give the
+/// charge back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     pub(crate) id: NonZeroU64,
@@ -220,8 +219,8 @@ pub struct Receipt {
 }
 
 impl Decision {
-    /// A decision of another store than the one in memory. `receipt` is the
-    /// [id](Receipt::fresh_id) of the receipt for what was charged, if anything was.
+    /// A decision of a store other than the memory store. `receipt` is the
+    /// [id](Receipt::fresh_id) of the receipt, if anything was charged.
     pub fn from_store(
         levels: impl IntoIterator<Item = LevelOutcome>,
         decided_at_us: u64,
@@ -248,9 +247,9 @@ impl Decision {
         }
     }
 
-    /// A refusal because the store could not be asked, under `on_error = "deny"`. It is
-    /// no quota: it has no levels and no numbers, and `retry_after` is when the store is
-    /// asked again.
+    /// A refusal under `on_error = "deny"` because the store is unavailable. No quota is
+    /// used up: it has no levels and no numbers, and `retry_after` is the time until the
+    /// next probe of the store.
     pub fn unavailable(retry_after: Duration, decided_at_us: u64) -> Self {
         let wait_us = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
         Self {
@@ -262,15 +261,15 @@ impl Decision {
         }
     }
 
-    /// Whether it was refused because the store could not be asked, and not because a
+    /// Whether the request was refused because the store is unavailable, and not because a
     /// quota is used up.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self.levels, Levels::Unavailable(_))
     }
 
-    /// The same decision, told to come from somebody else: there is no receipt for
-    /// what the store has not charged.
+    /// The same decision with another source, and without a receipt, because the store has
+    /// not charged it.
     pub fn with_source(self, source: Source) -> Self {
         Self {
             receipt: self.receipt.filter(|_| source == Source::Store),
@@ -279,21 +278,21 @@ impl Decision {
         }
     }
 
-    /// Whether the request may go on.
+    /// Whether the request may proceed.
     #[must_use]
     pub fn allowed(&self) -> bool {
         self.denied_by.is_none()
     }
 
-    /// The requests per window, or the size of a token bucket. `u32::MAX` when nothing
-    /// is counted, and 0 when the store is [unavailable](Self::is_unavailable).
+    /// Requests per window, or the capacity of a token bucket. `u32::MAX` if nothing is
+    /// counted, and 0 if the store is [unavailable](Self::is_unavailable).
     #[must_use]
     pub fn limit(&self) -> u32 {
         let uncounted = self.uncounted();
         self.reported().map_or(uncounted, LevelDecision::limit)
     }
 
-    /// Requests of cost 1 that would still be admitted now; never above
+    /// How many requests of cost 1 would still be admitted now; never above
     /// [`limit`](Self::limit).
     #[must_use]
     pub fn remaining(&self) -> u32 {
@@ -301,7 +300,7 @@ impl Decision {
         self.reported().map_or(uncounted, LevelDecision::remaining)
     }
 
-    /// What stands for a number that no level has.
+    /// The value of a number that no level provides.
     fn uncounted(&self) -> u32 {
         match self.levels {
             Levels::Unavailable(_) => 0,
@@ -309,16 +308,15 @@ impl Decision {
         }
     }
 
-    /// Usage now: tokens used, requests counted, or the sliding estimate.
+    /// Current usage: tokens used, requests counted, or the sliding estimate.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.reported().map_or(0.0, LevelDecision::rate)
     }
 
-    /// How long to wait before the same cost is admitted, if nobody else comes:
-    /// exactly so long, and not a microsecond less. Zero when allowed, `None`
-    /// when waiting will never help. (When a full store has no room for a new key, it
-    /// is when there may be.)
+    /// How long to wait until the same cost is admitted, if no other request arrives. Exact
+    /// to the microsecond. Zero if allowed, `None` if waiting never helps. (If a full store
+    /// has no room for a new key, the time until a slot may free up.)
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if self.allowed() {
@@ -336,28 +334,28 @@ impl Decision {
             .map(Duration::from_micros)
     }
 
-    /// How long until the key is as good as new.
+    /// How long until the key's quota is full again.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reported()
             .map_or(Duration::ZERO, LevelDecision::reset_after)
     }
 
-    /// The index, in the order of the check, of the first level that refused. None when
-    /// the store is [unavailable](Self::is_unavailable): then no level did.
+    /// The index of the first level that refused, in the order of the check. `None` if no
+    /// level refused, or if the store is [unavailable](Self::is_unavailable).
     #[must_use]
     pub fn denied_by(&self) -> Option<usize> {
         let denied_by = self.denied_by.filter(|_| !self.is_unavailable());
         denied_by.map(|index| index as usize)
     }
 
-    /// Who answered.
+    /// What made the decision.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// When it was decided on the store's clock, in microseconds since the Unix
+    /// The time of the decision on the store's clock, in microseconds since the Unix
     /// epoch.
     #[must_use]
     pub fn decided_at_us(&self) -> u64 {
@@ -370,7 +368,7 @@ impl Decision {
         self.levels.as_slice()
     }
 
-    /// What to hand in for a refund: of an allowed check that was charged.
+    /// The receipt for a refund, if the check was allowed and charged.
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         self.receipt.map(|id| Receipt {
@@ -398,38 +396,38 @@ impl Decision {
 }
 
 impl LevelDecision {
-    /// The numbers, for those who write a store.
+    /// The numbers, for authors of stores.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// The requests per window, or the size of a token bucket.
+    /// Requests per window, or the capacity of a token bucket.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.outcome.limit
     }
 
-    /// Requests of cost 1 this level would still admit now.
+    /// How many requests of cost 1 this level would still admit now.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         self.outcome.remaining()
     }
 
-    /// Usage now: tokens used, requests counted, or the sliding estimate.
+    /// Current usage: tokens used, requests counted, or the sliding estimate.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.outcome.rate()
     }
 
-    /// How long until this level admits the same cost; `None` is never, zero
-    /// when this level does not refuse.
+    /// How long until this level admits the same cost: zero if it does not refuse, `None`
+    /// if waiting never helps.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.outcome.retry_after_us.map(Duration::from_micros)
     }
 
-    /// How long until this level's key is as good as new.
+    /// How long until the quota of this level's key is full again.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.outcome.reset_after_us)
@@ -449,8 +447,8 @@ impl Receipt {
         fresh_id().get()
     }
 
-    /// What tells it from every other receipt: a store remembers it by this once it
-    /// was refunded.
+    /// The unique id of the receipt. A store uses it to remember that the receipt was
+    /// refunded.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id.get()
@@ -470,7 +468,7 @@ impl Receipt {
             .map(|charged| (charged.cost, charged.mark_us))
     }
 
-    /// The receipt as bytes, for those who hand it out of the process.
+    /// The receipt as bytes, to pass it out of the process.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16 + 24 * self.levels.len());
@@ -491,7 +489,7 @@ impl Receipt {
         }
     }
 
-    /// What [`to_bytes`](Self::to_bytes) has made; `None` for anything else.
+    /// Parses the output of [`to_bytes`](Self::to_bytes); `None` for anything else.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk()?;

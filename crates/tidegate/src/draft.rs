@@ -1,4 +1,4 @@
-//! A policy before it is checked: its fields as they stand in a file.
+//! A policy before validation: its fields as written in a file.
 //!
 //! This is for programs that read policies from text. They fill in a [`Draft`], build
 //! it, and report each [`Problem`] where its field stands. `tidegate-config` does that

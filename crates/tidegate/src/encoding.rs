@@ -1,8 +1,8 @@
-//! How values become a key: the one place where that is done, for every store.
+//! How values become a key: the only place where this is done, for every store.
 //!
 //! A key is a *tuple* of values, each encoded on its own and joined by `:`, which no
 //! encoded value contains. So (`1:2`, `3`) is `1%3A2:3` and (`1`, `2:3`) is `1:2%3A3`,
-//! and two different tuples of one length never meet.
+//! and two different tuples of one length never become the same key.
 //!
 //! | value | encoded |
 //! | --- | --- |
@@ -11,10 +11,10 @@
 //! | the empty value | `%` |
 //! | more than 1,024 bytes | `%h` and the SHA-256 of the value in hexadecimal |
 //!
-//! In memory, where nobody reads a key, values are hashed one by one and not encoded.
+//! The memory store hashes values one by one and does not encode them.
 //!
 //! An encoded value is never empty and contains no brace, so it can be a cluster's
-//! hash tag; it is printable, so it can stand in a log line.
+//! hash tag; it is printable, so it can be logged.
 
 use sha2::{Digest, Sha256};
 
@@ -24,7 +24,7 @@ const MAX_VALUE: usize = 1024;
 /// The most bytes that one byte of a value becomes.
 const WIDEST: usize = 3;
 
-/// Bytes that stand for themselves.
+/// Bytes that are not escaped.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0_u8;
@@ -56,7 +56,7 @@ fn escaped(byte: u8) -> [u8; WIDEST] {
     [b'%', digit(byte >> 4), digit(byte & 15)]
 }
 
-/// Encoded values, one behind the other: a hundred bytes or so without allocating.
+/// Encoded values, one after the other: about a hundred bytes without allocating.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyText {
     short: [u8; Self::SHORT],
@@ -120,7 +120,7 @@ impl KeyText {
         }
     }
 
-    /// Writes bytes at the end, and says how many.
+    /// Writes bytes at the end, and returns how many.
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> usize {
         self.room(bytes.len()).copy_from_slice(bytes);

@@ -1,5 +1,4 @@
-//! What can be wrong with a limit: each error names the value and what was
-//! expected.
+//! Errors of limits. Each names the invalid value and what was expected.
 
 use std::time::Duration;
 
@@ -48,7 +47,7 @@ pub enum LimitError {
     /// `strict` without a burst below the limit.
     #[error("strict with burst {burst} of {requests} requests: expected a burst below {requests}")]
     StrictBurst {
-        /// The burst in force.
+        /// The burst.
         burst: u32,
         /// The requests per window.
         requests: u32,
@@ -90,7 +89,7 @@ impl LimitError {
     }
 }
 
-/// A text that is not a limit.
+/// A text that cannot be parsed as a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?}: {problem}")]
 pub struct ParseError {
@@ -113,7 +112,7 @@ enum Problem {
 }
 
 impl ParseError {
-    /// The longest part of a wrong text that is repeated in its error.
+    /// The longest part of an invalid text that its error repeats.
     const SHOWN: usize = 64;
 
     fn new(text: &str, problem: Problem) -> Self {

@@ -1,5 +1,5 @@
-//! What a client sees of a decision: header fields and the body of a refusal, as
-//! text. Sending them is the business of a front end.
+//! What a client sees of a decision: header fields and the body of a refusal, as text. The
+//! front ends send them.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use crate::policy::{LevelReport, PolicyDecision};
 /// Which header fields a policy's clients see.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Dialect {
-    /// `RateLimit-Policy` and `RateLimit`, lists with an item a level, as in
+    /// `RateLimit-Policy` and `RateLimit`, lists with one item per level, as in
     /// draft-ietf-httpapi-ratelimit-headers-11.
     #[default]
     Ietf,
@@ -33,11 +33,11 @@ pub enum Dialect {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Headers<'p>(SmallVec<[(Cow<'p, str>, Cow<'p, str>); 4]>);
 
-/// What fields say of a level, whatever the decision. Written down once, because nearly
-/// every answer has it.
+/// The parts of header fields that do not depend on the decision. Formatted once per level,
+/// because almost every response needs them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// `policy`, or `policy.level` where there are several. Names are such that they
+    /// `policy`, or `policy.level` if there are several levels. Names
     /// need no escapes, neither in a structured field nor in JSON.
     pub(crate) name: Box<str>,
     /// The level's own limit, in `RateLimit-Policy`.
@@ -59,7 +59,7 @@ const MAX_INTEGER: u128 = 999_999_999_999_999;
 const MICROS: u128 = 1_000_000;
 
 impl Dialect {
-    /// What is wrong with names of one's own.
+    /// What is wrong with custom names.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Self::Custom(names) = self else {
             return Ok(());
@@ -76,7 +76,7 @@ impl Dialect {
                 || name.eq_ignore_ascii_case(RETRY_AFTER)
             {
                 return Err(format!(
-                    "{}: this name is taken: expected three different names",
+                    "{}: used twice: expected three different names",
                     shown(name)
                 ));
             }
@@ -96,7 +96,7 @@ fn is_field_name(name: &str) -> bool {
 const RETRY_AFTER: &str = "Retry-After";
 
 impl<'p> Headers<'p> {
-    /// The headers of one response: of all policies that were asked.
+    /// The headers of one response, for all policies that were checked.
     pub(crate) fn of<'d>(
         decisions: impl IntoIterator<Item = &'d PolicyDecision<'p>> + Clone,
     ) -> Self
@@ -206,8 +206,8 @@ impl<'p> Headers<'p> {
     }
 }
 
-/// Names and values, in the order to send them, for those who can use the memory of a
-/// value.
+/// Names and values, in the order to send them, for callers that can take over the memory
+/// of a value.
 impl<'p> IntoIterator for Headers<'p> {
     type Item = (Cow<'p, str>, Cow<'p, str>);
     type IntoIter = HeadersIntoIter<'p>;
@@ -236,7 +236,7 @@ impl<'p> Iterator for HeadersIntoIter<'p> {
 impl ExactSizeIterator for HeadersIntoIter<'_> {}
 
 impl Dialect {
-    /// The names of the fields for limit, reset and remaining, where there are such.
+    /// The names of the fields for limit, reset and remaining, if the dialect has them.
     #[must_use]
     pub fn names(&self) -> Option<[&str; 3]> {
         match self {
@@ -252,8 +252,8 @@ impl Dialect {
     }
 }
 
-/// The body of a refusal, as `application/problem+json`: which policies it violates, or
-/// that the store of one is unavailable.
+/// The body of a refusal, as `application/problem+json`: the violated policies, or that a
+/// policy's store is unavailable.
 pub(crate) fn problem<'p: 'd, 'd>(
     decisions: impl IntoIterator<Item = &'d PolicyDecision<'p>>,
     status: u16,
@@ -291,8 +291,8 @@ fn limit_item(name: &str, limit: &Limit) -> String {
     item_text(name, (";q=", &requests), (";w=", window.as_ref()))
 }
 
-/// An item with a parameter, and perhaps a second one. It takes no more memory than it
-/// needs, so that a front end can send it as it is.
+/// An item with one or two parameters. It allocates only what it needs, so that a front end
+/// can send it as it is.
 fn item_text(name: &str, first: (&str, &Digits), second: (&str, Option<&Digits>)) -> String {
     let quoted = ["\"", name, "\""].map(str::as_bytes);
     let first = [first.0.as_bytes(), first.1.as_bytes()];

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// What a limit is applied to each of: one value or a tuple of values.
+/// What requests are counted by: one value or a tuple of values.
 ///
 /// ```
 /// use std::net::IpAddr;

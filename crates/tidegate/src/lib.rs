@@ -1,5 +1,10 @@
-//! Tidegate decides whether a request may go on: exactly, in microseconds or less,
-//! within bounded memory.
+//! Tidegate is a rate limiter. It decides exactly whether a request may proceed, in less
+//! than a microsecond and within bounded memory.
+//!
+//! ```toml
+//! [dependencies]
+//! tidegate = "0.1"
+//! ```
 //!
 //! ```
 //! use tidegate::{Limit, Limiter};
@@ -20,25 +25,30 @@
 //! | a limit, written in the source or read from text | [`Limit`] |
 //! | the answer and its numbers | [`Decision`] |
 //! | named policies over attributes, with levels and overrides | [`PolicyLimiter`], [`Policy`] |
-//! | policies from a file | the crate `tidegate-config` |
+//! | policies from a config file | the crate `tidegate-config` |
 //! | the headers and the body of a response | [`PolicyDecision::headers`], [`Dialect`] |
-//! | several limits decided as one, by hand | [`MemoryStore`] |
+//! | several limits decided as one, without policies | [`MemoryStore`] |
 //! | to wait instead of being refused | [`Limiter::until_ready`] |
 //! | to test without waiting | [`ManualClock`] |
 //! | what exactly an algorithm promises | [`algorithm`] |
-//! | to know whether it kept its promise | the module `audit`, with the feature of that name |
+//! | to verify that limits held | the module `audit`, with the feature `audit` |
 //!
-//! # What to choose
+//! # Which algorithm to choose
 //!
-//! | algorithm | promise | memory a key |
+//! By default, a limit is a token bucket whose burst equals its number of requests:
+//! `Limit::per_second(100)` admits up to 200 requests in the first second after a quiet
+//! moment, and 100 per second after that. For never more than 100 in any second, use
+//! [`Limit::sliding_log`], or a [`burst`](Limit::burst) with [`Limit::strict`].
+//!
+//! | algorithm | at most | memory per key |
 //! | --- | --- | --- |
 //! | [token bucket](algorithm::TokenBucket) (default) | `burst + requests * t / window` in any time `t` | about 35 bytes |
 //! | token bucket, [strict](Limit::strict) | `requests` in any window | about 35 bytes |
 //! | [fixed window](Limit::fixed_window) | `requests` per window, twice that across an edge | about 35 bytes |
 //! | [sliding window](Limit::sliding_window) | `requests` per aligned window, below twice that in any | about 35 bytes |
-//! | [sliding log](Limit::sliding_log) | `requests` in any window | about 35 bytes, and 12 an event |
+//! | [sliding log](Limit::sliding_log) | `requests` in any window | about 35 bytes, plus 12 per request of the last window |
 //!
-//! # What it leaves to others
+//! # What it does not do
 //!
 //! This crate opens no sockets, reads no environment, starts no threads and needs no
 //! async runtime. A check is an ordinary call.
@@ -92,7 +102,7 @@ pub use policy::{
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
 pub use wait::{Wait, WaitError, Waiting};
 
-/// The example of the README is a test, too.
+/// The example in the README is a test too.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

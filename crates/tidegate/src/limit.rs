@@ -68,10 +68,10 @@ pub struct Limit(Kind);
 pub struct LimitSpec {
     /// Requests per window.
     pub rate: Rate,
-    /// What counts them.
+    /// How they are counted.
     pub algorithm: Algorithm,
-    /// The bucket's size; [`Algorithm::TokenBucket`] only, the number of
-    /// requests when absent.
+    /// The capacity of the bucket, by default the number of requests;
+    /// [`Algorithm::TokenBucket`] only.
     pub burst: Option<u64>,
     /// Never more than the rate in any window; [`Algorithm::TokenBucket`] only.
     pub strict: bool,
@@ -96,7 +96,7 @@ impl LimitSpec {
         }
     }
 
-    /// The limit, or what is wrong with it.
+    /// Validates the numbers and builds the limit.
     pub const fn build(self) -> Result<Limit, LimitError> {
         let Self {
             rate,
@@ -156,7 +156,8 @@ impl LimitSpec {
 }
 
 impl Limit {
-    /// `requests` each second, as a token bucket of that size.
+    /// `requests` per second, as a token bucket with a burst of `requests`. After a quiet
+    /// moment, up to twice `requests` can therefore pass within one second.
     ///
     /// # Panics
     /// When `requests` is 0. So do the other constructors for numbers in the
@@ -166,7 +167,7 @@ impl Limit {
         Self::per(requests, Duration::from_secs(1))
     }
 
-    /// `requests` each minute.
+    /// `requests` per minute, with a burst of `requests`.
     ///
     /// # Panics
     /// When `requests` is 0.
@@ -175,7 +176,7 @@ impl Limit {
         Self::per(requests, Duration::from_secs(60))
     }
 
-    /// `requests` each hour.
+    /// `requests` per hour, with a burst of `requests`.
     ///
     /// # Panics
     /// When `requests` is 0.
@@ -184,7 +185,7 @@ impl Limit {
         Self::per(requests, Duration::from_secs(3_600))
     }
 
-    /// `requests` each day.
+    /// `requests` per day of 24 hours, with a burst of `requests`.
     ///
     /// # Panics
     /// When `requests` is 0.
@@ -193,7 +194,7 @@ impl Limit {
         Self::per(requests, Duration::from_secs(86_400))
     }
 
-    /// `requests` each `window`.
+    /// `requests` per `window`, with a burst of `requests`.
     ///
     /// # Panics
     /// When `requests` is 0, or `window` is not 1 ms to 366 days in whole
@@ -206,13 +207,13 @@ impl Limit {
         }
     }
 
-    /// Refuses everything, for a key that must not pass at all.
+    /// Refuses everything, for a key that must never pass.
     #[must_use]
     pub const fn block() -> Self {
         Self(Kind::Block(Block))
     }
 
-    /// The bucket's size: how many may pass at once after a pause.
+    /// The capacity of the bucket: how many requests may pass at once after a quiet period.
     ///
     /// # Panics
     /// When `burst` is 0, when this is not a token bucket, or when it would
@@ -224,8 +225,8 @@ impl Limit {
         spec.expect()
     }
 
-    /// Never more than the rate's requests in *any* window: the bucket of size
-    /// `B` refills with `N - B` requests a window.
+    /// Never more than the rate's requests in *any* window: a bucket with capacity
+    /// `B` refills with `N - B` requests per window.
     ///
     /// # Panics
     /// When this is not a token bucket with a burst below its requests.
@@ -239,7 +240,7 @@ impl Limit {
     /// Counts with a [`FixedWindow`].
     ///
     /// # Panics
-    /// When a burst other than the requests was set: only token buckets have one.
+    /// When a burst other than the number of requests was set: only token buckets have one.
     #[must_use]
     pub const fn fixed_window(self) -> Self {
         self.counted_by(Algorithm::FixedWindow)
@@ -280,7 +281,7 @@ impl Limit {
         spec.expect()
     }
 
-    /// Reads what [`Display`](fmt::Display) prints: a rate, then any of
+    /// Parses what [`Display`](fmt::Display) prints: a rate, then any of
     /// `token_bucket`, `fixed_window`, `sliding_window`, `sliding_log`, `burst=20`,
     /// `strict`, `align=epoch`; or `block`.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
@@ -323,13 +324,13 @@ impl Limit {
         spec.build().map_err(|error| ParseError::value(text, error))
     }
 
-    /// The limit taken apart, for those who evaluate it.
+    /// The limit's parts, for code that evaluates it.
     #[must_use]
     pub const fn kind(&self) -> &Kind {
         &self.0
     }
 
-    /// The numbers it was made of; `None` for [`Limit::block`].
+    /// The numbers that it was built from; `None` for [`Limit::block`].
     #[must_use]
     pub const fn spec(&self) -> Option<LimitSpec> {
         Some(match &self.0 {
@@ -361,7 +362,7 @@ impl Limit {
         })
     }
 
-    /// The limit whose number stands for this one in a store: itself, unless its states
+    /// The limit whose number represents this one in a store: itself, unless its states
     /// mean the same under every limit of its kind ([`TokenBucket::gcra`]).
     pub(crate) fn numbered(&self) -> Self {
         const GCRA: Limit = LimitSpec {

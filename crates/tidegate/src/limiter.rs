@@ -37,13 +37,13 @@ use crate::wait::{Wait, WaitError, Waiting};
 pub struct Limiter {
     store: MemoryStore,
     charge: Charge,
-    /// The limit that was in force when this handle was made, and in which turn.
+    /// The limit at the time this handle was made, and its version.
     level: Level,
     turn: usize,
     current: Arc<Current>,
 }
 
-/// The limit in force, for all clones of a limiter.
+/// The current limit, for all clones of a limiter.
 #[derive(Debug)]
 struct Current {
     /// How often the limit has changed.
@@ -51,7 +51,7 @@ struct Current {
     level: ArcSwap<Level>,
 }
 
-/// Makes a [`Limiter`] that is not the default one.
+/// Builds a [`Limiter`] with other settings than the default.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct LimiterBuilder {
@@ -61,7 +61,7 @@ pub struct LimiterBuilder {
 }
 
 impl Limiter {
-    /// A limiter of at most one million keys, in memory.
+    /// A limiter in memory, for at most one million keys.
     #[must_use]
     pub fn in_memory(limit: Limit) -> Self {
         Self::builder(limit).build()
@@ -81,7 +81,7 @@ impl Limiter {
         Self::builder(limit).build_single()
     }
 
-    /// A limiter with other bounds, or another clock.
+    /// Builds a limiter with other bounds, or another clock.
     ///
     /// ```
     /// use tidegate::{Limit, Limiter, WhenFull};
@@ -101,13 +101,13 @@ impl Limiter {
         }
     }
 
-    /// Whether one request of this key may go on. Charges it if so.
+    /// Decides whether one request of this key may proceed, and charges it if so.
     #[inline]
     pub fn check(&self, key: impl Key) -> Decision {
         self.check_cost(key, Cost::ONE)
     }
 
-    /// Whether a request of this cost may go on. Charges all of it, or nothing.
+    /// Decides whether a request of this cost may proceed, and charges all of it or nothing.
     ///
     /// ```
     /// use tidegate::{Cost, Limit, Limiter};
@@ -115,7 +115,7 @@ impl Limiter {
     /// let limiter = Limiter::in_memory(Limit::per_hour(10));
     /// assert!(limiter.check_cost("a", Cost::of(7)).allowed());
     /// assert!(!limiter.check_cost("a", Cost::of(7)).allowed());
-    /// // More than the limit ever admits: waiting will not help.
+    /// // More than the limit can ever admit: waiting does not help.
     /// assert_eq!(limiter.check_cost("a", Cost::of(11)).retry_after(), None);
     /// ```
     #[inline]
@@ -123,18 +123,18 @@ impl Limiter {
         self.decide(&key, cost, self.charge, None)
     }
 
-    /// [`check_cost`](Self::check_cost) for a caller that already knows the time, as an
-    /// event loop does: in microseconds since the Unix epoch, on the clock that
-    /// [`now_us`](Self::now_us) reads. A time that is earlier than one the same key was
-    /// decided at is read as that one.
+    /// [`check_cost`](Self::check_cost) for a caller that already knows the time, such as
+    /// an event loop. The time is in microseconds since the Unix epoch, on the clock that
+    /// [`now_us`](Self::now_us) reads. A time before the key's last decision counts as the
+    /// time of that decision.
     #[inline]
     pub fn check_at(&self, key: impl Key, cost: Cost, now_us: u64) -> Decision {
         self.decide(&key, cost, self.charge, Some(now_us))
     }
 
-    /// Checks each of these keys by itself, at one instant and a cost of 1. The entries
-    /// of all keys are fetched before any is decided, so with many keys this takes a
-    /// fraction of the time of one by one.
+    /// Checks each of these keys separately, at the same instant and at a cost of 1. All
+    /// entries are prefetched before the first decision, so with many keys this is much
+    /// faster than checking them one by one.
     ///
     /// ```
     /// use tidegate::{Limit, Limiter};
@@ -144,7 +144,7 @@ impl Limiter {
     /// let allowed: Vec<bool> = decisions.iter().map(|it| it.allowed()).collect();
     /// assert_eq!(allowed, [true, true, false]);
     /// ```
-    #[must_use = "the decisions say which requests may go on"]
+    #[must_use = "the decisions say which requests may proceed"]
     pub fn check_many(&self, keys: &[impl AsRef<[u8]>]) -> Vec<Decision> {
         let mut decisions = Vec::with_capacity(keys.len());
         self.with_level(|level| {
@@ -155,23 +155,23 @@ impl Limiter {
         decisions
     }
 
-    /// The numbers [`check_cost`](Self::check_cost) would decide by, charging
+    /// Returns the decision that [`check_cost`](Self::check_cost) would make, and charges
     /// nothing.
     #[inline]
     pub fn peek(&self, key: impl Key, cost: Cost) -> Decision {
         self.decide(&key, cost, Charge::Nothing, None)
     }
 
-    /// Gives back what a check of this key charged, as far as it still counts:
-    /// never more than if the request had not been made. A receipt is refunded once;
-    /// [`MemoryStore::refund`] says when it is refused.
+    /// Gives back what a check of this key charged, as far as it still counts, and never
+    /// more than if the request had not been made. A receipt can be refunded once; see
+    /// [`MemoryStore::refund`] for when a refund is refused.
     ///
     /// ```
     /// use tidegate::{Limit, Limiter};
     ///
     /// let limiter = Limiter::in_memory(Limit::per_hour(1));
     /// let decision = limiter.check("a");
-    /// // The request turned out not to count.
+    /// // The request should not count.
     /// if let Some(receipt) = decision.receipt() {
     ///     assert!(limiter.refund("a", &receipt));
     ///     assert!(!limiter.refund("a", &receipt), "once");
@@ -182,17 +182,17 @@ impl Limiter {
         self.with_check(&key, |check| self.store.refund(&[check], receipt))
     }
 
-    /// Forgets a key. Says whether there was one.
+    /// Forgets a key. Returns whether it existed.
     pub fn reset(&self, key: impl Key) -> bool {
         self.with_check(&key, |check| self.store.reset_check(&check))
     }
 
-    /// Changes the limit of this handle and all its clones. Keys in use keep what they
-    /// have used: lowering 5 to 3 with 5 used refuses until 3 are free. Another
-    /// algorithm starts with new counts.
+    /// Changes the limit of this handle and all its clones. Keys in use keep their usage:
+    /// after lowering 5 to 3 with 5 used, requests are refused until usage drops below 3.
+    /// With another algorithm, counting starts from zero.
     ///
-    /// Fails when 32,767 different limits are in use, which a single limiter never
-    /// reaches: those that no key was last charged under are forgotten.
+    /// Fails if 32,767 different limits are in use. A single limiter never reaches that,
+    /// because limits that no key was last charged under are dropped.
     ///
     /// ```
     /// use tidegate::{Limit, Limiter};
@@ -210,13 +210,13 @@ impl Limiter {
         Ok(())
     }
 
-    /// The limit in force.
+    /// The current limit.
     #[must_use]
     pub fn limit(&self) -> Limit {
         self.with_level(|level| *level.limit())
     }
 
-    /// What is held, and what the bounds have cost so far.
+    /// How many keys the limiter holds, and how many it has evicted or refused so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.store.stats()
@@ -228,10 +228,11 @@ impl Limiter {
         self.store.now_us()
     }
 
-    /// Waits until the key may go on, and charges it then: once. Fails at once,
-    /// charging nothing, when that would take longer than the deadline, or for ever.
+    /// Waits until a request of this key may proceed, and charges it once. Fails
+    /// immediately, and charges nothing, if that would take longer than the deadline or
+    /// never happen.
     ///
-    /// Blocks the thread; [`until_ready_with`](Self::until_ready_with) does not.
+    /// This blocks the thread; [`until_ready_with`](Self::until_ready_with) does not.
     ///
     /// ```
     /// use std::time::Duration;
@@ -256,7 +257,7 @@ impl Limiter {
     }
 
     /// [`until_ready`](Self::until_ready) for async code, on any runtime: `sleep`
-    /// is its timer, such as `tokio::time::sleep`.
+    /// is the runtime's timer, such as `tokio::time::sleep`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -283,8 +284,8 @@ impl Limiter {
         }
     }
 
-    /// A check of a caller that waits: refusals are not counted, whatever the limiter
-    /// does otherwise.
+    /// A check by a caller that waits: refusals never count here, even with
+    /// `count_denied`.
     fn ask(&self, key: &impl Key, cost: Cost) -> Decision {
         self.decide(key, cost, Charge::Admitted, None)
     }
@@ -301,8 +302,8 @@ impl Limiter {
         key.with_values(|values| self.with_level(|level| ask(level.check_values(values))))
     }
 
-    /// Most limits never change: then a handle's own copy is the one in force, and
-    /// threads share nothing but a number that nobody writes.
+    /// Most limits never change. Then the handle's own copy is current, and threads share
+    /// only a number that is never written.
     #[inline(always)]
     fn with_level<T>(&self, ask: impl FnOnce(&Level) -> T) -> T {
         let changed;
@@ -316,11 +317,11 @@ impl Limiter {
     }
 }
 
-/// A single limiter has a store to itself: its level needs no name.
+/// A single limiter has its own store, so its level needs no name.
 const NAME: &str = "";
 
 impl LimiterBuilder {
-    /// Counts refused requests, too: a client that keeps asking stays out.
+    /// Counts refused requests too, so that a client that keeps retrying stays out.
     pub fn count_denied(mut self, count_denied: bool) -> Self {
         self.charge = if count_denied {
             Charge::Always
@@ -330,7 +331,7 @@ impl LimiterBuilder {
         self
     }
 
-    /// The most keys held at once; one million by default.
+    /// The maximum number of keys; one million by default.
     ///
     /// # Panics
     /// When `max_keys` is 0 or above 1,000,000,000.
@@ -339,25 +340,25 @@ impl LimiterBuilder {
         self
     }
 
-    /// The most bytes held at once for the events of sliding logs; 64 MiB by default.
+    /// The maximum number of bytes for the events of sliding logs; 64 MiB by default.
     pub fn max_log_bytes(mut self, max_log_bytes: usize) -> Self {
         self.store = self.store.max_log_bytes(max_log_bytes);
         self
     }
 
-    /// What to do with a new key when all keys held are in use.
+    /// What to do with a new key when every slot holds a key in use.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.store = self.store.when_full(when_full);
         self
     }
 
-    /// Decides by this clock instead of the system's.
+    /// Uses this clock instead of the system's.
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.store = self.store.clock(clock);
         self
     }
 
-    /// The limiter.
+    /// Builds the limiter.
     #[must_use]
     pub fn build(self) -> Limiter {
         let store = self.store.build();
@@ -376,14 +377,14 @@ impl LimiterBuilder {
         }
     }
 
-    /// The limiter without keys.
+    /// Builds a limiter without keys.
     #[must_use]
     pub fn build_single(self) -> SingleLimiter {
         SingleLimiter(self.max_keys(MAX_SINGLE_KEYS).build())
     }
 }
 
-/// A key under each algorithm that a limit may change to, with room to spare.
+/// One slot per algorithm that the limit may change to, with room to spare.
 const MAX_SINGLE_KEYS: usize = 8;
 
 impl fmt::Debug for LimiterBuilder {
@@ -395,7 +396,7 @@ impl fmt::Debug for LimiterBuilder {
 }
 
 /// One limit without keys, from [`Limiter::single`]: for everything a program sends, or
-/// all that an endpoint takes. It has the methods of [`Limiter`], without the key.
+/// everything an endpoint receives. It has the methods of [`Limiter`], without the key.
 #[derive(Clone, Debug)]
 pub struct SingleLimiter(Limiter);
 

@@ -1,8 +1,8 @@
 //! How many requests per how long: the part of a limit that people write as
 //! `100r/s` or `5/10s`.
 //!
-//! A [`Rate`] is checked when it is made and cannot be wrong afterwards. What is
-//! done with it (bucket, window, log) is the business of [`Limit`](crate::Limit).
+//! A [`Rate`] is validated when it is made. [`Limit`](crate::Limit) decides how it is
+//! counted (bucket, window, log).
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub const MAX_WINDOW: Duration = Duration::from_secs(366 * 86_400);
 /// The shortest window a limit may have: one millisecond.
 pub const MIN_WINDOW: Duration = Duration::from_millis(1);
 
-/// So many requests per window.
+/// A number of requests per window.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,7 +40,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `requests` per `window`, or what is wrong with that.
+    /// `requests` per `window`, or an error if a number is out of range.
     pub const fn new(requests: u64, window: Duration) -> Result<Self, LimitError> {
         let micros = window.as_micros();
         if micros < MIN_WINDOW.as_micros()

@@ -1,5 +1,5 @@
-//! How names, durations and wrong values are written, for programs that read or print
-//! fields of their own beside those of policies.
+//! The format of names, durations and invalid values, for programs that read or print their
+//! own fields next to those of policies.
 
 pub use crate::duration::{Text as DurationText, duration};
 pub use crate::policy::name::{EXPECTED as NAME, is_name, listed, shown};

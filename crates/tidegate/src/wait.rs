@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::cost::Cost;
 use crate::decision::Decision;
 
-/// How long a caller waits for its turn. A [`Duration`] is a wait of that length, for a
+/// How long a caller is willing to wait. A [`Duration`] is a wait of that length, for a
 /// cost of 1 and without jitter.
 ///
 /// ```
@@ -30,7 +30,7 @@ pub struct Wait {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The cost is above what the limit ever admits.
+    /// The cost is above what the limit can ever admit.
     #[error("waiting will never help")]
     Never(Box<Decision>),
     /// The request could be admitted only after the deadline.
@@ -83,7 +83,7 @@ impl Waiting {
         }
     }
 
-    /// What the caller waits for.
+    /// The cost that the caller waits for.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.wait.cost

@@ -237,7 +237,7 @@ fn scripts_in_code_are_checked_like_those_of_a_file() {
         builder.build().unwrap_err().to_string(),
         "policy \"p\": script: \"\": expected the text of a script; \
          args: 65 of them: expected at most 64; \
-         levels[1].block: beside a script, which decides alone: expected none"
+         levels[1].block: cannot be combined with a script: expected none"
     );
 }
 

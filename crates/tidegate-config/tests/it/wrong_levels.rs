@@ -82,7 +82,7 @@ limit = "5/10s"
 name = "a"
 key = "{a}"
 limit = "5/10s""#,
-            r#"tidegate.toml:8:8: policies.api.levels[1].name: "a": two levels of this name: expected different names"#,
+            r#"tidegate.toml:8:8: policies.api.levels[1].name: "a": two levels have this name: expected different names"#,
         ),
         (
             "a level without a limit",
@@ -108,7 +108,7 @@ name = "b"
 limit = "5/10s"
 key = "{""#,
             r#"tidegate.toml:5:9: policies.api.levels.a.limit: "5": expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, or a count per window such as 5/10s or 3/500ms
-tidegate.toml:9:7: policies.api.levels.b.key: "{": a brace without its partner: expected attributes in braces, such as "{ip}""#,
+tidegate.toml:9:7: policies.api.levels.b.key: "{": an unmatched brace: expected attributes in braces, such as "{ip}""#,
         ),
         (
             "fields of a level beside levels",
@@ -122,10 +122,10 @@ align = "first"
 name = "a"
 key = "{a}"
 limit = "5/10s""#,
-            r#"tidegate.toml:3:7: policies.api.key: beside levels: expected it in each of the levels instead
-tidegate.toml:4:9: policies.api.limit: beside levels: expected it in each of the levels instead
-tidegate.toml:5:13: policies.api.algorithm: beside levels: expected it in each of the levels instead
-tidegate.toml:6:9: policies.api.align: beside levels: expected it in each of the levels instead"#,
+            r#"tidegate.toml:3:7: policies.api.key: cannot be combined with levels: expected it in each level instead
+tidegate.toml:4:9: policies.api.limit: cannot be combined with levels: expected it in each level instead
+tidegate.toml:5:13: policies.api.algorithm: cannot be combined with levels: expected it in each level instead
+tidegate.toml:6:9: policies.api.align: cannot be combined with levels: expected it in each level instead"#,
         ),
         (
             "fields of a bucket beside levels",
@@ -137,8 +137,8 @@ strict = false
 name = "a"
 key = "{a}"
 limit = "5/10s""#,
-            r#"tidegate.toml:3:9: policies.api.burst: beside levels: expected it in each of the levels instead
-tidegate.toml:4:10: policies.api.strict: beside levels: expected it in each of the levels instead"#,
+            r#"tidegate.toml:3:9: policies.api.burst: cannot be combined with levels: expected it in each level instead
+tidegate.toml:4:10: policies.api.strict: cannot be combined with levels: expected it in each level instead"#,
         ),
         (
             "fields of a policy in a level",
@@ -209,7 +209,7 @@ limit = "5/10s"
 name = "b"
 key = "{a}:{b}"
 limit = "3/10s""#,
-            r#"tidegate.toml:3:7: policies.api.tag: "{b}": the attribute "b" is not in the key of every level: one counter would live in several places of a cluster"#,
+            r#"tidegate.toml:3:7: policies.api.tag: "{b}": the attribute "b" is not in the key of every level: one counter would be in several cluster slots"#,
         ),
         (
             "a lease with a log in one level",

@@ -292,7 +292,7 @@ strict = true
 [[policies.overrides]]
 match = { ip = "10.1.2.3" }
 limit = "10r/s""#,
-            r#"tidegate.toml:7:1: policies.login.overrides[0].strict: strict with burst 20 of 10 requests: expected a burst below 10 (what an override does not say stays as it is)"#,
+            r#"tidegate.toml:7:1: policies.login.overrides[0].strict: strict with burst 20 of 10 requests: expected a burst below 10 (fields that an override leaves out keep the policy's value)"#,
         ),
         (
             "right, but of a policy with a wrong limit",

@@ -80,7 +80,7 @@ limit = "10r/s"
 [[policies]]
 name = "login"
 limit = "10r/s""#,
-            r#"tidegate.toml:5:8: policies[1].name: "login": two policies of this name: expected different names"#,
+            r#"tidegate.toml:5:8: policies[1].name: "login": two policies have this name: expected different names"#,
         ),
         (
             "three policies of one name, one of them wrong",
@@ -93,10 +93,10 @@ limit = "100"
 [[policies]]
 name = "login"
 burst = 1"#,
-            r#"tidegate.toml:5:8: policies[1].name: "login": two policies of this name: expected different names
+            r#"tidegate.toml:5:8: policies[1].name: "login": two policies have this name: expected different names
 tidegate.toml:6:9: policies[1].limit: "100": expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, or a count per window such as 5/10s or 3/500ms
 tidegate.toml:7:1: policies[2].limit: missing: expected a rate such as "100r/s" or "5/10s", or block = true
-tidegate.toml:8:8: policies[2].name: "login": two policies of this name: expected different names"#,
+tidegate.toml:8:8: policies[2].name: "login": two policies have this name: expected different names"#,
         ),
         (
             "a policy without a limit",
@@ -114,7 +114,7 @@ burst = 0"#,
 tidegate.toml:3:9: policies.login.burst: 0: expected a whole number from 1 to 4294967295"#,
         ),
         (
-            "a key that is no text",
+            "a key that is not UTF-8",
             r#"[[policies]]
 name = "login"
 limit = "10r/s"
@@ -132,12 +132,12 @@ tidegate.toml:3:7: policies[0].key: 5: expected a template such as "{ip}"
 tidegate.toml:4:9: policies[0].limit: "100": expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, or a count per window such as 5/10s or 3/500ms"#,
         ),
         (
-            "a brace without its partner",
+            "an unmatched brace",
             r#"[[policies]]
 name = "login"
 limit = "10r/s"
 key = "{ip""#,
-            r#"tidegate.toml:4:7: policies.login.key: "{ip": a brace without its partner: expected attributes in braces, such as "{ip}""#,
+            r#"tidegate.toml:4:7: policies.login.key: "{ip": an unmatched brace: expected attributes in braces, such as "{ip}""#,
         ),
         (
             "a closing brace first",
@@ -145,7 +145,7 @@ key = "{ip""#,
 name = "login"
 limit = "10r/s"
 key = "ip}""#,
-            r#"tidegate.toml:4:7: policies.login.key: "ip}": a brace without its partner: expected attributes in braces, such as "{ip}""#,
+            r#"tidegate.toml:4:7: policies.login.key: "ip}": an unmatched brace: expected attributes in braces, such as "{ip}""#,
         ),
         (
             "braces without a name",
@@ -177,7 +177,7 @@ key = "{ip} {user id}""#,
 name = "login"
 limit = "10r/s"
 key = "{ip}:{ip}""#,
-            r#"tidegate.toml:4:7: policies.login.key: "{ip}:{ip}": the attribute "ip" stands there twice: expected it once"#,
+            r#"tidegate.toml:4:7: policies.login.key: "{ip}:{ip}": the attribute "ip" appears twice: expected it once"#,
         ),
         (
             "too many attributes",
@@ -203,7 +203,7 @@ name = "login"
 limit = "10r/s"
 key = "{ip}"
 tag = "{user}""#,
-            r#"tidegate.toml:5:7: policies.login.tag: "{user}": the attribute "user" is not in the key of every level: one counter would live in several places of a cluster"#,
+            r#"tidegate.toml:5:7: policies.login.tag: "{user}": the attribute "user" is not in the key of every level: one counter would be in several cluster slots"#,
         ),
         (
             "a tag that is a number, and one with a lone brace",
@@ -216,7 +216,7 @@ name = "api"
 limit = "10r/s"
 tag = "{""#,
             r#"tidegate.toml:4:7: policies.login.tag: 1: expected a template such as "{ip}"
-tidegate.toml:8:7: policies.api.tag: "{": a brace without its partner: expected attributes in braces, such as "{ip}""#,
+tidegate.toml:8:7: policies.api.tag: "{": an unmatched brace: expected attributes in braces, such as "{ip}""#,
         ),
         (
             "a tag beside a key that cannot be read",

@@ -57,7 +57,7 @@ name = "custom"
 algorithm = "script"
 script = "scripts/mine.lua"
 store = "other""#,
-            r#"tidegate.toml:5:9: policies.custom.store: "other": no store of this name: expected one of "default""#,
+            r#"tidegate.toml:5:9: policies.custom.store: "other": no such store: expected one of "default""#,
         ),
         (
             "arguments that are no list",
@@ -68,7 +68,7 @@ name = "custom"
 algorithm = "script"
 script = "mine.lua"
 args = 10"#,
-            r#"tidegate.toml:7:8: policies.custom.args: 10: expected a list of texts and decimal numbers, such as [10, 60]"#,
+            r#"tidegate.toml:7:8: policies.custom.args: 10: expected a list of strings and decimal numbers, such as [10, 60]"#,
         ),
         (
             "arguments of other types, each where it stands",
@@ -79,10 +79,10 @@ name = "custom"
 algorithm = "script"
 script = "mine.lua"
 args = [10, [60], { a = 1 }, 0x10, 2024-01-01, "right"]"#,
-            r#"tidegate.toml:7:13: policies.custom.args: a list: expected a list of texts and decimal numbers, such as [10, 60]
-tidegate.toml:7:19: policies.custom.args: a table: expected a list of texts and decimal numbers, such as [10, 60]
-tidegate.toml:7:30: policies.custom.args: 0x10: expected a list of texts and decimal numbers, such as [10, 60]
-tidegate.toml:7:36: policies.custom.args: 2024-01-01: expected a list of texts and decimal numbers, such as [10, 60]"#,
+            r#"tidegate.toml:7:13: policies.custom.args: a list: expected a list of strings and decimal numbers, such as [10, 60]
+tidegate.toml:7:19: policies.custom.args: a table: expected a list of strings and decimal numbers, such as [10, 60]
+tidegate.toml:7:30: policies.custom.args: 0x10: expected a list of strings and decimal numbers, such as [10, 60]
+tidegate.toml:7:36: policies.custom.args: 2024-01-01: expected a list of strings and decimal numbers, such as [10, 60]"#,
         ),
         (
             "a script without its algorithm",
@@ -102,7 +102,7 @@ limit = "10r/s"
 script = 1
 args = 2"#,
             r#"tidegate.toml:4:10: policies.login.script: 1: expected the path of a Lua script, relative to this file
-tidegate.toml:5:8: policies.login.args: 2: expected a list of texts and decimal numbers, such as [10, 60]"#,
+tidegate.toml:5:8: policies.login.args: 2: expected a list of strings and decimal numbers, such as [10, 60]"#,
         ),
         (
             "a script under an algorithm that is wrong",
@@ -133,13 +133,13 @@ align = "first"
 block = true
 count_denied = true
 on_error = "local""#,
-            r#"tidegate.toml:7:9: policies.custom.limit: beside a script, which decides alone: expected none
-tidegate.toml:8:9: policies.custom.burst: beside a script, which decides alone: expected none
-tidegate.toml:9:10: policies.custom.strict: beside a script, which decides alone: expected none
-tidegate.toml:10:9: policies.custom.align: beside a script, which decides alone: expected none
-tidegate.toml:11:9: policies.custom.block: beside a script, which decides alone: expected none
-tidegate.toml:12:16: policies.custom.count_denied: beside a script, which decides alone: expected none
-tidegate.toml:13:12: policies.custom.on_error: "local" beside a script, which this process cannot run: expected "allow" or "deny""#,
+            r#"tidegate.toml:7:9: policies.custom.limit: cannot be combined with a script: expected none
+tidegate.toml:8:9: policies.custom.burst: cannot be combined with a script: expected none
+tidegate.toml:9:10: policies.custom.strict: cannot be combined with a script: expected none
+tidegate.toml:10:9: policies.custom.align: cannot be combined with a script: expected none
+tidegate.toml:11:9: policies.custom.block: cannot be combined with a script: expected none
+tidegate.toml:12:16: policies.custom.count_denied: cannot be combined with a script: expected none
+tidegate.toml:13:12: policies.custom.on_error: "local" with a script, which this process cannot run: expected "allow" or "deny""#,
         ),
         (
             "overrides beside a script",
@@ -152,7 +152,7 @@ script = "mine.lua"
 [[policies.overrides]]
 match = { key = "a" }
 block = true"#,
-            r#"tidegate.toml:7:1: policies.custom.overrides: beside a script, which decides alone: expected none"#,
+            r#"tidegate.toml:7:1: policies.custom.overrides: cannot be combined with a script: expected none"#,
         ),
         (
             "limits in the levels of a script, and beside them",
@@ -174,9 +174,9 @@ block = true
 [[policies.levels]]
 name = "c"
 key = "{c}""#,
-            r#"tidegate.toml:7:9: policies.custom.limit: beside a script, which decides alone: expected none
-tidegate.toml:11:9: policies.custom.levels.a.limit: beside a script, which decides alone: expected none
-tidegate.toml:15:9: policies.custom.levels.b.block: beside a script, which decides alone: expected none"#,
+            r#"tidegate.toml:7:9: policies.custom.limit: cannot be combined with a script: expected none
+tidegate.toml:11:9: policies.custom.levels.a.limit: cannot be combined with a script: expected none
+tidegate.toml:15:9: policies.custom.levels.b.block: cannot be combined with a script: expected none"#,
         ),
         (
             "a script in an override",

@@ -13,7 +13,7 @@ fn what_is_wrong_at_the_top() {
         (
             "an unknown field like nothing known",
             r#"colour = 1"#,
-            r#"tidegate.toml:1:1: colour: unknown field: expected one of server, stores, policies"#,
+            r#"tidegate.toml:1:1: colour: unknown field: expected one of server, envoy, stores, policies"#,
         ),
         (
             "a section that is a value",
@@ -82,10 +82,10 @@ prefix = "other"
 timeout = "10ms"
 connections = 3
 replica_acks = 1"#,
-            r#"tidegate.toml:2:10: stores.default.prefix: without effect in memory: expected it with a Redis store only
-tidegate.toml:3:11: stores.default.timeout: without effect in memory: expected it with a Redis store only
-tidegate.toml:4:15: stores.default.connections: without effect in memory: expected it with a Redis store only
-tidegate.toml:5:16: stores.default.replica_acks: without effect in memory: expected it with a Redis store only"#,
+            r#"tidegate.toml:2:10: stores.default.prefix: has no effect in memory: expected it only with a Redis store
+tidegate.toml:3:11: stores.default.timeout: has no effect in memory: expected it only with a Redis store
+tidegate.toml:4:15: stores.default.connections: has no effect in memory: expected it only with a Redis store
+tidegate.toml:5:16: stores.default.replica_acks: has no effect in memory: expected it only with a Redis store"#,
         ),
         (
             "a deadline without quotes",

@@ -41,7 +41,7 @@ name = "login"
 algorithm = "script"
 script = "mine.lua"
 mode = "background""#,
-            r#"tidegate.toml:7:8: policies.login.mode: "background" beside a script, which decides alone: expected "exact""#,
+            r#"tidegate.toml:7:8: policies.login.mode: "background" with a script: expected "exact""#,
         ),
         (
             "a lease of a log",
@@ -223,7 +223,7 @@ headers = ["x limit", "x-reset", "x-remaining"]"#,
 name = "login"
 limit = "10r/s"
 headers = ["x-limit", "x-reset", "X-Limit"]"#,
-            r#"tidegate.toml:4:11: policies.login.headers: "X-Limit": this name is taken: expected three different names"#,
+            r#"tidegate.toml:4:11: policies.login.headers: "X-Limit": used twice: expected three different names"#,
         ),
         (
             "a header that is always sent",
@@ -231,7 +231,7 @@ headers = ["x-limit", "x-reset", "X-Limit"]"#,
 name = "login"
 limit = "10r/s"
 headers = ["x-limit", "retry-after", "x-remaining"]"#,
-            r#"tidegate.toml:4:11: policies.login.headers: "retry-after": this name is taken: expected three different names"#,
+            r#"tidegate.toml:4:11: policies.login.headers: "retry-after": used twice: expected three different names"#,
         ),
         (
             "a store that is not there",
@@ -241,7 +241,7 @@ url = "memory:"
 name = "login"
 limit = "10r/s"
 store = "slow""#,
-            r#"tidegate.toml:6:9: policies.login.store: "slow": no store of this name: expected one of "default", "fast""#,
+            r#"tidegate.toml:6:9: policies.login.store: "slow": no such store: expected one of "default", "fast""#,
         ),
         (
             "a store that is a number",

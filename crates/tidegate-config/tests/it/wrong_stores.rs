@@ -17,8 +17,8 @@ fn said(url: &str) -> String {
 fn what_is_wrong_with_a_url() {
     for (url, expected) in [
         // Not a text, and so not repeated.
-        ("6379", "not a text: "),
-        (r#"["redis://127.0.0.1"]"#, "not a text: "),
+        ("6379", "not a string: "),
+        (r#"["redis://127.0.0.1"]"#, "not a string: "),
         // Other kinds.
         (r#""""#, r#""": "#),
         (r#""memory""#, r#""memory": "#),
@@ -89,23 +89,23 @@ fn what_is_wrong_beside_a_url() {
 url = "redis://127.0.0.1:6379/0"
 max_keys = 5
 when_full = "deny""#,
-            r#"tidegate.toml:3:12: stores.default.max_keys: without effect in Redis: expected it with a store in memory only
-tidegate.toml:4:13: stores.default.when_full: without effect in Redis: expected it with a store in memory only"#,
+            r#"tidegate.toml:3:12: stores.default.max_keys: has no effect in Redis: expected it only with a memory store
+tidegate.toml:4:13: stores.default.when_full: has no effect in Redis: expected it only with a memory store"#,
         ),
         (
             "the same for a URL that is not known yet",
             r#"[stores.default]
 url = "env:REDIS_URL"
 max_keys = 5"#,
-            r#"tidegate.toml:3:12: stores.default.max_keys: without effect in Redis: expected it with a store in memory only"#,
+            r#"tidegate.toml:3:12: stores.default.max_keys: has no effect in Redis: expected it only with a memory store"#,
         ),
         (
             "certificates in memory, said once each",
             r#"[stores.default]
 tls_ca = "ca.pem"
 tls_cert = "cert.pem""#,
-            r#"tidegate.toml:2:10: stores.default.tls_ca: without effect here: expected it with a rediss:// store only
-tidegate.toml:3:12: stores.default.tls_cert: without effect here: expected it with a rediss:// store only"#,
+            r#"tidegate.toml:2:10: stores.default.tls_ca: has no effect here: expected it only with a rediss:// store
+tidegate.toml:3:12: stores.default.tls_cert: has no effect here: expected it only with a rediss:// store"#,
         ),
         (
             "certificates for a connection that is not encrypted",
@@ -114,23 +114,23 @@ url = "redis://127.0.0.1"
 tls_ca = "ca.pem"
 tls_cert = "cert.pem"
 tls_key = "key.pem""#,
-            r#"tidegate.toml:3:10: stores.default.tls_ca: without effect here: expected it with a rediss:// store only
-tidegate.toml:4:12: stores.default.tls_cert: without effect here: expected it with a rediss:// store only
-tidegate.toml:5:11: stores.default.tls_key: without effect here: expected it with a rediss:// store only"#,
+            r#"tidegate.toml:3:10: stores.default.tls_ca: has no effect here: expected it only with a rediss:// store
+tidegate.toml:4:12: stores.default.tls_cert: has no effect here: expected it only with a rediss:// store
+tidegate.toml:5:11: stores.default.tls_key: has no effect here: expected it only with a rediss:// store"#,
         ),
         (
             "a certificate without its key",
             r#"[stores.default]
 url = "rediss://127.0.0.1"
 tls_cert = "cert.pem""#,
-            r#"tidegate.toml:1:1: stores.default.tls_key: missing: expected it beside tls_cert"#,
+            r#"tidegate.toml:1:1: stores.default.tls_key: missing: expected it together with tls_cert"#,
         ),
         (
             "a key without its certificate",
             r#"[stores.default]
 url = "env:REDIS_URL"
 tls_key = "key.pem""#,
-            r#"tidegate.toml:1:1: stores.default.tls_cert: missing: expected it beside tls_key"#,
+            r#"tidegate.toml:1:1: stores.default.tls_cert: missing: expected it together with tls_key"#,
         ),
         (
             "paths that are none",
@@ -170,17 +170,17 @@ fn what_is_wrong_with_a_login() {
         (
             "a user alone",
             "[stores.default]\nurl = \"redis://h\"\nusername = \"tidegate\"",
-            "tidegate.toml:1:1: stores.default.password: missing: expected it beside username",
+            "tidegate.toml:1:1: stores.default.password: missing: expected it together with username",
         ),
         (
             "a second login in the URL",
             "[stores.default]\nurl = \"redis://u:p@h\"\npassword = \"env:P\"",
-            "tidegate.toml:3:12: stores.default.password: the URL logs in by itself: expected user and password in one place",
+            "tidegate.toml:3:12: stores.default.password: the URL already has credentials: expected user and password in one place",
         ),
         (
             "nobody to log in to",
             "[stores.default]\npassword = \"env:P\"",
-            "tidegate.toml:2:12: stores.default.password: without effect in memory: expected it with a Redis store only",
+            "tidegate.toml:2:12: stores.default.password: has no effect in memory: expected it only with a Redis store",
         ),
     ]);
 }

@@ -23,8 +23,8 @@ limit = "10r/s""#,
             r#"[[policies]]
 name = login
 limit = 10r/s"#,
-            r#"tidegate.toml:2:8: toml: a text without quotes: expected it in quotes
-tidegate.toml:3:9: toml: a text without quotes: expected it in quotes"#,
+            r#"tidegate.toml:2:8: toml: a string without quotes: expected it in quotes
+tidegate.toml:3:9: toml: a string without quotes: expected it in quotes"#,
         ),
         (
             "a line without an equals sign",
@@ -159,9 +159,9 @@ store = "none"
 max_keys = -1"#,
             r#"tidegate.toml:3:9: policies.b.limit: "10": expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, or a count per window such as 5/10s or 3/500ms
 tidegate.toml:4:9: policies.b.burst: 0: expected a whole number from 1 to 4294967295
-tidegate.toml:7:8: policies[1].name: "b": two policies of this name: expected different names
-tidegate.toml:8:7: policies[1].key: "{": a brace without its partner: expected attributes in braces, such as "{ip}"
-tidegate.toml:10:9: policies[1].store: "none": no store of this name: expected one of "default"
+tidegate.toml:7:8: policies[1].name: "b": two policies have this name: expected different names
+tidegate.toml:8:7: policies[1].key: "{": an unmatched brace: expected attributes in braces, such as "{ip}"
+tidegate.toml:10:9: policies[1].store: "none": no such store: expected one of "default"
 tidegate.toml:13:12: stores.default.max_keys: -1: expected a whole number from 1 to 1000000000"#,
         ),
         (

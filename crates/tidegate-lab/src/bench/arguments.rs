@@ -1,4 +1,4 @@
-//! What can be said to `tidegate bench`.
+//! The command-line arguments of `tidegate bench`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,9 +20,9 @@ const MAX_DURATION: Duration = Duration::from_secs(86_400);
 /// `tidegate bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// Whom to ask: a store (memory:, redis://host:port, redis-sentinel://..., redis-cluster://...),
-    /// whose limiter then runs in the processes of the bench, or a server
-    /// (https://host:port, http://host:port, unix:PATH). Without one: the config's store, or memory:.
+    /// What to test: a store (memory:, redis://host:port, redis-sentinel://..., redis-cluster://...),
+    /// with the limiter running in the bench processes, or a server
+    /// (https://host:port, http://host:port, unix:PATH). Default: the config's store, or memory:.
     pub url: Option<String>,
 
     /// The limit, such as 100r/s or "5/10s sliding_log".
@@ -31,43 +31,43 @@ pub struct Bench {
     /// token_bucket, fixed_window, sliding_window or sliding_log.
     #[arg(long, value_name = "NAME", help_heading = "Limit")]
     pub algorithm: Option<String>,
-    /// What a token bucket lets pass at once.
+    /// The burst of a token bucket.
     #[arg(long, value_name = "N", help_heading = "Limit")]
     pub burst: Option<u64>,
-    /// How the store is asked: exact, or background.
+    /// When the store is asked: exact, lease or background.
     #[arg(long, value_name = "MODE", help_heading = "Limit")]
     pub mode: Option<String>,
-    /// How often nodes tell each other, in the mode background.
+    /// In mode background: how often counts are sent to the store.
     #[arg(long, value_name = "TIME", help_heading = "Limit")]
     pub sync_interval: Option<String>,
-    /// How long a refusal is remembered, in the mode exact; 0s turns that off.
+    /// In mode exact: how long a refusal is remembered; 0s turns it off.
     #[arg(long, value_name = "TIME", help_heading = "Limit")]
     pub refusal_memory: Option<String>,
-    /// The deadline of a check: 50ms with a store, 5s with a server.
+    /// The deadline of a check. Default: 50ms for a store, 5s for a server.
     #[arg(long, value_name = "TIME", help_heading = "Limit")]
     pub timeout: Option<String>,
-    /// Take the policy from this config file, in place of --limit and the like.
+    /// Use a policy from this config file instead of --limit and the other limit flags.
     #[arg(long, value_name = "FILE", help_heading = "Limit")]
     pub config: Option<PathBuf>,
-    /// The policy, of the config or of the server.
+    /// The name of the policy, in the config or on the server.
     #[arg(long, value_name = "NAME", help_heading = "Limit")]
     pub policy: Option<String>,
-    /// How often the store may have lost its counts meanwhile, by a failover say.
+    /// How often the store may have lost its counters during the run, for example in a failover.
     #[arg(long, value_name = "N", default_value = "0", help_heading = "Limit")]
     pub losses: u32,
 
-    /// Give an attribute of the policy this value in every check, such as
-    /// resource=12. All others have the number of a key. May be given several times.
+    /// A fixed value for an attribute of the policy, such as resource=12. Other
+    /// attributes get the number of a key. Can be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute, help_heading = "Load")]
     pub attr: Vec<(String, String)>,
-    /// Use up counters that real clients share, too.
+    /// Allow the run to use up counters that real clients share.
     #[arg(long, help_heading = "Load")]
     pub yes: bool,
-    /// The authority that signed the server's certificate, where that is not a public
-    /// one: a PEM file.
+    /// A PEM file with the CA that signed the server's certificate, if it is not a public
+    /// one.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CA", help_heading = "Load")]
     pub ca: Option<PathBuf>,
-    /// How many keys are asked for.
+    /// Number of keys.
     #[arg(
         long,
         value_name = "N",
@@ -76,13 +76,13 @@ pub struct Bench {
         help_heading = "Load"
     )]
     pub keys: u32,
-    /// Ask for key number n as often as 1/n^S, and not for all alike.
+    /// Draw keys by Zipf's law, key number n as often as 1/n^S, instead of uniformly.
     #[arg(long, value_name = "S", value_parser = exponent, help_heading = "Load")]
     pub zipf: Option<f64>,
-    /// What a check costs.
+    /// The cost per check.
     #[arg(long, value_name = "N", default_value = "1", value_parser = cost, help_heading = "Load")]
     pub cost: Cost,
-    /// How long.
+    /// The length of the run.
     #[arg(
         long,
         value_name = "TIME",
@@ -91,7 +91,7 @@ pub struct Bench {
         help_heading = "Load"
     )]
     pub duration: Duration,
-    /// How many processes ask, each a node of its own.
+    /// Number of processes; each is a node.
     #[arg(
         long,
         value_name = "N",
@@ -100,7 +100,7 @@ pub struct Bench {
         help_heading = "Load"
     )]
     pub processes: u32,
-    /// How many callers a process has, each of which asks again when it has its answer.
+    /// Callers per process; each has one check in flight.
     #[arg(
         long,
         value_name = "N",
@@ -109,15 +109,15 @@ pub struct Bench {
         help_heading = "Load"
     )]
     pub callers: u32,
-    /// Begin so many checks a second, all processes together, whether or not the ones
-    /// before are answered. Without it: as many as go.
+    /// Send this many checks per second across all processes, whether or not earlier
+    /// ones were answered. Default: as many as possible.
     #[arg(long, value_name = "R", value_parser = rate, help_heading = "Load")]
     pub rate: Option<f64>,
 
-    /// Print everything as one JSON object.
+    /// Print the report as one JSON object.
     #[arg(long, help_heading = "Output")]
     pub json: bool,
-    /// Draw latencies, and what was admitted over time, into this SVG file.
+    /// Draw latencies and the admitted checks over time into this SVG file.
     #[arg(long, value_name = "FILE.svg", help_heading = "Output")]
     pub plot: Option<PathBuf>,
 }
@@ -147,7 +147,7 @@ fn attribute(text: &str) -> Result<(String, String), String> {
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok();
     let rate = rate.filter(|rate| (0.001..=100_000_000.0).contains(rate));
-    rate.ok_or_else(|| "expected checks a second, from 0.001 to 100000000, such as 5000".into())
+    rate.ok_or_else(|| "expected checks per second, from 0.001 to 100000000, such as 5000".into())
 }
 
 fn exponent(text: &str) -> Result<f64, String> {

@@ -69,7 +69,7 @@ pub(super) async fn run(plan: &Plan) -> anyhow::Result<Gathered> {
         })
     });
     let nodes = timeout(PATIENCE, try_join_all(nodes)).await;
-    let nodes = nodes.context("the processes of the bench are not ready in time")??;
+    let nodes = nodes.context("the bench processes are not ready in time")??;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let at_us = u64::try_from((now + AHEAD).as_micros())?;
     let progress: Vec<Arc<Progress>> = nodes.iter().map(|_| Arc::default()).collect();
@@ -93,7 +93,7 @@ pub(super) async fn run(plan: &Plan) -> anyhow::Result<Gathered> {
     let mut interrupted = false;
     let handed = loop {
         tokio::select! {
-            all = &mut all => break all.context("the processes of the bench do not end")??,
+            all = &mut all => break all.context("the bench processes do not end")??,
             _ = ticks.tick() => show(&bar, start, &progress),
             pressed = ctrl_c() => {
                 pressed?;
@@ -145,7 +145,7 @@ impl Node {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .context("a process of the bench cannot be started")?;
+            .context("a bench process cannot be started")?;
         let (input, output) = (process.stdin.take(), process.stdout.take());
         let (mut input, output) = input.zip(output).context("pipes to a process")?;
         let mut output = BufReader::new(output);
@@ -157,7 +157,7 @@ impl Node {
                 output,
             }),
             Said::Failed(error) => Err(anyhow!(error)),
-            other => bail!("a process of the bench says {other:?}: expected that it is ready"),
+            other => bail!("a bench process says {other:?}: expected that it is ready"),
         }
     }
 }
@@ -171,7 +171,7 @@ async fn write(input: &mut ChildStdin, line: &impl Serialize) -> anyhow::Result<
 async fn said(output: &mut BufReader<ChildStdout>) -> anyhow::Result<Said> {
     let mut line = String::new();
     if output.read_line(&mut line).await? == 0 {
-        bail!("a process of the bench has ended before its time");
+        bail!("a bench process has ended before its time");
     }
     Ok(serde_json::from_str(&line)?)
 }
@@ -199,7 +199,7 @@ async fn handed(
                     offered,
                 });
             }
-            other => bail!("a process of the bench says {other:?}: expected how far it is"),
+            other => bail!("a bench process says {other:?}: expected how far it is"),
         }
     }
 }

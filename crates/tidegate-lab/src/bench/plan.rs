@@ -1,4 +1,4 @@
-//! What a process of the bench is told before it begins, and what the processes and the
+//! What a bench process is told before it begins, and what the processes and the
 //! one that started them say to each other.
 
 use std::collections::BTreeMap;

@@ -83,7 +83,7 @@ fn subtitle(summary: &Summary) -> String {
         None => "not judged",
     };
     format!(
-        "{}, {}, {} loop, {} x {} callers, {} checks a second: {verdict}",
+        "{}, {}, {} loop, {} x {} callers, {} checks per second: {verdict}",
         summary.target,
         summary.mode,
         summary.kind,
@@ -129,8 +129,8 @@ fn over_time(area: &Area<'_>, summary: &Summary) -> Drawn {
         },
     ]);
     let title = match summary.cost {
-        1 => "Checks a second, over the run",
-        _ => "Cost a second, over the run",
+        1 => "Checks per second over the run",
+        _ => "Cost per second over the run",
     };
     chart(area, title, Axis::seconds(end), &lines, about)
 }
@@ -149,7 +149,7 @@ fn latency_over_time(area: &Area<'_>, summary: &Summary) -> Drawn {
         of("p99", BLUE, &bins.p99_us),
         of("p50", GREEN, &bins.p50_us),
     ];
-    let title = "Latency, by when a check should have begun";
+    let title = "Latency, by the scheduled time of a check";
     chart(area, title, Axis::seconds(end), &lines, time)
 }
 

@@ -1,4 +1,4 @@
-//! A run in words and small tables, for people.
+//! The human-readable report of a run.
 
 use std::fmt::Write;
 
@@ -64,7 +64,7 @@ fn heading(summary: &Summary) -> String {
     .expect(TAKES_ALL);
     text.push_str(&match &summary.offered {
         Some(offer) => open(offer),
-        None => "closed loop: callers ask again as soon as they are answered\n".into(),
+        None => "closed loop: callers send the next check as soon as they have an answer\n".into(),
     });
     text
 }
@@ -77,14 +77,14 @@ fn open(offer: &Offer) -> String {
         false => "NOT reached",
     };
     let mut text = format!(
-        "open loop: {} checks a second offered, {reached} ({} a second sent); latencies count from when a check should have begun\n",
+        "open loop: {} checks per second offered, {reached} ({} per second sent); latencies count from the scheduled time of a check\n",
         about(offer.rate),
         about(offer.sent_per_second)
     );
     if offer.late + offer.unsent > 0 {
         writeln!(
             text,
-            "  {} began more than 1 ms late and {} never, since all callers were busy or the machine was; they count with their lateness",
+            "  {} started more than 1 ms late and {} never, because all callers or the machine were busy; their latencies include the delay",
             thousands(offer.late),
             thousands(offer.unsent)
         )
@@ -109,7 +109,7 @@ fn counts(summary: &Summary) -> String {
         (
             "checks",
             summary.checks,
-            format!("{} a second", about(summary.checks_per_second)),
+            format!("{} per second", about(summary.checks_per_second)),
         ),
         ("admitted", summary.admitted, by_source(|it| it.admitted)),
         ("refused", summary.refused, by_source(|it| it.refused)),
@@ -117,7 +117,7 @@ fn counts(summary: &Summary) -> String {
     ];
     let (store, memory) = (&summary.decided_by_store, &summary.answered_from_memory);
     if memory.checks > 0 {
-        let rate = |part: &Part| format!("{} a second", about(part.checks_per_second));
+        let rate = |part: &Part| format!("{} per second", about(part.checks_per_second));
         let without = format!("{}, without asking the store", rate(memory));
         rows.insert(1, ("  by store", store.checks, rate(store)));
         rows.insert(2, ("  by memory", memory.checks, without));
@@ -127,7 +127,7 @@ fn counts(summary: &Summary) -> String {
         rows.push(("store errors", errors, listed(&summary.store_errors)));
     }
     if summary.evicted > 0 {
-        let words = "keys in use that the store forgot to make room";
+        let words = "keys in use that the store evicted to make room";
         rows.push(("evicted", summary.evicted, words.into()));
     }
     let mut text = String::new();
@@ -254,13 +254,13 @@ fn level_text(level: &LevelBody) -> String {
             let broken_keys = thousands(level.broken_keys as u64);
             (format!("BROKEN for {broken_keys} of {keys}"), broken)
         }
-        (None, Some(tightest)) => (format!("held for {keys}; nearest to the bound"), tightest),
+        (None, Some(tightest)) => (format!("held for {keys}; closest to the bound"), tightest),
         (None, None) => return text + &format!("  held for {keys}\n"),
     };
     let length = time((stretch.to_us - stretch.from_us) as f64);
     writeln!(
         text,
-        "  {what}: key {}: {} admitted in the {length} from {} to {}, where at most {} may be",
+        "  {what}: key {}: {} admitted in the {length} from {} to {}, at most {} allowed",
         stretch.key,
         thousands(stretch.admitted),
         stretch.from_us,
@@ -290,7 +290,7 @@ fn background(formula: &FormulaBody) -> String {
         outage_us => format!(", and {} without the store", time(outage_us as f64)),
     };
     format!(
-        "background: D = {}, by a sync interval of {} and round trips of {}{outage}; offered to a key within D, by process: {}\n",
+        "background: D = {}, from a sync interval of {} and round trips of {}{outage}; offered to one key within D, by process: {}\n",
         time(formula.staleness_us as f64),
         time(formula.sync_interval_us as f64),
         time(formula.round_trip_us as f64),

@@ -85,7 +85,7 @@ impl Subject {
         let shared = policy.levels().iter().find(is_shared);
         match shared {
             Some(level) if !is_own && !arguments.yes => bail!(
-                "policy {:?}, level {:?}: its counter is shared with real clients, and this run would use it up: say --yes if you mean it",
+                "policy {:?}, level {:?}: its counter is shared with real clients, and this run would use it up: pass --yes to allow it",
                 policy.name(),
                 level.name()
             ),
@@ -185,10 +185,10 @@ impl Target {
 
 fn of_config(arguments: &Bench, file: &Path) -> anyhow::Result<Target> {
     if let Some(flag) = beside(arguments) {
-        bail!("{flag} beside --config: expected one of them, the config has its own limits");
+        bail!("{flag} with --config: expected one of them, the config has its own limits");
     }
     if arguments.timeout.is_some() {
-        bail!("--timeout beside --config: expected the timeout of the store in the config");
+        bail!("--timeout with --config: expected the timeout of the store in the config");
     }
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
@@ -215,7 +215,7 @@ fn of_flags(arguments: &Bench) -> anyhow::Result<Target> {
     let mut text = format!("[stores.default]\nurl = {}\n", json!(url));
     if url == "memory:" {
         if arguments.timeout.is_some() {
-            bail!("--timeout: expected a Redis store, or a server: nobody waits for memory");
+            bail!("--timeout: expected a Redis store, or a server: a memory store has no timeout");
         }
         writeln!(text, "max_keys = {}", arguments.keys.max(MEMORY_KEYS))?;
     } else if let Some(timeout) = &arguments.timeout {

@@ -70,7 +70,7 @@ pub async fn run() -> anyhow::Result<ExitCode> {
 
 async fn line(lines: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
     let line = lines.next_line().await?;
-    line.context("nobody says what to do: this command is for `tidegate bench`")
+    line.context("no plan to run: this command is for `tidegate bench`")
 }
 
 /// Makes connections, and a way to ask for each caller.

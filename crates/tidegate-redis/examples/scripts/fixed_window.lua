@@ -1,11 +1,10 @@
--- A fixed window: at most so many requests in so many seconds.
+-- A fixed window: at most ARGV[1] requests per ARGV[2] seconds.
 --
 -- KEYS   [1] the counter
--- ARGV   [1] how many requests, [2] in how many seconds
+-- ARGV   [1] number of requests, [2] length of the window in seconds
 -- reply  the verdict, and the values of three headers: limit, reset, remaining
 --
--- Invariant: a counter is never there without the time at which it ends, and a refusal
--- writes nothing.
+-- Invariant: a counter always has an expiry, and a refusal writes nothing.
 
 local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
 local used = tonumber(redis.call('GET', KEYS[1]) or 0)

@@ -335,9 +335,7 @@ impl Inner {
             let runs = message.asks.len();
             let reply = heard.and_then(|bytes| {
                 let reply = Reply::read(&message.limit, &script, &bytes, runs);
-                reply.ok_or_else(|| {
-                    StoreError::new(ErrorKind::Script, "a reply that no script gives")
-                })
+                reply.ok_or_else(|| StoreError::new(ErrorKind::Script, "not a reply of the script"))
             });
             match reply {
                 Ok(reply) => next = self.table.answered(&outgoing, &reply, clock::now_us()),

@@ -202,7 +202,7 @@ async fn a_script_that_is_not_told_the_cost_is_asked_for_one_only() {
     assert_eq!(asked.unwrap_err(), untold);
     assert_eq!(
         untold.to_string(),
-        "a cost of 2 for policy \"custom\", whose script is not told it: expected 1, or \
+        "a cost of 2 for policy \"custom\", whose script does not use the cost: expected 1, or \
          \"{cost}\" among its args"
     );
     // Nothing was charged by these.

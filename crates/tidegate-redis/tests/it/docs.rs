@@ -94,7 +94,7 @@ fn numbers_are_those_of_the_code() {
         (
             BREAKER,
             "PROBE: Duration = Duration::from_secs(1);",
-            "not heard of for 1 s is replaced",
+            "A probe without an answer after 1 s is replaced",
         ),
         (
             RETRY,
@@ -123,7 +123,7 @@ fn numbers_are_those_of_the_code() {
         (
             STORE,
             "Limit::per_minute(6).burst(1)",
-            "at most 6 lines a minute for each kind",
+            "At most 6 lines per minute for each kind",
         ),
     ] {
         assert!(

@@ -82,7 +82,7 @@ fn a_url_of_the_environment_is_held_to_what_one_in_the_file_is() {
     assert_eq!(
         said(Some("redis://:hush@host"), "tls_ca = \"ca.pem\""),
         format!(
-            "store \"eu\": tls_ca: without effect with the redis:// URL of {VARIABLE}: \
+            "store \"eu\": tls_ca: has no effect with the redis:// URL of {VARIABLE}: \
              expected a rediss:// one"
         )
     );

@@ -56,7 +56,7 @@ impl Room {
     async fn take(&self, bytes: u32) -> Result<SemaphorePermit<'_>, Problem> {
         let permit = timeout(WAIT, self.0.acquire_many(bytes)).await;
         let permit = permit.ok().and_then(Result::ok);
-        permit.ok_or_else(|| Problem::later("too many long bodies at once"))
+        permit.ok_or_else(|| Problem::later("too many large bodies at once"))
     }
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn read(room: &Room, body: Unread) -> Result<Whole<'_>, Problem
     }
     let read = timeout(PATIENCE, collected).await;
     read.unwrap_or_else(|_| {
-        let detail = format!("the body: not there within {PATIENCE:?}");
+        let detail = format!("the body: not received within {PATIENCE:?}");
         Err(Problem::new(StatusCode::REQUEST_TIMEOUT, detail))
     })
 }
@@ -130,7 +130,7 @@ async fn collect(room: &Room, body: Unread) -> Result<Whole<'_>, Problem> {
             None => match body.frame().await {
                 None => break,
                 Some(frame) => {
-                    let frame = frame.map_err(|_| Problem::bad("the body: cut off"))?;
+                    let frame = frame.map_err(|_| Problem::bad("the body: truncated"))?;
                     let Ok(data) = frame.into_data() else {
                         continue;
                     };

@@ -67,7 +67,7 @@ pub fn parse(body: &[u8]) -> Result<Questions<'_>, String> {
         return Err(not_text(body));
     };
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        None => Err("the body: nothing: expected a check in JSON".into()),
+        None => Err("the body: empty: expected a check in JSON".into()),
         Some(b'[') => {
             let elements: Vec<&RawValue> = serde_json::from_str(text).map_err(unreadable)?;
             if elements.len() > MAX_BATCH {

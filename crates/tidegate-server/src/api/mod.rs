@@ -261,7 +261,7 @@ fn is_answered(scope: Scope, connection: &Connection, head: &Parts) -> Result<()
     let path = head.uri.path();
     let is_watched = matches!(path, "/healthz" | "/readyz" | "/metrics");
     if connection.is_spare() && !is_watched {
-        return Err(Problem::later("all connections are taken"));
+        return Err(Problem::later("all connections are in use"));
     }
     let is_described = matches!(path, "/v1/policies" | "/openapi.json");
     let is_admin = is_watched
@@ -345,7 +345,7 @@ fn has_numbers(policy: &Policy) -> Result<(), Problem> {
     match policy.script() {
         None => Ok(()),
         Some(_) => Err(Problem::bad(format!(
-            "policy {:?}: its script decides, which has no numbers to look at",
+            "policy {:?}: its script decides, and has no numbers to show",
             policy.name()
         ))),
     }
@@ -439,7 +439,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
         let mut names = levels.flat_map(|level| level.key().attributes());
         let name = names.find(|name| query::RESERVED.contains(name))?;
         Some(format!(
-            "policy {:?}: the attribute {name:?} means something else in a URL: only /v1/check can be asked",
+            "policy {:?}: the attribute {name:?} is reserved in URLs: use /v1/check",
             policy.name()
         ))
     });

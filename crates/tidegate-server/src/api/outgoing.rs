@@ -68,7 +68,9 @@ impl Unsent {
         let room = Arc::clone(&self.0).acquire_many_owned(bytes);
         match timeout(WAIT, room).await {
             Ok(Ok(room)) => Ok(Taken(Some(room))),
-            _ => Err(Problem::later("too many long responses wait to be sent")),
+            _ => Err(Problem::later(
+                "too many large responses are waiting to be sent",
+            )),
         }
     }
 }

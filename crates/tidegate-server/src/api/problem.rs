@@ -84,7 +84,8 @@ impl Problem {
             Scope::Admin => "http",
             Scope::All | Scope::Public => "admin",
         };
-        let detail = format!("{shown:?}: not on this address: ask at that of server.{other}");
+        let detail =
+            format!("{shown:?}: not served on this address: use the one in server.{other}");
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
@@ -125,7 +126,7 @@ impl From<TryCheckError> for Problem {
         match error {
             TryCheckError::Check(error) => error.into(),
             TryCheckError::Store(error) => {
-                Self::later(format!("the store has not answered: {error}"))
+                Self::later(format!("the store did not answer: {error}"))
             }
         }
     }

@@ -69,7 +69,7 @@ impl<'a> Query<'a> {
         match names.find(|name| !meant.contains(&&***name)) {
             None => Ok(()),
             Some(name) => Err(format!(
-                "the query: {name:?} is no attribute, and means nothing here"
+                "the query: {name:?} is reserved and has no meaning here"
             )),
         }
     }

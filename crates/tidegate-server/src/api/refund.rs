@@ -27,13 +27,13 @@ pub(super) async fn answer(
     let body: Body =
         serde_json::from_slice(&body).map_err(|error| Problem::bad(unreadable(error)))?;
     let returned = receipt::decode(&body.receipt)
-        .ok_or_else(|| Problem::bad("receipt: expected the text of a decision's receipt"))?;
+        .ok_or_else(|| Problem::bad("receipt: expected the receipt of a decision"))?;
     let entry = current.entry(&returned.policy)?;
     // One who counts in memory cannot give back what another one has counted.
     if entry.instance() != returned.instance {
         return Err(Problem::new(
             StatusCode::CONFLICT,
-            "receipt: of another server, which kept that count in its memory",
+            "receipt: issued by another server, which counts in its own memory",
         ));
     }
     let (policy, attributes) = (&returned.policy, &returned.attributes);

@@ -80,7 +80,7 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
             let mut names = attributes.iter().map(|(name, _)| name.as_str());
             if let Some(name) = names.find(|name| RESERVED.contains(name)) {
                 bail!(
-                    "the attribute {name:?} means something else in a URL: expected --config in place of --server"
+                    "the attribute {name:?} is reserved in URLs: expected --config instead of --server"
                 );
             }
             let mut query: Vec<String> = attributes
@@ -137,13 +137,13 @@ fn engine(question: &Question) -> anyhow::Result<Engine> {
         let store = config.stores.get(policy.store());
         if store.is_some_and(|store| store.url == StoreUrl::Memory) {
             bail!(
-                "policy {:?} is counted in the memory of a server: say which one with --server, such as --server http://127.0.0.1:8080",
+                "policy {:?} is counted in the memory of a server: name it with --server, such as --server http://127.0.0.1:8080",
                 question.policy
             );
         }
     } else if question.source.config.is_none() {
         bail!(
-            "no policy of the name {:?}: expected a config with --config FILE, or a server with --server URL",
+            "no policy named {:?}: expected a config with --config FILE, or a server with --server URL",
             question.policy
         );
     }
@@ -155,9 +155,9 @@ fn engine(question: &Question) -> anyhow::Result<Engine> {
 fn unanswered(error: TryCheckError) -> anyhow::Error {
     match error {
         TryCheckError::Check(error) => error.into(),
-        TryCheckError::Store(error) => anyhow::anyhow!(
-            "the store has not answered: {error}: does it run where the config says?"
-        ),
+        TryCheckError::Store(error) => {
+            anyhow::anyhow!("the store did not answer: {error}: is it running at the config's URL?")
+        }
     }
 }
 
@@ -175,7 +175,7 @@ fn described(decision: &Value) -> String {
     };
     let mut text = match (decision["allowed"] == true, seconds("retry_after_ms")) {
         (true, _) if decision["would_deny"] == true => {
-            format!("allowed (would be {denied_by}: this policy only watches)")
+            format!("allowed (shadow mode: would be {denied_by})")
         }
         (true, _) => "allowed".into(),
         (false, Some(wait)) => format!("{denied_by}; retry in {wait} s"),

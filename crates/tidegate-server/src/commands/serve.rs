@@ -72,7 +72,7 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     // A disk that hangs is no reason to stay.
     let finish = spawn_blocking(move || engine.finish_record());
     if timeout(LAST_LINES, finish).await.is_err() {
-        tracing::warn!("stopped, with decisions that are not in the record");
+        tracing::warn!("stopped; some decisions are missing from the record");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -98,7 +98,7 @@ pub(super) fn of(config: &Config) -> Result<Option<&Policy>, StartError> {
         // What is out was counted under the numbers of one call; the next may have others.
         (policy.mode() == Mode::Lease, "has the mode lease"),
         (policy.count_denied(), "has count_denied"),
-        (policy.shadow(), "only watches (shadow)"),
+        (policy.shadow(), "has shadow = true"),
         (!policy.enabled(), "is not enabled"),
     ];
     match faults.iter().find(|(is_wrong, _)| *is_wrong) {
@@ -225,7 +225,7 @@ mod tests {
         for (line, expected) in [
             ("mode = \"lease\"", "has the mode lease"),
             ("count_denied = true", "has count_denied"),
-            ("shadow = true", "only watches (shadow)"),
+            ("shadow = true", "has shadow = true"),
             ("enabled = false", "is not enabled"),
             ("key = \"{ip}\"", "has a key other than {key}"),
             ("algorithm = \"sliding_log\"", "has an algorithm or a block"),

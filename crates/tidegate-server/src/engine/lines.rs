@@ -69,11 +69,7 @@ impl Notes {
         }
         if decision.would_deny() && self.lines.check(policy).allowed() {
             let key = self.key(decision.policy(), attributes, plain_keys);
-            tracing::info!(
-                policy,
-                key,
-                "this policy only watches: it would have refused"
-            );
+            tracing::info!(policy, key, "a policy in shadow mode would have refused");
         }
     }
 

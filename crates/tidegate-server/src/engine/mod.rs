@@ -346,7 +346,7 @@ impl Engine {
     pub fn is_ready(&self) -> Result<(), &'static str> {
         match (self.draining.load(Relaxed), self.probed.load(Relaxed)) {
             (true, _) => Err("shutting down"),
-            (false, false) => Err("the stores have not been asked yet"),
+            (false, false) => Err("the stores have not been contacted yet"),
             (false, true) => Ok(()),
         }
     }

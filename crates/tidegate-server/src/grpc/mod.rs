@@ -140,7 +140,7 @@ impl Shared {
         if peer.connection.is_spare() {
             // It is there for this one request.
             peer.connection.end();
-            return refuse(Status::unavailable("all connections are taken"));
+            return refuse(Status::unavailable("all connections are in use"));
         }
         let path = request.uri().path();
         let name = path.strip_prefix('/').and_then(|path| path.split_once('/'));

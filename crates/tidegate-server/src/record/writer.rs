@@ -55,11 +55,11 @@ impl Writer {
                 tracing::warn!(
                     file,
                     limit,
-                    "the record is as long as it may be: nothing more is recorded"
+                    "the record has reached its size limit: recording stops"
                 );
             }
             Err(error) => {
-                tracing::error!(file, %error, "the record cannot be written: nothing more is recorded");
+                tracing::error!(file, %error, "the record cannot be written: recording stops");
             }
         }
     }

@@ -144,7 +144,7 @@ fn read_other<'b>(
 
 pub(super) fn unknown(name: &[u8]) -> CommandError {
     let hint = match name.to_ascii_uppercase().as_slice() {
-        b"MULTI" | b"EXEC" | b"WATCH" => ": transactions are not there; pipelines are",
+        b"MULTI" | b"EXEC" | b"WATCH" => ": transactions are not supported; use a pipeline",
         _ => "",
     };
     CommandError::new("ERR", format!("unknown command {}{hint}", shown(name)))
@@ -184,7 +184,7 @@ fn read_check<'b>(
             if is_look && entry.policy().script().is_some() {
                 let name = entry.policy().name();
                 return Err(format!(
-                    "PEEK: policy {name:?} has a script, which has no numbers to look at"
+                    "PEEK: policy {name:?} has a script, which has no numbers to show"
                 )
                 .into());
             }

@@ -71,7 +71,10 @@ impl fmt::Display for FrameError {
             ),
             Self::Bulk(byte) => write!(f, "expected '$', got {}", shown(&[*byte])),
             Self::LineEnd => f.write_str("expected \\r\\n after a length or an argument"),
-            Self::TooLong => write!(f, "too big a command: expected at most {MAX_COMMAND} bytes"),
+            Self::TooLong => write!(
+                f,
+                "the command is too long: expected at most {MAX_COMMAND} bytes"
+            ),
             Self::Quotes => f.write_str("unbalanced quotes in request"),
             Self::Tls => f.write_str("a TLS handshake: this address does not speak TLS"),
             Self::Http => f.write_str("an HTTP request: this address speaks the Redis protocol"),

@@ -124,7 +124,7 @@ pub(super) async fn refund(engine: &Engine, current: &Current, replies: &mut Rep
     };
     // One who counts in memory cannot give back what another one has counted.
     if entry.instance() != returned.instance {
-        let message = "receipt: of another server, which kept that count in its memory";
+        let message = "receipt: issued by another server, which counts in its own memory";
         return replies.error("ERR", message);
     }
     let (policy, attributes) = (&returned.policy, &returned.attributes);

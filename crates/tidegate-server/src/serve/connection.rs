@@ -229,24 +229,24 @@ impl Connection {
         };
         let is_busy = self.in_progress.load(Relaxed) > 0;
         if is_longer(&self.blocked_since, TAKE) {
-            return Verdict::Drop("the client takes no bytes");
+            return Verdict::Drop("the client does not read");
         }
         if self.held.load(Relaxed) > 0 && is_longer(&self.held_since, TAKE) {
-            return Verdict::Drop("the client takes no responses");
+            return Verdict::Drop("the client does not read its responses");
         }
         if self.is_spare && now.is_later_by_more(self.opened, SPARE) {
-            return Verdict::Drop("all connections are taken");
+            return Verdict::Drop("all connections are in use");
         }
         if is_busy {
             return Verdict::Keep;
         }
         if is_longer(&self.head_since, HEAD.min(self.idle)) {
-            return Verdict::Drop("the head of a request took too long");
+            return Verdict::Drop("the head of a request did not arrive in time");
         }
         match self.state.load(Relaxed) {
             OPEN if is_longer(&self.quiet_since, self.idle) => Verdict::End,
             ENDING if is_longer(&self.ending_since, END.min(self.idle)) => {
-                Verdict::Drop("the client does not let the connection end")
+                Verdict::Drop("the client does not close the connection")
             }
             _ => Verdict::Keep,
         }

@@ -158,7 +158,7 @@ async fn run_on(
         // What was admitted in the background, the others should know.
         let told = engine.current().limiter.flush(LAST_WORDS).await;
         if !told {
-            tracing::warn!("a store was not told all that was admitted in the background");
+            tracing::warn!("some background counts were not sent to the store");
         }
         gone
     };

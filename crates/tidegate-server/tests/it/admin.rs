@@ -16,7 +16,7 @@ fn statuses(server: &Tidegate, method: &str, path: &str, body: &str) -> (u16, u1
         let answer = connection.ask(method, path, &token, body.as_bytes());
         if answer.status == 404 {
             assert!(
-                answer.detail().contains("not on this address"),
+                answer.detail().contains("not served on this address"),
                 "{answer:?}"
             );
         }

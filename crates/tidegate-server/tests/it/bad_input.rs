@@ -26,8 +26,8 @@ limit = "5/10s"
 
 /// Bodies of a check, and what is said about them.
 const CHECKS: &[(&str, u16, &str)] = &[
-    ("", 400, "the body: nothing: expected a check in JSON"),
-    ("  \n ", 400, "the body: nothing: expected a check in JSON"),
+    ("", 400, "the body: empty: expected a check in JSON"),
+    ("  \n ", 400, "the body: empty: expected a check in JSON"),
     (
         "nonsense",
         400,
@@ -71,17 +71,17 @@ const CHECKS: &[(&str, u16, &str)] = &[
     (
         "{\"policy\":\"q\",\"key\":\"k\"}",
         404,
-        "no policy of the name \"q\"",
+        "no policy named \"q\"",
     ),
     (
         "{\"policy\":\"\",\"key\":\"k\"}",
         404,
-        "no policy of the name \"\"",
+        "no policy named \"\"",
     ),
     (
         "{\"policy\":\"P\",\"key\":\"k\"}",
         404,
-        "no policy of the name \"P\"",
+        "no policy named \"P\"",
     ),
     (
         "{\"policy\":1,\"key\":\"k\"}",
@@ -313,25 +313,21 @@ const QUERIES: &[(&str, u16, &str)] = &[
     (
         "/v1/gate/p?key=1&level=x",
         400,
-        "\"level\" is no attribute, and means nothing here",
+        "\"level\" is reserved and has no meaning here",
     ),
-    ("/v1/gate/q?key=1", 404, "no policy of the name \"q\""),
-    ("/v1/gate/?key=1", 404, "no policy of the name \"\""),
-    ("/v1/gate/p/?key=1", 404, "no policy of the name \"p/\""),
-    (
-        "/v1/gate/%ff?key=1",
-        404,
-        "no policy of the name \"\u{fffd}\"",
-    ),
+    ("/v1/gate/q?key=1", 404, "no policy named \"q\""),
+    ("/v1/gate/?key=1", 404, "no policy named \"\""),
+    ("/v1/gate/p/?key=1", 404, "no policy named \"p/\""),
+    ("/v1/gate/%ff?key=1", 404, "no policy named \"\u{fffd}\""),
     ("/v1/gate/api?x=1", 400, "attribute \"y\""),
     ("/v1/keys/p", 400, "attribute \"key\""),
-    ("/v1/keys/q?key=1", 404, "no policy of the name \"q\""),
+    ("/v1/keys/q?key=1", 404, "no policy named \"q\""),
     (
         "/v1/keys/p?key=1&all=true",
         400,
-        "\"all\" is no attribute, and means nothing here",
+        "\"all\" is reserved and has no meaning here",
     ),
-    ("/v1/keys/", 404, "no policy of the name \"\""),
+    ("/v1/keys/", 404, "no policy named \"\""),
     (
         "/v1/keys",
         404,

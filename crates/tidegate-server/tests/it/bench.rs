@@ -396,7 +396,7 @@ fn counters_of_real_clients_are_used_up_on_request_only() {
     ] {
         let (code, _, error) = run_on(rest);
         assert_eq!(code, 2);
-        let expected = "its counter is shared with real clients, and this run would use it up: say --yes if you mean it";
+        let expected = "its counter is shared with real clients, and this run would use it up: pass --yes to allow it";
         assert!(error.contains(level) && error.contains(expected), "{error}");
     }
     let left = |path: &str| server.get(path).json()["levels"][0]["remaining"].clone();
@@ -476,12 +476,12 @@ fn the_report_is_for_people_and_the_picture_for_everyone() {
         "memory:, policy bench: 100r/s, exact\n1 process with 64 callers, 10 keys by Zipf's law (1.2), cost 1, ",
         "\nclosed loop: ",
         "\nchecks ",
-        " a second\nadmitted ",
+        " per second\nadmitted ",
         "latency       mean      p50      p90      p99    p99.9      max\n",
         " %  ####",
         "\nbench 100r/s: admitted ",
         " that the bound allows over the run (",
-        "\n  held for 10 keys; nearest to the bound: key ",
+        "\n  held for 10 keys; closest to the bound: key ",
         "\nverdict: the limit held\n",
     ] {
         assert!(said.contains(part), "{part:?} is not in\n{said}");

@@ -59,9 +59,9 @@ fn what_cannot_be_meant_is_said_on_one_line() {
     let cases: &[(&[&str], &str)] = &[
         (
             &["--rate", "0"],
-            "expected checks a second, from 0.001 to 100000000",
+            "expected checks per second, from 0.001 to 100000000",
         ),
-        (&["--rate", "nan"], "expected checks a second"),
+        (&["--rate", "nan"], "expected checks per second"),
         (
             &["--algorithm", "leaky"],
             "--algorithm \"leaky\": expected token_bucket, fixed_window, sliding_window, sliding_log",
@@ -90,11 +90,11 @@ fn what_cannot_be_meant_is_said_on_one_line() {
         ),
         (
             &["http://127.0.0.1:1"],
-            "nobody answers at http://127.0.0.1:1: is `tidegate serve` running?",
+            "no server answers at http://127.0.0.1:1: is `tidegate serve` running?",
         ),
         (
             &["https://127.0.0.1:1"],
-            "nobody answers at https://127.0.0.1:1: is `tidegate serve` running?",
+            "no server answers at https://127.0.0.1:1: is `tidegate serve` running?",
         ),
         (
             &["https://127.0.0.1:1", "--ca", "none.pem"],
@@ -125,7 +125,7 @@ fn what_cannot_be_meant_is_said_on_one_line() {
         (&["--config", "none.toml"], "none.toml: No such file"),
         (
             &["--config", "x", "--burst", "3"],
-            "--burst beside --config: expected one of them",
+            "--burst with --config: expected one of them",
         ),
         (
             &["--sync-interval", "5ms"],
@@ -141,7 +141,7 @@ fn what_cannot_be_meant_is_said_on_one_line() {
         ),
         (
             &["--timeout", "1s"],
-            "--timeout: expected a Redis store, or a server: nobody waits for memory",
+            "--timeout: expected a Redis store, or a server: a memory store has no timeout",
         ),
         (
             &["--duration", "10"],

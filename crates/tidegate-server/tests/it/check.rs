@@ -174,7 +174,7 @@ fn a_batch_is_answered_in_order_with_what_is_wrong_in_its_place() {
         assert_eq!(answers[index]["allowed"], allowed, "{index}");
     }
     for (index, status, detail) in [
-        (1, 404, "no policy of the name \"nobody\""),
+        (1, 404, "no policy named \"nobody\""),
         (3, 400, "attribute \"ip\""),
         (4, 400, "unknown field `pek`"),
         (6, 400, "invalid type: string \"login\""),

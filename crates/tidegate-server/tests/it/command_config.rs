@@ -158,8 +158,8 @@ fn overrides_that_look_like_a_mistake_are_warned_of() {
     assert_eq!(code, 0, "{error}");
     let lines: Vec<&str> = error.lines().collect();
     let expected = [
-        "a.toml: warning: policy \"api\", override 1 (ip = \"10.0.0.*\"): ip must be \"10.0.0.*\" to the letter: * is not a wildcard",
-        "a.toml: warning: policy \"api\", override 3 (ip = \"10.1.2.3\", user = \"a\"): never in force: override 2 (user = \"a\") comes before it and matches the same keys",
+        "a.toml: warning: policy \"api\", override 1 (ip = \"10.0.0.*\"): ip must be \"10.0.0.*\" literally: * is not a wildcard",
+        "a.toml: warning: policy \"api\", override 3 (ip = \"10.1.2.3\", user = \"a\"): never applies: override 2 (user = \"a\") comes before it and matches the same keys",
     ];
     assert_eq!(lines, expected);
 }

@@ -55,7 +55,7 @@ fn every_command_explains_itself() {
         "--peek",
         "--json",
         "--server",
-        "0 when allowed, 1 when denied, 2 on an error",
+        "0 if allowed, 1 if denied, 2 on an error",
     ] {
         assert!(help.contains(word), "{word}: {help}");
     }

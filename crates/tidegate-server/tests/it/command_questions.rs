@@ -83,7 +83,7 @@ fn ask_everything(folder: &Folder, place: &[&str]) {
     );
     for expected in [
         "allowed; ",
-        "allowed (would be denied by level \"watch\": this policy only watches)",
+        "allowed (shadow mode: would be denied by level \"watch\")",
     ] {
         let (code, said, _) = ask(&["check", "watch", "key=k"]);
         assert_eq!(code, 0);
@@ -123,7 +123,7 @@ fn ask_everything(folder: &Folder, place: &[&str]) {
     for (arguments, message) in [
         (
             &["check", "nobody", "ip=1"][..],
-            "no policy of the name \"nobody\"",
+            "no policy named \"nobody\"",
         ),
         (&["check", "by-ip"], "attribute \"ip\""),
         (
@@ -136,7 +136,7 @@ fn ask_everything(folder: &Folder, place: &[&str]) {
         ),
         (
             &["reset", "api", "x=1", "y=2", "--level", "c"],
-            "no level of the name \"c\"",
+            "no level named \"c\"",
         ),
     ] {
         let (code, said, error) = ask(arguments);
@@ -227,12 +227,9 @@ fn what_cannot_be_asked_is_said_with_what_to_do() {
     for (arguments, message) in [
         (
             &["check", "default", "key=k", "--config", "memory.toml"][..],
-            "say which one with --server, such as --server http://127.0.0.1:8080",
+            "name it with --server, such as --server http://127.0.0.1:8080",
         ),
-        (
-            &["check", "default", "key=k"],
-            "say which one with --server",
-        ),
+        (&["check", "default", "key=k"], "name it with --server"),
         (
             &["check", "mine", "key=k"],
             "expected a config with --config FILE, or a server with --server URL",
@@ -253,11 +250,11 @@ fn what_cannot_be_asked_is_said_with_what_to_do() {
                 "--server",
                 "http://127.0.0.1:1",
             ],
-            "nobody answers at http://127.0.0.1:1: is `tidegate serve` running?",
+            "no server answers at http://127.0.0.1:1: is `tidegate serve` running?",
         ),
         (
             &["check", "default", "key=k", "--server", "unix:nowhere"],
-            "nobody answers at unix:nowhere: is `tidegate serve` running?",
+            "no server answers at unix:nowhere: is `tidegate serve` running?",
         ),
         (
             &["check", "default", "key=k", "--server", "127.0.0.1:8080"],
@@ -271,7 +268,7 @@ fn what_cannot_be_asked_is_said_with_what_to_do() {
                 "--server",
                 "https://127.0.0.1:1",
             ],
-            "nobody answers at https://127.0.0.1:1: is `tidegate serve` running?",
+            "no server answers at https://127.0.0.1:1: is `tidegate serve` running?",
         ),
         (
             &["check", "default", "key=k", "--server", &other],
@@ -285,7 +282,7 @@ fn what_cannot_be_asked_is_said_with_what_to_do() {
                 "--server",
                 "http://127.0.0.1:1",
             ],
-            "the attribute \"level\" means something else in a URL",
+            "the attribute \"level\" is reserved in URLs",
         ),
     ] {
         let (code, said, error) = run(&folder, arguments);

@@ -108,7 +108,7 @@ fn numbers_are_those_of_the_code() {
         (
             BODY,
             "PATIENCE: Duration = Duration::from_secs(10);",
-            "| time for a body | 10 s |",
+            "| time to receive a body | 10 s |",
         ),
         (
             BODY,
@@ -123,17 +123,17 @@ fn numbers_are_those_of_the_code() {
         (
             QUERY,
             "MAX_ATTRIBUTES: usize = 64;",
-            "| attributes of a check | 64 |",
+            "| attributes per check | 64 |",
         ),
         (
             CONNECTION,
             "MAX_HEAD: usize = 64 << 10;",
-            "| head of a request | 64 KiB |",
+            "| request head | 64 KiB |",
         ),
         (
             CONNECTION,
             "MAX_STREAMS: u32 = 250;",
-            "| requests at once on an HTTP/2 connection | 250 |",
+            "| concurrent requests per HTTP/2 connection | 250 |",
         ),
         (
             SERVE,
@@ -148,22 +148,22 @@ fn numbers_are_those_of_the_code() {
         (
             TIMES,
             "HEAD: Duration = Duration::from_secs(10);",
-            "| time for a head, or a TLS handshake | 10 s |",
+            "| time to receive a request head, or for a TLS handshake | 10 s |",
         ),
         (
             TIMES,
             "TAKE: Duration = Duration::from_secs(30);",
-            "| time until a client takes a response | 30 s |",
+            "| time for a client to read a response | 30 s |",
         ),
         (
             OUTGOING,
             "MAX_UNSENT: usize = 32 << 20;",
-            "| all responses above 16 KiB that wait to be sent | 32 MiB |",
+            "| all unsent responses above 16 KiB | 32 MiB |",
         ),
         (
             SECTION,
             "idle: Duration::from_secs(75),",
-            "| idle connection (no request in progress) | 75 s |",
+            "| time without a request on a connection | 75 s |",
         ),
     ] {
         assert!(

@@ -157,17 +157,14 @@ fn a_key_is_forgotten_level_by_level_or_as_a_whole() {
         ("&all=false", "policy \"api\" has several levels"),
         (
             "&level=nobody",
-            "policy \"api\" has no level of the name \"nobody\"",
+            "policy \"api\" has no level named \"nobody\"",
         ),
         (
             "&level=consumer&all=true",
             "level and all: expected one of them",
         ),
         ("&all=yes", "all: \"yes\": expected true or false"),
-        (
-            "&cost=1",
-            "\"cost\" is no attribute, and means nothing here",
-        ),
+        ("&cost=1", "\"cost\" is reserved and has no meaning here"),
     ] {
         let answer = forget(query);
         assert_eq!(answer.status, 400, "{query}");
@@ -203,10 +200,10 @@ fn a_receipt_gives_back_once_what_was_charged() {
     let body = json!({"receipt": receipt}).to_string();
     let answer = admin(&other, "POST", "/v1/refund", &body);
     assert_eq!(answer.status, 409, "{answer:?}");
-    assert!(answer.detail().contains("of another server"));
+    assert!(answer.detail().contains("issued by another server"));
 
     for (receipt, detail) in [
-        ("", "receipt: expected the text of a decision's receipt"),
+        ("", "receipt: expected the receipt of a decision"),
         ("AAAA", "receipt: expected"),
         ("no receipt", "receipt: expected"),
     ] {

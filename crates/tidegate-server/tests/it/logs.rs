@@ -88,7 +88,7 @@ fn what_a_policy_that_watches_would_refuse_is_logged_now_and_then() {
     for _ in 0..200 {
         assert_eq!(server.get("/v1/gate/w?key=k").status, 200);
     }
-    let line = server.line("this policy only watches: it would have refused");
+    let line = server.line("a policy in shadow mode would have refused");
     assert!(
         line.contains("INFO") && line.contains("policy=\"w\""),
         "{line}"

@@ -354,7 +354,7 @@ fn commands_ask_a_server_over_https() {
     );
     assert_eq!(code, 2);
     assert!(
-        error.contains("no TLS connection: give the authority of its certificate with --ca"),
+        error.contains("no TLS connection: pass the CA of its certificate with --ca"),
         "{error}"
     );
     let (code, _, error) = run(

@@ -170,7 +170,7 @@ fn map_of_the_documentation_reaches_every_page() {
 fn configs_of_all_pages_are_read() {
     for (name, text) in pages() {
         let blocks = blocks(&text).into_iter();
-        for block in blocks.filter(|block| block.kind == "toml") {
+        for block in blocks.filter(|block| ["toml", "toml,dependencies"].contains(&block.kind)) {
             if block.text.starts_with("[dependencies]\n") {
                 dependencies_exist(&name, block.text);
             } else if !FRAGMENTS.contains(&name.as_str()) {

@@ -86,9 +86,9 @@ fn what_a_server_records_is_verified() {
             (code, said.as_str(), error.as_str()),
             (
                 0,
-                "login/all 8r/h fixed_window: held: 8 admitted to 1 keys, 8 refused, 0 let pass without the store\n\
-                 login/ip 5r/h sliding_log: held: 8 admitted to 2 keys, 8 refused, 0 let pass without the store\n\
-                 watch/watch 2r/h: held: 2 admitted to 1 keys, 14 refused, 0 let pass without the store\n",
+                "login/all 8r/h fixed_window: held: 8 admitted to 1 keys, 8 refused, 0 decided without the store\n\
+                 login/ip 5r/h sliding_log: held: 8 admitted to 2 keys, 8 refused, 0 decided without the store\n\
+                 watch/watch 2r/h: held: 2 admitted to 1 keys, 14 refused, 0 decided without the store\n",
                 ""
             )
         );
@@ -112,7 +112,7 @@ fn what_a_server_records_is_verified() {
         "{said}"
     );
     assert!(said.contains("6 admitted in the "), "{said}");
-    assert!(said.contains("where at most 5 may be"), "{said}");
+    assert!(said.contains("at most 5 allowed"), "{said}");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_record_stops_growing_and_requests_go_on() {
         ask(&server, "watch", "a");
         let log = server.log();
         log.into_iter()
-            .find(|line| line.contains("nothing more is recorded"))
+            .find(|line| line.contains("recording stops"))
     });
     assert!(warned.contains("WARN"), "{warned}");
     assert_eq!(ask(&server, "watch", "b")["allowed"], true);
@@ -284,7 +284,7 @@ fn records_are_taken_together_and_gaps_are_told() {
     assert_eq!(run(&folder, &["verify", "one.jsonl"]).0, 0);
     let (code, said, _) = run(&folder, &["verify", "one.jsonl", "other.jsonl"]);
     assert_eq!(code, 1);
-    let interval = "key \"k\": 3 admitted in the 10 us from 10 to 20, where at most 2 may be";
+    let interval = "key \"k\": 3 admitted in the 10 us from 10 to 20, at most 2 allowed";
     assert!(said.contains(interval), "{said}");
     for arguments in [["--losses", "1"], ["--limit", "3r/m sliding_log"]] {
         let question = [&["verify", "one.jsonl", "other.jsonl"], &arguments[..]].concat();
@@ -296,7 +296,7 @@ fn records_are_taken_together_and_gaps_are_told() {
     folder.write("cut.jsonl", line(10, &json!({})) + &cut);
     let (code, said, _) = run(&folder, &["verify", "cut.jsonl"]);
     assert_eq!(code, 0, "{said}");
-    assert!(said.contains("cut.jsonl:3: cut off"), "{said}");
+    assert!(said.contains("cut.jsonl:3: truncated"), "{said}");
     assert!(said.contains("incomplete: 7 lines"), "{said}");
     // A window may have been open before the record began.
     let window = json!({"limit": "2r/m fixed_window", "cost": 2});

@@ -176,13 +176,13 @@ admin_token = "env:""#,
             "a token that no header could carry",
             r#"[server]
 admin_token = "two words""#,
-            r#"tidegate.toml:2:15: server.admin_token: a token with spaces or other signs: expected visible ASCII characters"#,
+            r#"tidegate.toml:2:15: server.admin_token: a token with spaces or other characters: expected visible ASCII characters"#,
         ),
         (
             "a key without its certificate",
             r#"[server]
 tls_key = "server.key""#,
-            r#"tidegate.toml:1:1: server.tls_cert: missing: expected it beside tls_key"#,
+            r#"tidegate.toml:1:1: server.tls_cert: missing: expected it together with tls_key"#,
         ),
         (
             "an attribute that is no name",
@@ -194,7 +194,7 @@ gate_headers = ["ip", "user id"]"#,
             "two attributes of one header",
             r#"[server]
 gate_headers = ["user_id", "User-Id"]"#,
-            r#"tidegate.toml:2:28: server.gate_headers: "User-Id": this header is taken: expected it once"#,
+            r#"tidegate.toml:2:28: server.gate_headers: "User-Id": maps to the same header as another name: expected it once"#,
         ),
         (
             "one attribute and not a list",
@@ -249,9 +249,9 @@ max_keys = -1"#,
 tidegate.toml:4:9: policies.b.burst: 0: expected a whole number from 1 to 4294967295
 tidegate.toml:7:8: server.http: 1: expected an address such as "127.0.0.1:8080" or "unix:/run/tidegate.sock", or a list of them
 tidegate.toml:8:1: server.colour: unknown field: expected one of http, admin, resp, grpc, resp_token, admin_token, gate_headers, tls_cert, tls_key, tls_client_ca, socket_mode, drain, idle, log, log_keys, access_log
-tidegate.toml:11:8: policies[1].name: "b": two policies of this name: expected different names
-tidegate.toml:12:7: policies[1].key: "{": a brace without its partner: expected attributes in braces, such as "{ip}"
-tidegate.toml:14:9: policies[1].store: "none": no store of this name: expected one of "default"
+tidegate.toml:11:8: policies[1].name: "b": two policies have this name: expected different names
+tidegate.toml:12:7: policies[1].key: "{": an unmatched brace: expected attributes in braces, such as "{ip}"
+tidegate.toml:14:9: policies[1].store: "none": no such store: expected one of "default"
 tidegate.toml:17:12: stores.default.max_keys: -1: expected a whole number from 1 to 1000000000"#,
         ),
         (
@@ -293,7 +293,7 @@ fn a_token_that_is_a_number_is_not_repeated() {
     check(&[(
         "a number",
         "[server]\nadmin_token = 271828",
-        "tidegate.toml:2:15: server.admin_token: not a text: \
+        "tidegate.toml:2:15: server.admin_token: not a string: \
          expected \"file:PATH\", \"env:NAME\", or a token",
     )]);
 }

@@ -47,7 +47,7 @@ fn redis_on_a_dead_port_lets_all_through_and_says_so() {
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("ratelimit"), None, "nothing is known");
     }
-    server.line("the store keeps failing: checks do not wait for it until a probe finds it back");
+    server.line("the store keeps failing: checks do not wait for it until a probe succeeds");
     let decision = server.check("{\"policy\":\"open\",\"key\":\"k\"}").json();
     assert_eq!(decision["source"], "error_policy");
     assert_eq!(decision["limit"], json!(null));
@@ -82,7 +82,7 @@ fn redis_on_a_dead_port_lets_all_through_and_says_so() {
     let answer = server.get("/v1/keys/open?key=k");
     assert_eq!(answer.status, 503);
     assert_eq!(answer.header("retry-after"), Some("1"));
-    assert!(answer.detail().starts_with("the store has not answered: "));
+    assert!(answer.detail().starts_with("the store did not answer: "));
     let peek = "{\"policy\":\"open\",\"key\":\"k\",\"peek\":true}";
     assert_eq!(server.check(peek).status, 503);
     let batch = server.check(&format!("[{peek}]")).json();
@@ -167,7 +167,7 @@ fn what_looks_like_a_mistake_is_said_at_the_start() {
          [[policies]]\nname = \"b\"\nkey = \"{level}\"\nlimit = \"1/1h\"\n",
     );
     server.line("policy \"a\", level \"a\": the key \"ip\" has no attribute in braces");
-    server.line("policy \"b\": the attribute \"level\" means something else in a URL");
+    server.line("policy \"b\": the attribute \"level\" is reserved in URLs");
     assert_eq!(
         server
             .check("{\"policy\":\"b\",\"attributes\":{\"level\":\"1\"}}")

@@ -130,9 +130,9 @@ fn questions_that_are_wrong_are_told_what_is_expected() {
         (
             "/v1/top/login?cost=1",
             400,
-            "the query: \"cost\" is no attribute, and means nothing here",
+            "the query: \"cost\" is reserved and has no meaning here",
         ),
-        ("/v1/top/nope", 404, "no policy of the name \"nope\""),
+        ("/v1/top/nope", 404, "no policy named \"nope\""),
     ] {
         let answer = server.ask_with("GET", path, &[ADMIN], "");
         assert_eq!(

@@ -133,7 +133,7 @@ fn every_front_end_asks_the_trial() {
     let listed = server.get("/v1/policies").json();
     assert_eq!(listed[0]["trial_of"], json!(null));
     assert_eq!(listed[1]["trial_of"], "p");
-    server.line("this policy only watches: it would have refused");
+    server.line("a policy in shadow mode would have refused");
 }
 
 /// An engine over this config, in a folder of its own.

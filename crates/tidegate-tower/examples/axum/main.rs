@@ -1,13 +1,13 @@
-//! An axum application with limits for each address, for each token, and in two levels;
-//! counted in memory, or with `--redis URL` in Redis. `--try` sends it a few requests,
-//! shows the answers and ends:
+//! An axum application with limits per address, per token, and in two levels, counted in
+//! memory or, with `--redis URL`, in Redis. `--try` sends it a few requests, prints the
+//! answers and exits:
 //!
 //! `cargo run --release -p tidegate-tower --example axum -- --try`
 
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "an example is there to be looked at"
+    reason = "an example prints its results"
 )]
 
 mod app;
@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 const HELP: &str = "usage: axum [--redis URL] [--listen ADDRESS | --try]";
 
-/// What the command line says.
+/// The parsed command line.
 struct Options {
     redis: Option<String>,
     listen: String,
@@ -71,7 +71,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(&options.listen).await?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}");
-    // The layer knows a client by the address of its connection.
+    // The layer identifies clients by the address of their connection.
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let server = axum::serve(listener, service);
     if options.try_it {
@@ -81,27 +81,27 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     Ok(server.await?)
 }
 
-/// A few requests of each kind, and their statuses.
+/// Sends a few requests of each kind and prints their statuses.
 async fn show(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     for (what, path, token, requests) in [
-        ("5 a minute for an address", "/", None, 8),
-        ("3 a minute for a token", "/items", Some("alice"), 5),
+        ("5 per minute per address", "/", None, 8),
+        ("3 per minute per token", "/items", Some("alice"), 5),
         ("another token", "/items", Some("bob"), 1),
         ("no token", "/items", None, 1),
         (
-            "a report, 2 a minute for a token",
+            "reports: 2 per minute per token",
             "/reports/1",
             Some("alice"),
             3,
         ),
-        ("and 4 for all of them", "/reports/1", Some("bob"), 3),
         (
-            "the next token finds none left",
+            "reports: 4 per minute in total",
             "/reports/1",
-            Some("carol"),
-            1,
+            Some("bob"),
+            3,
         ),
-        ("no limit at all", "/health", None, 8),
+        ("the total is used up", "/reports/1", Some("carol"), 1),
+        ("no limit", "/health", None, 8),
     ] {
         let mut statuses = Vec::new();
         for _ in 0..requests {

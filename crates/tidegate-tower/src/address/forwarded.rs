@@ -1,9 +1,9 @@
-//! Reading what proxies write about those before them: `X-Forwarded-For`, a list of
-//! addresses, and `Forwarded` (RFC 7239), a list of parameters.
+//! Parses the headers that proxies write: `X-Forwarded-For`, a list of addresses, and
+//! `Forwarded` (RFC 7239), a list of parameters.
 //!
-//! Every proxy adds at the end, and what stands further left may be anybody's. So both
-//! are read from the right, and only as far as there is somebody to believe: nothing a
-//! client has sent can change how the part behind it is read.
+//! Every proxy appends at the end, and anything further left may be forged. So both are read
+//! from the right, and only through trusted proxies: nothing that a client sends can change
+//! how the part after it is read.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

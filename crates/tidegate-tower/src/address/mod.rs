@@ -1,5 +1,5 @@
-//! Whose request is it? The address of the connection, the client behind proxies, and
-//! what stands in a key for it.
+//! The client's address: that of the connection or of the client behind proxies, and its
+//! form in a key.
 
 mod forwarded;
 mod networks;
@@ -22,10 +22,10 @@ pub(crate) type PeerFunction = Box<dyn Fn(&RequestHead<'_>) -> Option<IpAddr> + 
 
 /// How addresses are found.
 pub(crate) struct Addresses {
-    /// In place of the extensions that are known here.
+    /// Used instead of the known extensions.
     pub(crate) peer: Option<PeerFunction>,
     pub(crate) trusted: Option<Trusted>,
-    /// IPv6 addresses with so many bits in common are one client.
+    /// IPv6 addresses with this many leading bits in common are one client.
     pub(crate) ipv6_prefix: u8,
     /// Whether it was said that there are none.
     warned: AtomicBool,
@@ -63,8 +63,8 @@ impl Addresses {
     fn warn(&self) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "a request has no address: expected a SocketAddr among its extensions, \
-                 or what `peer` of the layer finds"
+                "a request has no address: expected a SocketAddr in its extensions, \
+                 or a `peer` function in the layer"
             );
         }
     }
@@ -80,7 +80,7 @@ impl Addresses {
         })
     }
 
-    /// What stands in a key for an address.
+    /// An address as the value of a key.
     #[inline]
     pub(crate) fn text(&self, address: IpAddr) -> Text {
         text(address, self.ipv6_prefix)
@@ -119,8 +119,8 @@ fn known(head: &RequestHead<'_>) -> Option<IpAddr> {
     None
 }
 
-/// An IPv4 address as it is, an IPv6 address as the network it is in: who has one of
-/// those addresses has them all.
+/// An IPv4 address unchanged, an IPv6 address as its network, because one client usually
+/// controls the whole network.
 fn text(address: IpAddr, ipv6_prefix: u8) -> Text {
     match address {
         IpAddr::V4(address) => ipv4(address.octets()),

@@ -1,4 +1,4 @@
-//! Proxies to be believed, and how far.
+//! Trusted proxies, and how far to trust them.
 
 use std::net::IpAddr;
 
@@ -9,23 +9,22 @@ use super::forwarded::{Backwards, parameters, plain};
 use super::networks::Networks;
 use crate::error::LayerError;
 
-/// The proxies in front of a service, and the header in which they tell whom they
-/// speak for.
+/// The proxies in front of a service, and the header in which they pass the client's
+/// address.
 ///
-/// A header is believed only as far as a trusted proxy has written it: the addresses in
-/// it are read from the right, past those of trusted proxies, and the first one that is
-/// not trusted is the client. What stands further left is the client's own invention.
-/// When the connection itself does not come from a trusted proxy, the header is not
-/// read at all; when something in it is no address, the client is the last proxy that
-/// could be told.
+/// A header is trusted only as far as a trusted proxy has written it: the addresses are
+/// read from the right, skipping trusted proxies, and the first one that is not trusted is
+/// the client. Anything further left may be forged. If the connection itself does not come
+/// from a trusted proxy, the header is not read at all. If an entry is not an address, the
+/// client is the last known proxy.
 ///
-/// Only one header is read, because most proxies write one and hand on the other as
-/// the client has sent it.
+/// Only one header is read, because most proxies write one and pass the other through as
+/// the client sent it.
 ///
 /// ```
 /// use tidegate_tower::Proxies;
 ///
-/// // What one's own load balancers and the CDN in front of them write.
+/// // Written by your load balancers and the CDN in front of them.
 /// let proxies = Proxies::x_forwarded_for(["10.0.0.0/8", "198.51.100.0/24"]);
 /// ```
 #[derive(Debug, Clone)]
@@ -40,7 +39,7 @@ enum Header {
     Forwarded,
 }
 
-/// [`Proxies`] whose networks are right.
+/// [`Proxies`] with valid networks.
 #[derive(Debug)]
 pub(crate) struct Trusted {
     networks: Networks,

@@ -28,19 +28,19 @@ fn every_mistake_has_its_message() {
         ),
         (
             builder().policy("c"),
-            "the limiter has no policy of the name \"c\"",
+            "the limiter has no policy named \"c\"",
         ),
         (
             builder().policy("a").policy("a").key("ip", ip()),
-            "policy \"a\" stands there twice: expected it once",
+            "policy \"a\" appears twice: expected it once",
         ),
         (
             builder().policy("b").key("ip", ip()),
-            "policy \"b\" counts by {user}: expected a key of that name",
+            "policy \"b\" counts by {user}: expected a key with that name",
         ),
         (
             builder().policy("a").key("ip", ip()).key("ip", ip()),
-            "two keys of the name \"ip\": expected different names",
+            "two keys are named \"ip\": expected different names",
         ),
         (
             builder().policy("a").key("ip", ip()).key("user", ip()),
@@ -51,14 +51,14 @@ fn every_mistake_has_its_message() {
                 .policy("a")
                 .key("ip", ip())
                 .proxies(Proxies::forwarded(["10/8"])),
-            "\"10/8\" is no network: expected one such as \"10.0.0.0/8\", or an address",
+            "\"10/8\" is not a network: expected one such as \"10.0.0.0/8\", or an address",
         ),
         (
             builder()
                 .policy("a")
                 .key("ip", ip())
                 .exempt_addresses(["here"]),
-            "\"here\" is no network: expected one such as \"10.0.0.0/8\", or an address",
+            "\"here\" is not a network: expected one such as \"10.0.0.0/8\", or an address",
         ),
         (
             builder().policy("a").key("ip", ip()).ipv6_prefix(0),

@@ -1,10 +1,10 @@
 //! The fixed window: a counter that starts over.
 //!
 //! At most `N` are admitted in a window `W`. With [`Align::First`] a window opens
-//! with the first *admitted* request, never with a look or a refusal; with
-//! [`Align::Epoch`] windows lie at whole multiples of `W` since the Unix epoch.
+//! with the first *admitted* request, never with a peek or a refusal; with
+//! [`Align::Epoch`] windows begin at whole multiples of `W` since the Unix epoch.
 //! Up to `2N` can pass across an edge: `N` at the end of one window and `N` at
-//! the start of the next. Where that matters, use
+//! the start of the next. If that matters, use
 //! [`SlidingLog`](super::SlidingLog). A clock that steps back takes the open window
 //! along, so with [`Align::Epoch`] each such step may add one `N` around it.
 //!

@@ -1,5 +1,5 @@
-//! The algorithms, as arithmetic: a state, a cost and an instant go in, a state
-//! and an [`Outcome`] come out.
+//! The algorithms as pure arithmetic: they take a state, a cost and an instant, and return a
+//! state and an [`Outcome`].
 //!
 //! Nothing here reads a clock or takes a lock, and only a [`Log`] allocates. Every
 //! number is an integer, every instant a count of microseconds since the Unix epoch,
@@ -146,10 +146,10 @@ pub struct Packed {
     pub extra: u64,
 }
 
-/// A charge that is given back.
+/// A charge to refund.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PastCharge {
-    /// What it cost.
+    /// Its cost.
     pub cost: Cost,
     /// When it was made.
     pub at_us: u64,
@@ -160,11 +160,11 @@ pub struct PastCharge {
 /// The numbers one level reports, as they stand after the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// The requests per window, or the size of a token bucket.
+    /// Requests per window, or the capacity of a token bucket.
     pub limit: u32,
-    /// What is used of it now.
+    /// Current usage.
     pub used: Used,
-    /// Until the same cost would be admitted if nobody else came: 0 when it is
+    /// Until the same cost would be admitted if no other request arrives: 0 when it is
     /// admitted now, `None` when it never will be.
     pub retry_after_us: Option<u64>,
     /// Until the key's quota is full again.
@@ -172,8 +172,8 @@ pub struct Outcome {
 }
 
 /// An exact number of requests: `parts / per_request`. Kept as a fraction because
-/// most callers only ask whether they may go on, and dividing is the dearest thing
-/// a check could do.
+/// most callers only need to know whether the request may proceed, and a division would be
+/// the most expensive step of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Used {
     /// How many parts are used.
@@ -197,7 +197,7 @@ impl Outcome {
         self.limit.saturating_sub(self.used.ceil())
     }
 
-    /// Usage now: tokens used, requests counted, or the sliding estimate.
+    /// Current usage: tokens used, requests counted, or the sliding estimate.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.used.to_f64()

@@ -1,9 +1,8 @@
 //! The sliding log: every admitted event of the last window, exact.
 //!
-//! Any stretch of length `W` holds at most `N`: an event counts for exactly `W`
-//! and is gone at age `W`. The price is memory, one record per event. The records
-//! themselves are in a [`Log`], which the store keeps; a [`SlidingLogState`] is what a
-//! check needs to know of it.
+//! Any interval of length `W` holds at most `N`: an event counts for exactly `W` and expires
+//! at age `W`. The cost is memory, one record per event. The records themselves are in a
+//! [`Log`], which the store keeps; a [`SlidingLogState`] is what a check needs from it.
 //!
 //! # Example
 //! 5 per 10 s:
@@ -24,7 +23,7 @@ use crate::rate::Rate;
 /// The most requests a log holds.
 const MAX_REQUESTS: u32 = 1_000_000;
 
-/// At most `requests` in any stretch of a window's length.
+/// At most `requests` in any interval of a window's length.
 ///
 /// ```
 /// use tidegate::algorithm::{Log, SlidingLog};

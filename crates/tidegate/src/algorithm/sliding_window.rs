@@ -1,14 +1,14 @@
 //! The sliding window of two counters: small, smooth, approximate.
 //!
-//! Windows are aligned to the epoch. The last window's count fades out as the
-//! current one goes on: with `e` elapsed, the estimate is
+//! Windows are aligned to the epoch. The previous window's count decreases in weight as the
+//! current one progresses: with `e` elapsed, the estimate is
 //! `prev*(W - e)/W + cur`, and a request is admitted if the estimate with it
 //! stays within `N`, compared exactly (`prev*(W - e) <= (N - cur - c)*W`).
 //!
 //! It is an approximation: at most `N` per aligned window, but up to just below
-//! `2N` in some other stretch of length `W`. With `N` = 10 a minute, 10 at 59.9 s and
-//! 9 more at 114 s pass, 19 within 54 seconds. Where any stretch must hold `N`, use
-//! [`SlidingLog`](super::SlidingLog).
+//! `2N` in some other interval of length `W`. With `N` = 10 per minute, 10 requests at
+//! 59.9 s and 9 more at 114 s pass: 19 within 54 seconds. For at most `N` in any interval,
+//! use [`SlidingLog`](super::SlidingLog).
 //!
 //! # Example
 //! 10 per 60 s, 6 in the last window, 1 in this one, 10 s into it: the estimate

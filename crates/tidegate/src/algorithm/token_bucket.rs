@@ -10,11 +10,11 @@
 //! needs to be full again. With `N'/W'` = `N/W` in lowest terms, one token is
 //! `W'/N'` microseconds of debt, which a pair of integers holds exactly: whole
 //! microseconds and a number of `1/N'` parts ([`Span`]). Time drains whole
-//! microseconds; costs add pairs; a check compares pairs. Nothing is rounded, so
-//! nothing is forgotten, at one request a year as at four billion a millisecond.
+//! microseconds; costs add pairs; a check compares pairs. Nothing is rounded, so nothing is
+//! lost, from one request per year to four billion per millisecond.
 //!
 //! # Example
-//! 10 a second, burst 3: a token is 100,000 µs, the bucket 300,000 µs.
+//! 10 per second, burst 3: a token is 100,000 µs, the bucket 300,000 µs.
 //!
 //! | at (µs) | debt before | cost | admitted | debt after | remaining | retry after |
 //! | --- | --- | --- | --- | --- | --- | --- |
@@ -32,7 +32,7 @@ use crate::rate::Rate;
 /// The longest time a bucket may take to refill: 100 years of 365.25 days.
 const MAX_REFILL_US: u64 = 36_525 * 86_400_000_000;
 
-/// A stretch of time: whole microseconds and parts of one, in units of `1/N'`
+/// A length of time: whole microseconds and parts of one, in units of `1/N'`
 /// microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span {

@@ -1,29 +1,28 @@
-//! What nodes admit that decide on their own and tell each other later.
+//! The bound for nodes in mode `background`.
 //!
-//! A node knows its own count and what the others had told by a while ago, `D`. When it
-//! admits a request, all it can have missed is what each other node admitted within
-//! `D`: no more than that node was offered, and no more than a node alone lets pass.
-//! That comes on top of the limit, once: what is over the limit stays counted, so it is
-//! not there to be given out again.
+//! A node knows its own count, and what the others had admitted up to a time `D` ago. When
+//! it admits a request, it can have missed only what each other node admitted within `D`:
+//! at most what that node was offered, and at most what a single node admits. This is added
+//! to the limit once: the excess stays counted, so it cannot be admitted again.
 
 use std::time::Duration;
 
-/// The nodes behind a record in the mode `background`.
+/// The nodes behind a record in mode `background`.
 ///
 /// | algorithm | promise |
 /// | --- | --- |
 /// | token bucket | `B + N*t/W`, and for each other node `min(B + N*D/W, a(D))`, in any `t` |
-/// | fixed window, aligned to the epoch | `N`, and for each other node `min(N, a(D))`, a window |
-/// | fixed window, from the first request | `N`, and for each other node `min(2N, a(D))`, a window: the nodes' windows need not begin together |
-/// | sliding window | `N`, and for each other node `min(N, a(D))`, for windows of the grid, and twice that in any `W` |
+/// | fixed window, aligned to the epoch | `N`, and for each other node `min(N, a(D))`, per window |
+/// | fixed window, from the first request | `N`, and for each other node `min(2N, a(D))`, per window: the nodes' windows need not begin together |
+/// | sliding window | `N`, and for each other node `min(N, a(D))`, per aligned window, and twice that in any `W` |
 /// | sliding log | `N`, and for each other node `min(N, a(D))`, in any `W` |
 ///
-/// Here `a(D)` is the most that the node was offered for a key in any stretch of length
-/// `D`. Which node is the one that the others are others to is not known from a record:
-/// it is taken to be the one with the smallest `a(D)`, so that the bound holds for each.
+/// Here `a(D)` is the most that the node was offered for a key in any interval of length
+/// `D`. A record does not say which node the others are compared with, so the one with the
+/// smallest `a(D)` is assumed, which makes the bound hold for each.
 ///
-/// A store that loses its state forgets what was over the limit, too: each time, all of
-/// it may be admitted once more.
+/// A store that loses its state also loses the excess: each time, all of it may be admitted
+/// once more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Background {
     stale_us: u64,
@@ -32,10 +31,9 @@ pub struct Background {
 }
 
 impl Background {
-    /// Nodes that tell each other every `sync_interval`, which takes `round_trip`:
-    /// `D` is twice the two together, and where the round trip is the longer one, once
-    /// more that: a node tells of a key again when it has heard of the last time.
-    /// `offered` is the `a(D)` of every node.
+    /// Nodes that sync every `sync_interval`, which takes `round_trip`. `D` is twice their
+    /// sum, plus one more round trip if that is longer than the interval, because a node
+    /// sends a key again only after the last reply. `offered` is the `a(D)` of every node.
     #[must_use]
     pub fn new(
         sync_interval: Duration,
@@ -54,7 +52,7 @@ impl Background {
         }
     }
 
-    /// They could not tell each other anything for so long, which adds to `D`.
+    /// An outage of this length, which adds to `D`.
     #[must_use]
     pub fn outage(mut self, outage: Duration) -> Self {
         let outage_us = u64::try_from(outage.as_micros()).unwrap_or(u64::MAX);
@@ -62,7 +60,7 @@ impl Background {
         self
     }
 
-    /// `D`: how old what a node knows of the others may be.
+    /// `D`: how old a node's knowledge of the others may be.
     #[must_use]
     pub fn staleness(&self) -> Duration {
         Duration::from_micros(self.stale_us)

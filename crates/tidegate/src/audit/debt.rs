@@ -1,10 +1,9 @@
-//! Bounds that grow with time: at most `capacity + refill * t` in any stretch.
+//! Bounds that grow with time: at most `capacity + refill * t` in any interval.
 //!
-//! A stretch has too much in it when its costs, less what its length allows, exceed the
-//! capacity. The largest such excess of all stretches that end with a request follows
-//! from the one before: time takes off what it allows, but nothing below zero (the
-//! stretch may as well begin later), and the cost is added. So one pass sees all pairs
-//! of instants.
+//! Too much was admitted in an interval if its costs, minus what its length allows, exceed
+//! the capacity. The largest such excess of all intervals that end with a request follows
+//! from the previous one: subtract what the elapsed time allows, but not below zero (the
+//! interval could begin later), and add the cost. So one pass covers all pairs of instants.
 
 use super::Event;
 use super::rule::Rate;

@@ -1,8 +1,8 @@
-//! Whether a limit held: decisions as they were recorded go in, a verdict comes out.
+//! Verifies from recorded decisions that a limit held.
 //!
-//! The algorithms promise bounds on what is admitted in any stretch of time. An audit
-//! knows nothing of how they work: it looks at *every* stretch of a record and says
-//! which one had too much in it, or that none had.
+//! The algorithms promise bounds on what is admitted in any interval. An audit does not
+//! depend on how they work: it checks *every* interval of a record and reports the one
+//! in which too much was admitted, if there is one.
 //!
 //! ```
 //! use tidegate::audit::{Audit, Record};
@@ -18,10 +18,10 @@
 //! let verdict = audit.verdict();
 //! assert!(verdict.held());
 //!
-//! // One more than the limiter let pass.
+//! // One more than the limiter admitted.
 //! let nearest = verdict.tightest.expect("some were admitted");
 //! audit.push(&Record::admitted("user:42", nearest.to_us, Cost::ONE));
-//! let broken = audit.verdict().broken.expect("eleven, where at most ten may be");
+//! let broken = audit.verdict().broken.expect("eleven, where at most ten are allowed");
 //! assert_eq!((broken.admitted, broken.bound), (11, 10));
 //! ```
 //!
@@ -29,32 +29,31 @@
 //!
 //! With `N` requests per window `W` and a burst `B`, for each key:
 //!
-//! | algorithm | promise | looked at |
+//! | algorithm | promise | what is checked |
 //! | --- | --- | --- |
-//! | token bucket | `B + N*t/W` in any closed stretch of length `t` | all pairs of instants, by the largest debt that could have been left |
+//! | token bucket | `B + N*t/W` in any closed interval of length `t` | all pairs of instants, by the largest possible remaining debt |
 //! | strict token bucket | `B + (N - B)*t/W`, which is `N` in any `W` | the same |
-//! | fixed window | `N` a window | windows on the grid of the epoch; or windows that open with the first request after the last one |
-//! | sliding window | `N` a window on the grid, below `2N` in any `[t, t+W)` | both |
+//! | fixed window | `N` per window | epoch-aligned windows, or windows that open with the first request after the previous one |
+//! | sliding window | `N` per aligned window, below `2N` in any `[t, t+W)` | both |
 //! | sliding log | `N` in any `[t, t+W)` | windows that end with each request |
 //! | block | nothing | |
 //!
-//! All of it in whole numbers: nothing is rounded, so one request too many is seen.
-//! Times are [`decided_at_us`](crate::Decision::decided_at_us), those of the store's
-//! clock. What was decided without the store ([`Source::Local`],
-//! [`Source::ErrorPolicy`]) is outside the bound and only counted.
+//! All arithmetic uses integers and rounds nothing, so a single request too many is found.
+//! Times are [`decided_at_us`](crate::Decision::decided_at_us), on the store's clock.
+//! Decisions made without the store ([`Source::Local`], [`Source::ErrorPolicy`]) are outside
+//! the bound and only counted.
 //!
-//! - A store that has lost its state may admit one `B` (or `N`) more each time:
+//! - Each time a store loses its state, it may admit one more `B` (or `N`):
 //!   [`Audit::allow_losses`].
-//! - Nodes that decide on their own and tell each other later admit more, by a formula:
-//!   [`Audit::background`].
-//! - A record that lacks requests is held to the same bounds, but windows that open with
-//!   the first request cannot be told from it: [`Audit::partial`].
+//! - Nodes in mode `background` may admit more, by a formula: [`Audit::background`].
+//! - The same bounds apply to a record that lacks requests, but windows that open with the
+//!   first request cannot be determined from it: [`Audit::partial`].
 //!
 //! # Cost
 //!
-//! Records may come in any order; they are sorted by key and time, and gone through
-//! once. One that was admitted takes 16 bytes, and as much again for the key that has
-//! the most of them; a key takes its bytes and about 40 more, once.
+//! Records can be in any order; they are sorted by key and time, and read once. An admitted
+//! record takes 16 bytes, and as much again for the key with the most records; each key
+//! takes its own bytes plus about 40.
 
 mod background;
 mod keys;
@@ -74,23 +73,23 @@ use rule::{Rule, rules};
 use verdict::{Found, Span};
 pub use verdict::{Stretch, Verdict};
 
-/// A decision as it was recorded.
+/// A recorded decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Whose limit it was.
+    /// The key.
     pub key: &'a [u8],
-    /// When it was decided, in microseconds on the store's clock.
+    /// The time of the decision, in microseconds on the store's clock.
     pub at_us: u64,
-    /// What it cost.
+    /// The cost.
     pub cost: Cost,
-    /// Who decided.
+    /// What made the decision.
     pub source: Source,
     /// Whether it was admitted.
     pub allowed: bool,
 }
 
 impl<'a> Record<'a> {
-    /// What there is to record of a decision.
+    /// The record of a decision.
     #[must_use]
     pub fn of<K: AsRef<[u8]> + ?Sized>(key: &'a K, cost: Cost, decision: &Decision) -> Self {
         Self {
@@ -114,7 +113,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Whether the bound speaks of it.
+    /// Whether the bound applies to it.
     fn is_bound(&self) -> bool {
         !matches!(self.source, Source::Local | Source::ErrorPolicy)
     }
@@ -128,7 +127,7 @@ pub struct Audit {
     background: Option<Background>,
     partial: bool,
     keys: KeyTable,
-    /// What was admitted, and what was given back of it.
+    /// Admitted and refunded requests.
     admitted: Vec<Packed>,
     refunds: Vec<Packed>,
     refused: u64,
@@ -174,28 +173,28 @@ impl Audit {
         }
     }
 
-    /// The store may have lost its state so many times, each of which allows every key
-    /// one burst (or window) more.
+    /// Allows for this many losses of the store's state. Each allows every key one more
+    /// burst (or window).
     #[must_use]
     pub fn allow_losses(mut self, losses: u32) -> Self {
         self.losses = losses;
         self
     }
 
-    /// The limit was kept by nodes in the mode `background`.
+    /// Applies the bound of mode `background`.
     #[must_use]
     pub fn background(mut self, background: Background) -> Self {
         self.background = Some(background);
         self
     }
 
-    /// The record may lack some of what was admitted: it began in the middle, or other
+    /// Allows for missing requests: the record began while counters were in use, or other
     /// nodes were recorded elsewhere.
     ///
-    /// Every bound holds for a part of the requests, too. Only windows that open with a
-    /// request may have been opened by one that is missing: it is then asked whether
-    /// there are *any* windows that hold no more than they may. The same is done where
-    /// state was lost or requests were given back.
+    /// Every bound also holds for a subset of the requests, except for windows that open
+    /// with a request, which may have been opened by a missing one. For those, the audit
+    /// checks whether there are *any* windows that explain the record. It does the same if
+    /// state was lost or requests were refunded.
     #[must_use]
     pub fn partial(mut self, partial: bool) -> Self {
         self.partial = partial;
@@ -218,7 +217,7 @@ impl Audit {
         }
     }
 
-    /// What was admitted at an instant has been given back, and counts no longer.
+    /// Adds a refund: the request admitted at this instant no longer counts.
     ///
     /// # Panics
     /// When there are more than four billion keys.
@@ -236,7 +235,7 @@ impl Audit {
         self.verdict()
     }
 
-    /// Whether the bound held for all that was pushed so far.
+    /// The verdict on all records added so far.
     #[must_use]
     pub fn verdict(&mut self) -> Verdict {
         self.admitted.sort_unstable();
@@ -289,8 +288,8 @@ fn collect(records: &[Packed], refunds: &mut &[Packed], events: &mut Vec<Event>)
     }
 }
 
-/// The first stretch of a key's events that breaks a rule, or else the one that comes
-/// nearest to it.
+/// The first interval of a key's events that breaks a rule, or else the one closest to the
+/// bound.
 fn judge(events: &[Event], rules: &[Rule]) -> Found {
     let mut tightest: Option<Span> = None;
     let mut broken: Option<Span> = None;

@@ -81,7 +81,7 @@ pub(super) fn unknown(events: &[Event], window: Window) -> Found {
     Ok(None)
 }
 
-/// The shortest stretch before the last request that has too much in it.
+/// The shortest interval before the last request in which too much was admitted.
 fn crowded(events: &[Event], most: u64) -> Span {
     let to_us = events[events.len() - 1].at_us;
     let mut admitted = 0_u64;

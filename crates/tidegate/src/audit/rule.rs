@@ -1,22 +1,22 @@
-//! From a limit to what its records are held to.
+//! The bounds that the records of a limit are checked against.
 
 use smallvec::{SmallVec, smallvec};
 
 use super::Background;
 use crate::limit::{Align, Kind, Limit};
 
-/// What every stretch of a key's record must keep to.
+/// The bound for every interval of a key's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// At most `capacity + refill * t` in any closed stretch of length `t`.
+    /// At most `capacity + refill * t` in any closed interval of length `t`.
     Rate(Rate),
-    /// At most so much in each window on the grid of the epoch.
+    /// At most this much in each epoch-aligned window.
     Aligned(Window),
-    /// At most so much in any window.
+    /// At most this much in any window.
     Any(Window),
-    /// At most so much in windows that open with the first request after the last one.
+    /// At most this much in windows that open with the first request after the previous one.
     FromFirst(Window),
-    /// There are windows one after the other that have at most so much in each.
+    /// There are consecutive windows with at most this much in each.
     Partition(Window),
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Rate {
     pub(super) request: u128,
 }
 
-/// So much per window, which is half open: a request of its age is gone.
+/// An amount per window. Windows are half open: a request of the window's age has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) most: u64,

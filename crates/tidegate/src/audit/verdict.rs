@@ -1,29 +1,29 @@
-//! What an audit says.
+//! The verdict of an audit.
 
 use std::fmt;
 
-/// What the records came to.
+/// The verdict on a set of records.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verdict {
-    /// The stretch that had too much in it: of several, the one that ended first.
+    /// The interval in which too much was admitted; if there are several, the first to end.
     pub broken: Option<Stretch>,
-    /// How many keys had such a stretch.
+    /// How many keys had such an interval.
     pub broken_keys: usize,
-    /// The stretch that came nearest to the bound, over all keys that kept it. `None`
-    /// when nothing was admitted, and where windows could not be told
+    /// The interval closest to the bound, over all keys that stayed within it. `None` if
+    /// nothing was admitted, or if windows could not be determined
     /// ([`Audit::partial`](super::Audit::partial)).
     pub tightest: Option<Stretch>,
-    /// How many keys had something admitted.
+    /// How many keys had an admitted request.
     pub keys: usize,
-    /// Decisions that the bound speaks of.
+    /// Decisions that the bound applies to.
     pub admitted: u64,
     /// Decisions that refused.
     pub refused: u64,
-    /// Decisions that admitted without asking the store.
+    /// Requests admitted without the store.
     pub outside: u64,
 }
 
-/// A stretch of time, what was admitted to a key in it, and what might have been.
+/// An interval, the cost admitted for a key in it, and the bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stretch {
     /// The key.
@@ -34,7 +34,7 @@ pub struct Stretch {
     pub to_us: u64,
     /// The cost that was admitted, both instants included.
     pub admitted: u64,
-    /// The most that may be admitted.
+    /// The most that was allowed.
     pub bound: u64,
 }
 
@@ -45,7 +45,7 @@ impl Verdict {
         self.broken.is_none()
     }
 
-    /// Takes in what was found for a key.
+    /// Adds the result for a key.
     pub(super) fn add(&mut self, key: &[u8], found: Found) {
         self.keys += 1;
         let named = |span: Span| Stretch {
@@ -86,15 +86,15 @@ impl fmt::Display for Stretch {
         let (key, length_us) = (key.escape_ascii(), to_us - from_us);
         write!(
             f,
-            "key \"{key}\": {admitted} admitted in the {length_us} us from {from_us} to {to_us}, where at most {bound} may be"
+            "key \"{key}\": {admitted} admitted in the {length_us} us from {from_us} to {to_us}, at most {bound} allowed"
         )
     }
 }
 
-/// The stretch that breaks a rule as an error; else the one that comes nearest to it.
+/// The interval that breaks a rule as an error; otherwise the one closest to the bound.
 pub(super) type Found = Result<Option<Span>, Span>;
 
-/// A [`Stretch`] of a key that goes without saying.
+/// A [`Stretch`] without its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from_us: u64,
@@ -104,7 +104,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// What could still have been admitted.
+    /// How much more was allowed.
     pub(super) fn spare(&self) -> u64 {
         self.bound.saturating_sub(self.admitted)
     }

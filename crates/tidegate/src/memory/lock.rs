@@ -11,7 +11,7 @@ use spin::relax::RelaxStrategy;
 pub(super) type ShardLock = SpinMutex<(), Patience>;
 
 /// How to wait for it: about a microsecond before every look, which is as long as ten
-/// checks take. So whoever has the lock works off several checks with the entry in its
+/// checks take. So the holder of the lock processes several checks with the entry in its
 /// cache, instead of the entry going back and forth. Then others may run, among them,
 /// perhaps, the one that has the lock.
 pub(super) struct Patience;

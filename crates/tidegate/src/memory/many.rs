@@ -157,7 +157,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     }
 
     /// Makes sure that a level's new state has a place, and its log room for one
-    /// more event. Changes nothing that anybody could notice.
+    /// more event. Changes nothing that is visible outside.
     fn provide(
         &self,
         shard: &mut Shard<M>,

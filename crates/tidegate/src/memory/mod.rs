@@ -35,7 +35,7 @@ use crate::cost::Cost;
 use crate::decision::{Decision, Receipt};
 use crate::limit::Limit;
 
-/// Keys and their counts, in memory and bounded.
+/// Keys and their counters, in bounded memory.
 ///
 /// A store can serve many limits, and decide several at once: all are charged, or
 /// none is. Clones are handles to the same store.
@@ -53,22 +53,21 @@ use crate::limit::Limit;
 /// }
 /// let decision = store.decide(&[total.check(""), each.check("203.0.113.7")], Charge::Admitted);
 /// assert_eq!(decision.denied_by(), Some(1));
-/// // The refusal has cost the total nothing.
+/// // The refusal did not charge the total.
 /// assert_eq!(decision.levels()[0].remaining(), 95);
 /// # Ok::<(), tidegate::TooManyLimits>(())
 /// ```
 ///
-/// Checks of known keys do not allocate, but for those of more than two levels, and
-/// those that make a log longer than it has ever been.
+/// Checks of known keys do not allocate, except with more than two levels, and when a log
+/// grows beyond its previous length.
 #[derive(Clone)]
 pub struct MemoryStore {
     table: Arc<Table<ShardLock, Heap>>,
 }
 
-/// A named limit of a store. Keys of levels with different names never meet. A level
-/// with the name of an earlier one continues with its keys, as long as the algorithm is
-/// the same: that is how a limit changes while it is in use. Each algorithm has
-/// counters of its own.
+/// A named limit of a store. Levels with different names have separate keys. A level with
+/// the name of an earlier one continues with its keys if the algorithm is the same: this is
+/// how a limit changes while it is in use. Each algorithm has its own counters.
 #[derive(Debug, Clone)]
 pub struct Level {
     limit: Limit,
@@ -90,7 +89,7 @@ pub struct Check<'a> {
     cost: Cost,
 }
 
-/// A check whose key has been hashed: all that deciding takes.
+/// A check whose key is already hashed: all that is needed to decide it.
 #[derive(Debug, Clone, Copy)]
 struct Ask<'l> {
     level: &'l Level,
@@ -101,16 +100,16 @@ struct Ask<'l> {
 /// What a decision charges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Charge {
-    /// Nothing: a look at the numbers.
+    /// Nothing: a peek at the numbers.
     Nothing,
-    /// All levels when all admit, none otherwise.
+    /// All levels if all admit, none otherwise.
     Admitted,
-    /// And when one refuses, the levels that refuse, up to full: a client that keeps
-    /// asking stays out (`count_denied`).
+    /// The same, but if a level refuses, the refusing levels are charged up to full, so that
+    /// a client that keeps retrying stays out (`count_denied`).
     Always,
 }
 
-/// Makes a [`MemoryStore`] that is not the default one.
+/// Builds a [`MemoryStore`] with other settings than the default.
 ///
 /// ```
 /// use tidegate::{MemoryStore, WhenFull};
@@ -139,7 +138,7 @@ impl Default for MemoryStoreBuilder {
 }
 
 impl MemoryStoreBuilder {
-    /// The most keys held at once; one million by default. Each takes about 35 bytes.
+    /// The maximum number of keys; one million by default. Each takes about 35 bytes.
     ///
     /// # Panics
     /// When `max_keys` is 0 or above 1,000,000,000.
@@ -149,7 +148,7 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// The most bytes held at once for the events of sliding logs; 64 MiB by default.
+    /// The maximum number of bytes for the events of sliding logs; 64 MiB by default.
     /// A log takes about 120 bytes and 12 bytes per event, with room for up to 255
     /// events more than it holds.
     pub fn max_log_bytes(mut self, max_log_bytes: usize) -> Self {
@@ -157,19 +156,19 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// What to do with a new key when all keys held are in use.
+    /// What to do with a new key when every slot holds a key in use.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
         self
     }
 
-    /// Decides by this clock instead of the system's.
+    /// Uses this clock instead of the system's.
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Some(Arc::new(clock));
         self
     }
 
-    /// The store.
+    /// Builds the store.
     #[must_use]
     pub fn build(self) -> MemoryStore {
         let bounds = Bounds::new(self.max_keys, self.max_log_bytes, self.when_full);
@@ -183,22 +182,22 @@ impl MemoryStoreBuilder {
 }
 
 impl MemoryStore {
-    /// A store of at most one million keys.
+    /// A store for at most one million keys.
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// A store with other bounds, or another clock.
+    /// Builds a store with other bounds, or another clock.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder::default()
     }
 
-    /// A named limit of this store. Naming it again with another limit changes
-    /// the limit: keys in use keep what they have used.
+    /// A named limit of this store. Calling this again with the same name and another limit
+    /// changes the limit; keys in use keep their usage.
     ///
-    /// Fails when 32,767 different limits are in use: those of levels that exist, and
-    /// those that keys were last charged under.
+    /// Fails if 32,767 different limits are in use: those of existing levels, and those
+    /// that keys were last charged under.
     pub fn level(&self, name: &str, limit: Limit) -> Result<Level, TooManyLimits> {
         let handle = self.table.limit_handle(&limit)?;
         let name = self.table.seeds.scope(name);
@@ -212,17 +211,17 @@ impl MemoryStore {
         })
     }
 
-    /// Decides all these checks as one. A key that occurs twice in a level is
-    /// charged for both; levels of one name must be of one limit.
-    #[must_use = "the decision says whether the request may go on"]
+    /// Decides all these checks as one. A key that occurs twice in a level is charged
+    /// twice. Levels with the same name must have the same limit.
+    #[must_use = "the decision says whether the request may proceed"]
     pub fn decide(&self, checks: &[Check<'_>], charge: Charge) -> Decision {
         self.table.decide(checks, charge, None)
     }
 
     /// [`decide`](Self::decide) for a caller that already knows the time on this
-    /// store's clock ([`now_us`](Self::now_us)), as an event loop does. A time that is
-    /// earlier than one the same keys were decided at is read as that one.
-    #[must_use = "the decision says whether the request may go on"]
+    /// store's clock ([`now_us`](Self::now_us)), such as an event loop. A time before the
+    /// last decision on the same keys counts as the time of that decision.
+    #[must_use = "the decision says whether the request may proceed"]
     pub fn decide_at(&self, checks: &[Check<'_>], charge: Charge, now_us: u64) -> Decision {
         self.table.decide(checks, charge, Some(now_us))
     }
@@ -239,9 +238,9 @@ impl MemoryStore {
             .decide_single(self.table.ask(&check), charge, at_us)
     }
 
-    /// Decides each of these checks by itself, in order, all at one instant, and hands
-    /// the decisions to `each`. The entries of all keys are fetched before any is
-    /// decided, so with many keys this takes a fraction of the time of one by one.
+    /// Decides each of these checks separately, in order, all at the same instant, and
+    /// passes the decisions to `each`. All entries are prefetched before the first
+    /// decision, so with many keys this is much faster than one by one.
     pub fn decide_each<'c>(
         &self,
         checks: impl IntoIterator<Item = Check<'c>>,
@@ -257,19 +256,19 @@ impl MemoryStore {
         self.table.clock.now_us()
     }
 
-    /// Gives back what a decision of these same checks has charged, as far as it
-    /// still counts: never more than if the request had not been made. (The exception
-    /// is a [fixed window](crate::algorithm::FixedWindow) from the first request.)
+    /// Gives back what a decision on these same checks charged, as far as it still counts,
+    /// and never more than if the request had not been made. (The exception is a [fixed
+    /// window](crate::algorithm::FixedWindow) that opens with the first request.)
     ///
-    /// A receipt is refunded once. `false` means that nothing was given back, because
-    /// it was handed in before, it belongs to other checks, or the store has no room to
-    /// remember one more refund. A receipt is worth nothing after a reset of its key, a
-    /// change of its limit or a step back of the clock.
+    /// A receipt can be refunded once. `false` means that nothing was given back, because
+    /// the receipt was refunded before, it belongs to other checks, or the store has no
+    /// room to remember another refund. A receipt is worth nothing after a reset of its
+    /// key, a change of its limit or a backward step of the clock.
     pub fn refund(&self, checks: &[Check<'_>], receipt: &Receipt) -> bool {
         self.table.refund(checks, receipt)
     }
 
-    /// Forgets a key of a level, under every algorithm. Says whether there was one.
+    /// Forgets a key of a level, under every algorithm. Returns whether it existed.
     pub fn reset(&self, level: &Level, key: impl AsRef<[u8]>) -> bool {
         self.reset_check(&level.check(key.as_ref()))
     }
@@ -278,13 +277,13 @@ impl MemoryStore {
         self.table.reset(check)
     }
 
-    /// What the store holds, and what its bounds have cost so far.
+    /// How many keys the store holds, and how many it has evicted or refused so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.table.bounds.stats()
     }
 
-    /// The most keys held at once, and what happens to a new one then.
+    /// The maximum number of keys, and what happens to a new key beyond it.
     #[must_use]
     pub fn bounds(&self) -> (usize, WhenFull) {
         let bounds = &self.table.bounds;
@@ -292,8 +291,8 @@ impl MemoryStore {
     }
 
     /// Changes the bounds while the store is in use: all keys stay. A lower `max_keys`
-    /// takes effect as keys expire. The store keeps the number of shards it was built
-    /// with, so far beyond its first `max_keys` an insertion holds its lock for longer.
+    /// takes effect as keys expire. The number of shards does not change, so with a much
+    /// larger `max_keys` than at the start, insertions hold their lock for longer.
     ///
     /// # Panics
     /// When `max_keys` is 0 or above 1,000,000,000.
@@ -339,7 +338,7 @@ impl Level {
         }
     }
 
-    /// A check of this level for a key of these values: a tuple, unless it is one.
+    /// A check of this level for a key with these values: a tuple, unless there is only one.
     #[inline]
     #[must_use]
     pub fn check_values<'a>(&'a self, values: &'a [&'a [u8]]) -> Check<'a> {

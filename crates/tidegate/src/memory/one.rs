@@ -1,6 +1,6 @@
 //! The everyday case, in a straight line: one level whose key is new, or there under
 //! this same limit, on a clock that goes on. Everything else goes, untouched, to
-//! `many.rs`, which could do this, too, and takes longer.
+//! `many.rs`, which could do this as well, but takes longer.
 
 use lock_api::RawMutex;
 

@@ -123,7 +123,7 @@ impl Draft {
         for (field, message) in script.problems() {
             problems.add(Place::Policy, field, message);
         }
-        let beside = "beside a script, which decides alone: expected none";
+        let beside = "cannot be combined with a script: expected none";
         let tables = self.levels.iter().enumerate();
         let tables = tables.map(|(index, level)| (Place::Level(index), &level.limit));
         for (place, fields) in tables.chain([(Place::Policy, &self.only.limit)]) {
@@ -139,11 +139,11 @@ impl Draft {
             problems.add(Place::Policy, "count_denied", beside.into());
         }
         if self.settings.on_error == OnError::Local {
-            let message = "\"local\" beside a script, which this process cannot run: expected \"allow\" or \"deny\"";
+            let message = "\"local\" with a script, which this process cannot run: expected \"allow\" or \"deny\"";
             problems.add(Place::Policy, "on_error", message.into());
         }
         if self.settings.mode == Mode::Background {
-            let message = "\"background\" beside a script, which decides alone: expected \"exact\"";
+            let message = "\"background\" with a script: expected \"exact\"";
             problems.add(Place::Policy, "mode", message.into());
         }
     }
@@ -180,7 +180,7 @@ impl Draft {
         // Beside a script, limits have no place anywhere, which has been said.
         let limit = only.limit.said().filter(|_| self.script.is_none());
         for field in key.into_iter().chain(limit) {
-            let message = "beside levels: expected it in each of the levels instead";
+            let message = "cannot be combined with levels: expected it in each level instead";
             problems.add(Place::Policy, field, message.into());
         }
         if self.levels.len() > MAX_LEVELS {
@@ -230,7 +230,7 @@ impl Draft {
         }
         for attribute in template.attributes().filter(|name| !everywhere(name)) {
             add(format!(
-                "{}: the attribute {} is not in the key of every level: one counter would live in several places of a cluster",
+                "{}: the attribute {} is not in the key of every level: one counter would be in several cluster slots",
                 shown(text),
                 shown(attribute)
             ));
@@ -378,7 +378,7 @@ fn check_names(levels: &[Checked], problems: &mut Problems) {
             format!("{}: expected {}", shown(name), name::EXPECTED)
         } else if levels[..index].iter().any(|other| other.name == *name) {
             format!(
-                "{}: two levels of this name: expected different names",
+                "{}: two levels have this name: expected different names",
                 shown(name)
             )
         } else {

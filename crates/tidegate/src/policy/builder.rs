@@ -1,4 +1,4 @@
-//! A policy in code: a builder with the words of the file format.
+//! Building a policy in code, with the names of the file format.
 
 use std::time::Duration;
 
@@ -10,34 +10,34 @@ use super::settings::{Mode, OnError, Settings};
 use crate::headers::Dialect;
 use crate::limit::Limit;
 
-/// Makes a [`Policy`], with the words of the file format.
+/// Builds a [`Policy`]. The methods have the names of the file format's fields.
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct PolicyBuilder(Draft);
 
-/// A policy before it is checked.
+/// A policy before validation.
 #[derive(Debug, Clone, Default)]
 pub struct Draft {
     /// Its name.
     pub name: String,
-    /// The script that decides in place of limits, if there is one.
+    /// The script that decides instead of limits, if there is one.
     pub script: Option<CustomScript>,
-    /// What stands outside of `levels`: the only level, if there are none. Its name is
-    /// the policy's.
+    /// The fields outside of `levels`: the only level, if there are none. It has the
+    /// policy's name.
     pub only: LevelDraft,
-    /// Its levels, where it has a list of them.
+    /// Its levels, if it has a list of them.
     pub levels: Vec<LevelDraft>,
     /// Its tag, as a template.
     pub tag: Option<String>,
-    /// Other numbers for some keys, first match first.
+    /// Overrides, first match first.
     pub overrides: Vec<OverrideDraft>,
     /// The headers that clients see.
     pub headers: Dialect,
-    /// All that is not a limit.
+    /// All settings that are not limits.
     pub settings: Settings,
 }
 
-/// A level before it is checked.
+/// A level before validation.
 #[derive(Debug, Clone, Default)]
 pub struct LevelDraft {
     /// Its name.
@@ -48,12 +48,12 @@ pub struct LevelDraft {
     pub limit: LimitFields,
 }
 
-/// An override before it is checked.
+/// An override before validation.
 #[derive(Debug, Clone)]
 pub struct OverrideDraft {
     /// The attributes, with the values they must have.
     pub matches: Vec<(String, String)>,
-    /// The only level it is for, by name.
+    /// The name of the only level it applies to.
     pub level: Option<String>,
     /// The fields of the limit that it changes.
     pub limit: LimitFields,
@@ -61,7 +61,7 @@ pub struct OverrideDraft {
     pub enabled: bool,
 }
 
-/// Other numbers for some keys of a policy.
+/// Different numbers for some keys of a policy.
 ///
 /// ```
 /// use tidegate::{Limit, Override, Policy};
@@ -80,7 +80,7 @@ pub struct OverrideDraft {
 pub struct Override(OverrideDraft);
 
 impl Override {
-    /// For keys in which this attribute has this value.
+    /// Applies to keys in which this attribute has this value.
     pub fn of(attribute: impl Into<String>, value: impl Into<String>) -> Self {
         Self(OverrideDraft {
             matches: vec![(attribute.into(), value.into())],
@@ -90,14 +90,14 @@ impl Override {
         })
     }
 
-    /// And in which this attribute has this value.
+    /// Also requires this attribute to have this value.
     pub fn and(mut self, attribute: impl Into<String>, value: impl Into<String>) -> Self {
         self.0.matches.push((attribute.into(), value.into()));
         self
     }
 
-    /// For this level only. Otherwise it is for every level that has all the
-    /// attributes in its key.
+    /// Applies to this level only. By default, it applies to every level whose key has all
+    /// the attributes.
     pub fn level(mut self, name: impl Into<String>) -> Self {
         self.0.level = Some(name.into());
         self
@@ -109,12 +109,12 @@ impl Override {
         self
     }
 
-    /// These keys are refused.
+    /// Refuses these keys.
     pub fn block(self) -> Self {
         self.limit(Limit::block())
     }
 
-    /// These keys are not counted.
+    /// Does not count these keys.
     pub fn exempt(mut self) -> Self {
         self.0.enabled = false;
         self
@@ -129,20 +129,20 @@ impl PolicyBuilder {
         })
     }
 
-    /// The key of a policy of one level: `{key}` unless said otherwise.
+    /// The key of a policy with one level; `{key}` by default.
     pub fn key(mut self, template: impl Into<String>) -> Self {
         self.0.only.key = Some(template.into());
         self
     }
 
-    /// The limit of a policy of one level.
+    /// The limit of a policy with one level.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.0.only.limit = limit.into();
         self
     }
 
-    /// One more level, instead of [`key`](Self::key) and [`limit`](Self::limit): all
-    /// are charged, or none.
+    /// Adds a level, instead of [`key`](Self::key) and [`limit`](Self::limit). Either all
+    /// levels are charged, or none.
     pub fn level(mut self, name: impl Into<String>, key: impl Into<String>, limit: Limit) -> Self {
         self.0.levels.push(LevelDraft {
             name: name.into(),
@@ -152,20 +152,20 @@ impl PolicyBuilder {
         self
     }
 
-    /// The attributes that decide where in a cluster the keys live: such that every
-    /// level has. All that every level has, unless said otherwise.
+    /// The attributes that select the cluster slot of the keys. Every level must have them
+    /// in its key; by default, all attributes that every level has.
     pub fn tag(mut self, template: impl Into<String>) -> Self {
         self.0.tag = Some(template.into());
         self
     }
 
-    /// A script of one's own decides, in place of the levels' limits; in Redis only.
+    /// Lets your own script decide instead of the levels' limits. Redis only.
     pub fn script(mut self, script: CustomScript) -> Self {
         self.0.script = Some(script);
         self
     }
 
-    /// One more level that has a key for [`script`](Self::script), and no limit.
+    /// Adds a level with a key for [`script`](Self::script), and without a limit.
     pub fn script_key(mut self, name: impl Into<String>, key: impl Into<String>) -> Self {
         self.0.levels.push(LevelDraft {
             name: name.into(),
@@ -175,7 +175,7 @@ impl PolicyBuilder {
         self
     }
 
-    /// Other numbers for some keys. The first that fits a key is taken.
+    /// Adds an override: different numbers for some keys. The first match wins.
     pub fn overrides(mut self, change: Override) -> Self {
         self.0.overrides.push(change.0);
         self
@@ -187,26 +187,26 @@ impl PolicyBuilder {
         self
     }
 
-    /// How to ask the store.
+    /// When to ask the store.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.0.settings.mode = mode;
         self
     }
 
-    /// How often a node in background mode tells the store: every 50 ms unless said
-    /// otherwise, from 1 ms to a minute.
+    /// How often a node in background mode sends its counts to the store: from 1 ms to 60 s,
+    /// 50 ms by default.
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.0.settings.sync_interval = interval;
         self
     }
 
-    /// How long a refusal is remembered at most; zero turns that off.
+    /// The longest time that a refusal is remembered; zero turns it off.
     pub fn refusal_memory(mut self, duration: Duration) -> Self {
         self.0.settings.refusal_memory = duration;
         self
     }
 
-    /// What to answer when the store cannot.
+    /// What to answer when the store fails.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.0.settings.on_error = on_error;
         self
@@ -218,20 +218,20 @@ impl PolicyBuilder {
         self
     }
 
-    /// Counts refused requests, too: who keeps on asking stays out.
+    /// Counts refused requests too, so that a client that keeps retrying stays out.
     pub fn count_denied(mut self, count_denied: bool) -> Self {
         self.0.settings.count_denied = count_denied;
         self
     }
 
-    /// Only watches: everything is allowed, and measured as if it were not.
+    /// Shadow mode: everything is allowed, and measured as if the limit were enforced.
     pub fn shadow(mut self, shadow: bool) -> Self {
         self.0.settings.shadow = shadow;
         self
     }
 
-    /// Tries this policy on the checks of another one: the server asks it beside that one,
-    /// with the same attributes and cost. It never refuses.
+    /// Makes this policy a trial of another one: the server checks it whenever it checks that
+    /// one, with the same attributes and cost. It never refuses.
     pub fn trial_of(mut self, policy: impl Into<String>) -> Self {
         self.0.settings.trial_of = Some(policy.into().into());
         self
@@ -249,13 +249,13 @@ impl PolicyBuilder {
         self
     }
 
-    /// The store that keeps the counts: `default` unless said otherwise.
+    /// The name of the store that keeps the counters; `default` by default.
     pub fn store(mut self, name: impl Into<String>) -> Self {
         self.0.settings.store = name.into().into();
         self
     }
 
-    /// The policy, or everything that is wrong with it.
+    /// Validates and builds the policy. The error lists everything that is wrong.
     pub fn build(self) -> Result<Policy, PolicyError> {
         self.0.build()
     }

@@ -1,4 +1,4 @@
-//! Which limit is in force for a key: an override's, or the level's own.
+//! Which limit applies to a key: an override's, or the level's own.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,20 @@ use foldhash::fast::FixedState;
 
 use crate::limit::Limit;
 
-/// A level's limits: of the overrides in order, then its own, which fits every key.
+/// A level's limits: those of the overrides in order, then its own, which matches every key.
 #[derive(Debug, Clone)]
 pub(crate) struct Cases {
     all: Box<[Case]>,
-    /// The level's own, which is the last.
+    /// The level's own case, which is the last.
     own: u16,
-    /// The overrides by their first condition, so that a check does not pay for
-    /// every one of them: for each attribute, what there is for a value.
+    /// The overrides by their first condition, so that a check does not have to try each of
+    /// them: for each attribute, the overrides per value.
     by_first: Box<[(u16, ByValue)]>,
 }
 
 type ByValue = HashMap<Box<[u8]>, Vec<u16>, FixedState>;
 
-/// Conditions, and the limit where all of them hold.
+/// Conditions, and the limit that applies if all of them hold.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Case {
     pub(crate) conditions: Box<[Condition]>,
@@ -38,7 +38,7 @@ impl PartialEq for Cases {
 }
 
 impl Cases {
-    /// The most overrides of one level.
+    /// The maximum number of overrides per level.
     pub(crate) const MAX_OVERRIDES: usize = 10_000;
 
     pub(crate) fn new(overrides: Vec<Case>, own: Limit) -> Self {
@@ -66,7 +66,7 @@ impl Cases {
         }
     }
 
-    /// The first case that fits these values: its index.
+    /// The index of the first case that matches these values.
     #[inline]
     pub(crate) fn find(&self, values: &[&[u8]]) -> u16 {
         if self.by_first.is_empty() {

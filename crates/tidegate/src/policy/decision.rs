@@ -1,4 +1,4 @@
-//! The answer of a policy: a decision in the words of the policy.
+//! The decision of a policy, with the names of its levels.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use crate::decision::{Decision, LevelDecision, Receipt, Source};
 use crate::headers::{Headers, problem};
 use crate::limit::Limit;
 
-/// What a policy says to a request.
+/// The decision of a policy.
 ///
-/// The numbers are those of [`Decision`]; levels have their names and the limits in
-/// force.
+/// The numbers are those of [`Decision`]. Levels also have their names and the limits that
+/// apply.
 #[derive(Debug, Clone, PartialEq)]
-#[must_use = "the decision says whether the request may go on"]
+#[must_use = "the decision says whether the request may proceed"]
 pub struct PolicyDecision<'p> {
     policy: &'p Policy,
     /// The level and the case behind each level of the decision.
     cases: SmallVec<[(u16, u16); 2]>,
     decision: Decision,
-    /// What a script of the user's own has answered.
+    /// What a user-defined script returned beyond its verdict.
     answer: Option<Box<ScriptAnswer>>,
 }
 
-/// A [`PolicyDecision`] that borrows nothing: to keep in a request's extensions, or to
+/// A [`PolicyDecision`] that borrows nothing, to keep in a request's extensions or to
 /// send to another task.
 ///
 /// ```
@@ -69,11 +69,10 @@ pub struct LevelReport<'d> {
     numbers: &'d LevelDecision,
 }
 
-/// The decisions of several policies on one request, in order. A refusal ends the
-/// list, and has given back what the policies before it had charged: their numbers are
-/// from before that.
+/// The decisions of several policies on one request, in order. A refusal ends the list, and
+/// the policies before it are refunded. Their numbers are from before the refund.
 #[derive(Debug, Clone, PartialEq)]
-#[must_use = "the decisions say whether the request may go on"]
+#[must_use = "the decisions say whether the request may proceed"]
 pub struct Decisions<'p>(pub(super) SmallVec<[PolicyDecision<'p>; 2]>);
 
 impl<'p> PolicyDecision<'p> {
@@ -91,13 +90,13 @@ impl<'p> PolicyDecision<'p> {
         }
     }
 
-    /// The answer of a policy to keys of its own, decided by another store than the
-    /// one in memory: one level of the decision for each key.
+    /// The decision of a policy for its own keys, made by a store other than the memory
+    /// store: one level of the decision per key.
     pub fn from_store(policy: &'p Policy, keys: &Keys<'_>, decision: Decision) -> Self {
         Self::of_levels(policy, keys.iter(), decision)
     }
 
-    /// The same of only some levels: one of the decision for each of these keys.
+    /// The same for only some levels: one level of the decision per key.
     pub fn of_levels<'k>(
         policy: &'p Policy,
         keys: impl IntoIterator<Item = LevelKey<'k>>,
@@ -118,7 +117,7 @@ impl<'p> PolicyDecision<'p> {
         }
     }
 
-    /// The same decision, with what a script has answered beside its verdict.
+    /// The same decision, with what a script returned beyond its verdict.
     pub fn with_answer(self, answer: ScriptAnswer) -> Self {
         Self {
             answer: Some(Box::new(answer)),
@@ -126,26 +125,26 @@ impl<'p> PolicyDecision<'p> {
         }
     }
 
-    /// What a script of the user's own has answered beside its verdict.
+    /// What a user-defined script returned beyond its verdict.
     #[must_use]
     pub fn answer(&self) -> Option<&ScriptAnswer> {
         self.answer.as_deref()
     }
 
-    /// Whether the request may go on: always, under a policy that only watches.
+    /// Whether the request may proceed. Always true for a policy in shadow mode.
     #[must_use]
     pub fn allowed(&self) -> bool {
         self.decision.allowed() || self.policy.shadow()
     }
 
-    /// Whether a policy that only watches would have refused it.
+    /// Whether a policy in shadow mode would have refused the request.
     #[must_use]
     pub fn would_deny(&self) -> bool {
         self.policy.shadow() && !self.decision.allowed()
     }
 
-    /// Whether it was refused because the store could not be asked, and not because a
-    /// quota is used up: a 503 and not a 429.
+    /// Whether the request was refused because the store is unavailable, and not because a
+    /// quota is used up: a 503, not a 429.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.decision.is_unavailable()
@@ -157,59 +156,59 @@ impl<'p> PolicyDecision<'p> {
         self.policy
     }
 
-    /// The name of the first level that refused, or would have.
+    /// The name of the first level that refused, or would have refused in shadow mode.
     #[must_use]
     pub fn denied_by(&self) -> Option<&'p str> {
         let (level, _) = self.cases.get(self.decision.denied_by()?)?;
         Some(self.policy.levels[usize::from(*level)].name())
     }
 
-    /// The limit of the level reported: the one that refused, or the one with the
+    /// The limit of the reported level: the one that refused, or else the one with the
     /// least remaining.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.decision.limit()
     }
 
-    /// Requests of cost 1 that would still be admitted now.
+    /// How many requests of cost 1 would still be admitted now.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         self.decision.remaining()
     }
 
-    /// Usage now, of the level reported.
+    /// Current usage of the reported level.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.decision.rate()
     }
 
-    /// How long to wait before the same cost is admitted: zero when no level refused,
-    /// `None` when waiting will never help.
+    /// How long to wait until the same cost is admitted: zero if no level refused, `None`
+    /// if waiting never helps.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.decision.retry_after()
     }
 
-    /// How long until the key of the level reported is as good as new.
+    /// How long until the quota of the reported level's key is full again.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.decision.reset_after()
     }
 
-    /// Who answered.
+    /// What made the decision.
     #[must_use]
     pub fn source(&self) -> Source {
         self.decision.source()
     }
 
-    /// When it was decided on the store's clock, in microseconds since the Unix
+    /// The time of the decision on the store's clock, in microseconds since the Unix
     /// epoch.
     #[must_use]
     pub fn decided_at_us(&self) -> u64 {
         self.decision.decided_at_us()
     }
 
-    /// What to hand in for a refund: of an allowed check that was charged to any level.
+    /// The receipt for a refund, if the check was allowed and charged to any level.
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         let receipt = self.decision.receipt();
@@ -236,7 +235,7 @@ impl<'p> PolicyDecision<'p> {
             })
     }
 
-    /// The level whose numbers stand at the top.
+    /// The level whose numbers the decision reports.
     #[must_use]
     pub fn reported(&self) -> Option<LevelReport<'_>> {
         let index = self.decision.reported_index()?;
@@ -269,7 +268,7 @@ impl<'d> LevelReport<'d> {
         self.level().name()
     }
 
-    /// The limit in force for this key.
+    /// The limit that applies to this key.
     #[must_use]
     pub fn limit(&self) -> &'d Limit {
         let case = &self.level().cases.all()[usize::from(self.case)];
@@ -277,13 +276,13 @@ impl<'d> LevelReport<'d> {
         limit.expect("levels that do not count are not in a decision")
     }
 
-    /// Where it stands among the policy's levels, from 0.
+    /// Its index among the policy's levels, from 0.
     #[must_use]
     pub fn index(&self) -> usize {
         usize::from(self.level)
     }
 
-    /// Whether an override is in force in place of its own limit.
+    /// Whether an override replaces the level's own limit.
     #[must_use]
     pub fn is_overridden(&self) -> bool {
         usize::from(self.case) + 1 < self.level().cases.all().len()
@@ -295,7 +294,7 @@ impl<'d> LevelReport<'d> {
         self.numbers
     }
 
-    /// Whether this level refuses, or would.
+    /// Whether this level refuses, or would in shadow mode.
     #[must_use]
     pub fn refuses(&self) -> bool {
         self.numbers.retry_after() != Some(Duration::ZERO)
@@ -303,14 +302,14 @@ impl<'d> LevelReport<'d> {
 }
 
 impl<'p> FromIterator<PolicyDecision<'p>> for Decisions<'p> {
-    /// The decisions of policies that were asked elsewhere, in order.
+    /// Collects decisions that were made elsewhere, in order.
     fn from_iter<I: IntoIterator<Item = PolicyDecision<'p>>>(decisions: I) -> Self {
         Self(decisions.into_iter().collect())
     }
 }
 
 impl<'p> Decisions<'p> {
-    /// Whether the request may go on: when every policy says so.
+    /// Whether the request may proceed: true if every policy allows it.
     #[must_use]
     pub fn allowed(&self) -> bool {
         self.refusal().is_none()
@@ -322,14 +321,14 @@ impl<'p> Decisions<'p> {
         self.0.last().filter(|decision| !decision.allowed())
     }
 
-    /// The decisions, in the order the policies were asked.
+    /// The decisions, in the order of the policies.
     pub fn as_slice(&self) -> &[PolicyDecision<'p>] {
         &self.0
     }
 
-    /// The headers for the client: lists have the items of all policies; single numbers
-    /// are, of the policies that have such headers, those of the one that refused, or has
-    /// the least remaining.
+    /// The headers for the client. List headers have the items of all policies.
+    /// Single-number headers describe one policy: the one that refused, or else the one
+    /// with the least remaining.
     #[must_use]
     pub fn headers(&self) -> Headers<'p> {
         Headers::of(&self.0)

@@ -1,25 +1,25 @@
-//! Why there is no limiter, or no answer: bad input, not a refusal.
+//! Errors of limiters and checks: bad input, not refusals.
 
 use super::keys::MissingAttribute;
 use super::name::shown;
 use crate::memory::TooManyLimits;
 
-/// Why there is no limiter over some policies.
+/// Why a limiter cannot be built from some policies.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoliciesError {
-    /// Two policies have one name.
-    #[error("two policies of the name {0:?}: expected different names")]
+    /// Two policies have the same name.
+    #[error("two policies are named {0:?}: expected different names")]
     Duplicate(String),
-    /// A policy names a store that is not there.
-    #[error("policy {policy:?}: no store of the name {store:?}")]
+    /// A policy names an unknown store.
+    #[error("policy {policy:?}: no store is named {store:?}")]
     UnknownStore {
         /// The policy's name.
         policy: String,
         /// The store's name.
         store: String,
     },
-    /// A policy's store is not in memory, or its script needs one that is not.
+    /// A policy needs a store that is not in memory, for itself or for its script.
     #[error("policy {0:?} needs a Redis store: expected a limiter that has one")]
     NotInMemory(String),
     /// A store has seen too many different limits.
@@ -27,18 +27,18 @@ pub enum PoliciesError {
     TooManyLimits(#[from] TooManyLimits),
 }
 
-/// A question that cannot be answered: bad input, not a refusal.
+/// A check that cannot be decided: bad input, not a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// No policy of this name.
-    #[error("no policy of the name {}", shown(.0))]
+    /// No policy has this name.
+    #[error("no policy named {}", shown(.0))]
     UnknownPolicy(String),
     /// An attribute is missing.
     #[error(transparent)]
     MissingAttribute(#[from] MissingAttribute),
-    /// A policy has no level of this name.
-    #[error("policy {policy:?} has no level of the name {}: expected one of {levels}", shown(.level))]
+    /// A policy has no level with this name.
+    #[error("policy {policy:?} has no level named {}: expected one of {levels}", shown(.level))]
     UnknownLevel {
         /// The policy's name.
         policy: String,
@@ -47,7 +47,7 @@ pub enum CheckError {
         /// The names it has.
         levels: String,
     },
-    /// A policy has several levels, and it was not said which of them is meant.
+    /// A policy has several levels, and none was selected.
     #[error("policy {policy:?} has several levels: expected one of {levels}, or all")]
     WhichLevel {
         /// The policy's name.
@@ -55,9 +55,9 @@ pub enum CheckError {
         /// The names of its levels.
         levels: String,
     },
-    /// The policy's script is not told the cost, so it can only count requests.
+    /// The policy's script does not use the cost, so it can only count requests.
     #[error(
-        "a cost of {cost} for policy {policy:?}, whose script is not told it: expected 1, or \"{{cost}}\" among its args"
+        "a cost of {cost} for policy {policy:?}, whose script does not use the cost: expected 1, or \"{{cost}}\" among its args"
     )]
     CostUntold {
         /// The policy's name.

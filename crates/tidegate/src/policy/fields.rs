@@ -1,5 +1,5 @@
-//! The numbers of a limit one by one, as a file has them: a policy's own, and those
-//! that an override puts in their place.
+//! The fields of a limit one by one, as in a file: a policy's own, and those that an
+//! override replaces.
 
 use crate::error::LimitError;
 use crate::limit::{Algorithm, Align, Kind, Limit, LimitSpec};
@@ -22,15 +22,15 @@ pub struct LimitFields {
     pub block: Option<bool>,
 }
 
-/// Why there is no limit, and the field to blame.
+/// Why the fields make no limit, and the field at fault.
 pub(crate) struct Wrong {
     pub(crate) field: &'static str,
     pub(crate) message: String,
 }
 
 impl LimitFields {
-    /// These fields with some of them changed. What is not changed stays, but for
-    /// what belongs to another algorithm.
+    /// These fields with some of them changed. The others keep their value, except those
+    /// that belong to another algorithm.
     pub(crate) fn changed(self, change: Self) -> Self {
         let algorithm = change.algorithm.or(self.algorithm);
         let kept = if algorithm.unwrap_or_default() == self.algorithm.unwrap_or_default() {
@@ -51,7 +51,7 @@ impl LimitFields {
         }
     }
 
-    /// The fields of which something was said, but for `block`.
+    /// The fields that are set, except `block`.
     pub(crate) fn said(&self) -> impl Iterator<Item = &'static str> {
         let said = [
             ("limit", self.rate.is_some()),
@@ -108,7 +108,7 @@ fn field(error: &LimitError) -> &'static str {
     }
 }
 
-/// What is wrong, in words for someone who may have set no burst at all.
+/// The error message, also for a user who has not set a burst.
 fn message(error: &LimitError, burst: Option<u64>) -> String {
     match error {
         LimitError::StrictBurst { requests: 1, .. } => {
@@ -122,7 +122,7 @@ fn message(error: &LimitError, burst: Option<u64>) -> String {
     }
 }
 
-/// Every field of a limit said.
+/// A limit with every field set.
 impl From<Limit> for LimitFields {
     fn from(limit: Limit) -> Self {
         let Some(spec) = limit.spec() else {

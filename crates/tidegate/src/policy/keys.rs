@@ -1,4 +1,4 @@
-//! From attributes to keys: what a policy asks a store about.
+//! From attributes to the keys that a policy checks in a store.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::attributes::Attributes;
 use crate::encoding::{self, KeyText};
 use crate::limit::{Algorithm, Limit};
 
-/// The keys of one check of a policy: one per level, with the limit in force for it.
+/// The keys of one check of a policy: one per level, with the limit that applies to it.
 /// Levels that do not count this key are left out.
 ///
 /// Up to four levels of eight values together do not allocate.
@@ -18,13 +18,13 @@ use crate::limit::{Algorithm, Limit};
 pub struct Keys<'a> {
     policy: &'a Policy,
     levels: SmallVec<[Keyed; 4]>,
-    /// The values of all levels, one behind the other.
+    /// The values of all levels, one after the other.
     values: SmallVec<[&'a [u8]; 8]>,
-    /// The limit that came with the check, in place of the levels' own.
+    /// The limit that came with the check, instead of the levels' own.
     limit: Option<&'a Limit>,
 }
 
-/// A level, the case of it that fits, and where its values end.
+/// A level, its matching case, and where its values end.
 #[derive(Debug, Clone, Copy)]
 struct Keyed {
     level: u16,
@@ -38,12 +38,12 @@ pub struct LevelKey<'a> {
     policy: &'a Policy,
     pub(super) level: u16,
     pub(super) case: u16,
-    /// What tells it from other keys of the level.
+    /// Distinguishes it from other keys of the level.
     pub(super) values: &'a [&'a [u8]],
     pub(super) given: Option<&'a Limit>,
 }
 
-/// A check without an attribute that its policy's keys are made of.
+/// A check lacks an attribute that its policy's keys need.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the attribute {attribute:?} is missing: policy {policy:?} expects {expected}")]
 pub struct MissingAttribute {
@@ -87,7 +87,7 @@ impl Policy {
         Ok(keys)
     }
 
-    /// The key of one of its levels.
+    /// The key of one of the policy's levels.
     pub(super) fn key_of<'a, A>(
         &'a self,
         level: usize,
@@ -112,7 +112,7 @@ impl Policy {
 }
 
 impl<'a> Keys<'a> {
-    /// No keys: for a policy that is not asked.
+    /// No keys, for a policy that is not enabled.
     #[inline]
     #[must_use]
     pub fn none(policy: &'a Policy) -> Self {
@@ -124,8 +124,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The same keys under a limit that came with the check, in place of the levels' own.
-    /// It must be of their algorithm; overrides stay in force.
+    /// The same keys under a limit that came with the check, instead of the levels' own.
+    /// It must use their algorithm; overrides still apply.
     #[must_use]
     pub fn with_limit<'b>(&'b self, limit: Option<&'b Limit>) -> Keys<'b> {
         Keys {
@@ -142,7 +142,7 @@ impl<'a> Keys<'a> {
         self.limit
     }
 
-    /// The policy they are of.
+    /// Their policy.
     #[must_use]
     pub fn policy(&self) -> &'a Policy {
         self.policy
@@ -154,7 +154,7 @@ impl<'a> Keys<'a> {
         self.all().filter(LevelKey::counts)
     }
 
-    /// Some of the levels that count, by their places among them.
+    /// Some of the levels that count, by their positions among them.
     #[must_use]
     pub fn only(&self, is_meant: impl Fn(usize) -> bool) -> Self {
         let mut keys = Self {
@@ -188,7 +188,7 @@ impl<'a> Keys<'a> {
         keys
     }
 
-    /// And those that an override exempts.
+    /// Also the levels that an override exempts.
     #[inline]
     pub(super) fn all(&self) -> impl Iterator<Item = LevelKey<'_>> {
         let mut start = 0;
@@ -234,7 +234,7 @@ impl<'a> LevelKey<'a> {
         &self.policy.levels[usize::from(self.level)]
     }
 
-    /// The limit in force for this key.
+    /// The limit that applies to this key.
     #[must_use]
     pub fn limit(&self) -> &'a Limit {
         let own = || self.case().limit.as_ref();
@@ -242,7 +242,7 @@ impl<'a> LevelKey<'a> {
         limit.expect("only levels that count are handed out")
     }
 
-    /// The limit that came with the check, where it is in force.
+    /// The limit that came with the check, if it applies.
     #[must_use]
     pub fn given_limit(&self) -> Option<&'a Limit> {
         self.given.filter(|_| self.overridden_by().is_none())
@@ -258,7 +258,7 @@ impl<'a> LevelKey<'a> {
         &self.level().cases.all()[usize::from(self.case)]
     }
 
-    /// The override in force, by its number among those of the level.
+    /// The override that applies, by its index among the level's overrides.
     #[must_use]
     pub fn overridden_by(&self) -> Option<usize> {
         let case = usize::from(self.case);
@@ -279,15 +279,15 @@ impl<'a> LevelKey<'a> {
     }
 
     /// The key in a shared store: `<prefix>:{<tag>}:<policy>:<level>[:<values>]`. The
-    /// values are left out where they are the tag. Every algorithm has a counter of its
-    /// own: for all but the token bucket, `~fw`, `~sw` or `~sl` follows the level.
+    /// values are left out if they equal the tag. Every algorithm has its own counter: for
+    /// all but the token bucket, `~fw`, `~sw` or `~sl` follows the level.
     #[must_use]
     pub fn stored(&self, prefix: &str) -> String {
         let limit = self.case().limit.as_ref();
         self.counter(prefix, limit.map_or("", |limit| suffix(limit.algorithm())))
     }
 
-    /// The keys that the level may have in a shared store: one per algorithm.
+    /// The keys that the level can have in a shared store: one per algorithm.
     pub(super) fn stored_all(&self, prefix: &str) -> [String; 4] {
         SUFFIXES.map(|suffix| self.counter(prefix, suffix))
     }
@@ -323,7 +323,7 @@ impl<'a> LevelKey<'a> {
     }
 }
 
-/// What follows the level in the keys of each algorithm. No name has a tilde in it.
+/// The suffix of the level in the keys of each algorithm. Names contain no tilde.
 const SUFFIXES: [&str; 4] = ["", "~fw", "~sw", "~sl"];
 
 fn suffix(algorithm: Algorithm) -> &'static str {

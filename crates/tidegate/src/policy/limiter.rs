@@ -1,4 +1,4 @@
-//! Policies over stores in memory: a policy's name and attributes in, a decision out.
+//! Decides policies in memory: takes a policy's name and attributes, returns a decision.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::decision::{Decision, Receipt};
 use crate::limit::Limit;
 use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
 
-/// The limiter for policies, in memory.
+/// A limiter for policies, in memory.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,15 +41,15 @@ use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Policies do not change under a limiter: [`changed`](Self::changed) makes a new one
-/// that goes on with the same counts.
+/// A limiter's policies never change. [`changed`](Self::changed) makes a new limiter with
+/// other policies over the same counters.
 #[derive(Debug, Clone)]
 pub struct PolicyLimiter {
     policies: HashMap<Box<str>, Arc<Compiled>, FixedState>,
     stores: BTreeMap<Box<str>, MemoryStore>,
 }
 
-/// One policy of a [`PolicyLimiter`], found once and asked many times.
+/// One policy of a [`PolicyLimiter`], to look it up once and check it many times.
 ///
 /// ```
 /// use tidegate::{Cost, Limit, Policy, PolicyLimiter};
@@ -63,7 +63,7 @@ pub struct PolicyLimiter {
 #[derive(Debug, Clone)]
 pub struct PolicyHandle(Arc<Compiled>);
 
-/// A policy, its store, and its limits as that store knows them.
+/// A policy, its store, and its limits as registered in that store.
 #[derive(Debug, Clone)]
 struct Compiled {
     policy: Policy,
@@ -74,13 +74,13 @@ struct Compiled {
 }
 
 impl PolicyLimiter {
-    /// A limiter for policies whose store is `default`: at most one million keys, in
-    /// memory.
+    /// A limiter for policies in the store `default`, in memory, for at most one million
+    /// keys.
     pub fn in_memory(policies: impl IntoIterator<Item = Policy>) -> Result<Self, PoliciesError> {
         Self::with_stores([("default", MemoryStore::new())], policies)
     }
 
-    /// A limiter over these stores, by name.
+    /// A limiter over these named stores.
     ///
     /// ```
     /// use tidegate::{Limit, MemoryStore, Policy, PolicyLimiter};
@@ -98,8 +98,8 @@ impl PolicyLimiter {
         Self::new(stores.collect(), policies)
     }
 
-    /// The same stores under other policies: keys keep what they have used. A receipt
-    /// stays valid where its limit is the same.
+    /// A limiter with other policies over the same stores. Keys keep their usage. A receipt
+    /// stays valid if its limit is the same.
     pub fn changed(
         &self,
         policies: impl IntoIterator<Item = Policy>,
@@ -133,8 +133,8 @@ impl PolicyLimiter {
         })
     }
 
-    /// May a request with these attributes go on, at this cost? Charges every level of
-    /// the policy if so, and none otherwise.
+    /// Decides whether a request with these attributes and this cost may proceed. If so,
+    /// charges every level of the policy; otherwise, none.
     #[inline]
     pub fn check<A>(
         &self,
@@ -149,7 +149,7 @@ impl PolicyLimiter {
         Ok(compiled.ask(attributes, cost, compiled.charge)?)
     }
 
-    /// The numbers [`check`](Self::check) would decide by, charging nothing.
+    /// Returns the decision that [`check`](Self::check) would make, and charges nothing.
     pub fn peek<A>(
         &self,
         policy: &str,
@@ -163,9 +163,9 @@ impl PolicyLimiter {
         Ok(compiled.ask(attributes, cost, Charge::Nothing)?)
     }
 
-    /// Asks several policies, in order. The first refusal ends it, and what the
-    /// policies before it had charged is given back: for a moment that may refuse
-    /// somebody else, but it never lets too many through.
+    /// Checks several policies in order. The first refusal ends the check, and the policies
+    /// before it are refunded. Until then, another request may be refused too early, but
+    /// never too many are admitted.
     ///
     /// ```
     /// use tidegate::{Cost, Limit, Policy, PolicyLimiter};
@@ -217,7 +217,7 @@ impl PolicyLimiter {
     }
 
     /// Gives back what a check with these attributes charged, as far as it still
-    /// counts. [`MemoryStore::refund`] says when it is refused.
+    /// counts. See [`MemoryStore::refund`] for when a refund is refused.
     pub fn refund<A>(
         &self,
         policy: &str,
@@ -231,7 +231,7 @@ impl PolicyLimiter {
         Ok(compiled.refund(&compiled.keys(attributes)?, receipt))
     }
 
-    /// Forgets the keys of these attributes. Says how many there were.
+    /// Forgets the keys of these attributes. Returns how many existed.
     pub fn reset<A>(
         &self,
         policy: &str,
@@ -256,7 +256,7 @@ impl PolicyLimiter {
         Ok(forgotten.count())
     }
 
-    /// Every level as it stands for these attributes, with its settings, charging
+    /// Returns the state and settings of every level for these attributes, and charges
     /// nothing.
     pub fn explain<A>(&self, policy: &str, attributes: &A) -> Result<Vec<Explained<'_>>, CheckError>
     where
@@ -268,11 +268,11 @@ impl PolicyLimiter {
         Ok(compiled.policy.explain(&keys, &decision))
     }
 
-    /// Decides keys that a policy of the same name and levels has made, with the limits
-    /// of the policy here; for those who write a limiter of their own.
+    /// Decides keys made by a policy with the same name and levels, under the limits of the
+    /// policy in this limiter. For authors of limiters.
     ///
     /// # Panics
-    /// When there is no such policy here, or its levels are others.
+    /// When this limiter has no such policy, or the levels differ.
     pub fn decide_keys(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> Decision {
         let compiled = self.policies.get(keys.policy().name());
         let compiled = compiled.expect("a policy of the same name");
@@ -294,13 +294,13 @@ impl PolicyLimiter {
         compiled.store.decide(&checks, charge)
     }
 
-    /// The policy of a name.
+    /// The policy with this name.
     #[must_use]
     pub fn policy(&self, name: &str) -> Option<&Policy> {
         self.policies.get(name).map(|compiled| &compiled.policy)
     }
 
-    /// The policy of a name, to be asked without looking for it again.
+    /// A handle to the policy with this name, which saves the lookup for each check.
     #[must_use]
     pub fn handle(&self, name: &str) -> Option<PolicyHandle> {
         self.policies.get(name).cloned().map(PolicyHandle)
@@ -328,7 +328,7 @@ impl PolicyLimiter {
     }
 }
 
-/// Which of a level's limits is in force: its own, or that of an override.
+/// Which of a level's limits applies: its own, or that of an override.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case(u16);
 
@@ -339,7 +339,7 @@ impl PolicyHandle {
         &self.0.policy
     }
 
-    /// [`PolicyLimiter::check`] of this policy.
+    /// [`PolicyLimiter::check`] for this policy.
     #[inline]
     pub fn check<A>(&self, attributes: &A, cost: Cost) -> Result<PolicyDecision<'_>, CheckError>
     where
@@ -348,7 +348,7 @@ impl PolicyHandle {
         Ok(self.0.ask(attributes, cost, self.0.charge)?)
     }
 
-    /// [`PolicyLimiter::peek`] of this policy.
+    /// [`PolicyLimiter::peek`] for this policy.
     pub fn peek<A>(&self, attributes: &A, cost: Cost) -> Result<PolicyDecision<'_>, CheckError>
     where
         A: Attributes + ?Sized,
@@ -356,16 +356,16 @@ impl PolicyHandle {
         Ok(self.0.ask(attributes, cost, Charge::Nothing)?)
     }
 
-    /// The store that keeps its counts, and what a check charges: for those who decide
-    /// many checks in one go ([`MemoryStore::decide_each`]).
+    /// The store that keeps its counters, and what a check charges. For callers that decide
+    /// many checks at once ([`MemoryStore::decide_each`]).
     #[must_use]
     pub fn store(&self) -> (&MemoryStore, Charge) {
         (&self.0.store, self.0.charge)
     }
 
     /// The only check of a policy that has one level with one attribute in its key, and
-    /// which of its limits is in force. `None` for any other policy, where the attribute
-    /// is missing, and where nothing is counted.
+    /// which of its limits applies. `None` for any other policy, if the attribute is
+    /// missing, or if nothing is counted.
     #[inline]
     pub fn only_check<'a, A>(&'a self, attributes: &'a A) -> Option<(Check<'a>, Case)>
     where
@@ -384,15 +384,15 @@ impl PolicyHandle {
         counts.then(|| (compiled.level(0, case).check(value), Case(case)))
     }
 
-    /// What the policy says where the store has decided its [only
-    /// check](Self::only_check) like this.
+    /// The policy's decision, from the store's decision on its [only
+    /// check](Self::only_check).
     #[inline]
     pub fn decided(&self, case: Case, decision: Decision) -> PolicyDecision<'_> {
         PolicyDecision::new(&self.0.policy, smallvec![(0, case.0)], decision)
     }
 
-    /// The first level with another limit, over the same keys: for a limit that comes with
-    /// the check. It must be of the same algorithm.
+    /// The first level with another limit over the same keys, for a limit that comes with
+    /// the check. It must use the same algorithm.
     pub fn level_under(&self, limit: Limit) -> Result<Level, TooManyLimits> {
         self.0.level_under(0, limit)
     }
@@ -451,8 +451,8 @@ impl Compiled {
         Ok(self.decide(&self.keys(attributes)?, cost, charge))
     }
 
-    /// Two to four levels of few attributes, without lists. `None` where there are more,
-    /// one is missing, or a level does not count.
+    /// Two to four levels with few attributes, without lists. `None` if there are more, if
+    /// an attribute is missing, or if a level does not count.
     #[inline]
     fn ask_few<A>(&self, attributes: &A, cost: Cost, charge: Charge) -> Option<PolicyDecision<'_>>
     where
@@ -491,7 +491,7 @@ impl Compiled {
         Some(PolicyDecision::new(&self.policy, cases, decision))
     }
 
-    /// The keys to ask about: none where nothing is measured.
+    /// The keys to check; none if nothing is measured.
     #[inline]
     fn keys<'a, A>(&'a self, attributes: &'a A) -> Result<Keys<'a>, MissingAttribute>
     where
@@ -539,8 +539,8 @@ impl Compiled {
     }
 }
 
-/// What the store knows a level by. A name has no colon, so no two levels share theirs.
-/// All keys of one are tuples of one length: with another length it is another one.
+/// The name of a level in the store. Names have no colon, so no two levels share one. All
+/// keys of a level are tuples of one length; another length makes another level.
 fn level_name(policy: &Policy, level: &PolicyLevel) -> String {
     let length = level.key.names().len();
     format!("{}:{}:{length}", policy.name, level.name)

@@ -1,8 +1,8 @@
-//! What a user writes down: named policies over attributes.
+//! Policies: what a user configures.
 //!
-//! A policy is data. It says which levels there are, which attributes make their
-//! keys, which limit is in force for which key, and how to ask. Deciding is the
-//! business of a limiter ([`PolicyLimiter`](crate::PolicyLimiter)).
+//! A policy is data: its levels, the attributes that make their keys, the limit for each
+//! key, and how to ask the store. A limiter makes the decisions
+//! ([`PolicyLimiter`](crate::PolicyLimiter)).
 
 mod build;
 mod builder;
@@ -43,7 +43,7 @@ use cases::Cases;
 use crate::headers::{Dialect, Item};
 use crate::limit::Limit;
 
-/// A named, ordered list of levels, and how to ask.
+/// A named, ordered list of levels, and how to ask the store.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,19 +61,19 @@ use crate::limit::Limit;
 /// # Ok::<(), tidegate::PolicyError>(())
 /// ```
 ///
-/// The crate `tidegate-config` reads the same from a file.
+/// The crate `tidegate-config` reads policies from a file.
 ///
-/// Clones share one policy, and cost next to nothing.
+/// Clones share one policy and are cheap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy(Arc<Parts>);
 
-/// What a policy is made of.
+/// The parts of a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parts {
     name: Box<str>,
     levels: Box<[PolicyLevel]>,
     tag: Tag,
-    /// Decides in place of the levels' limits.
+    /// Decides instead of the levels' limits.
     script: Option<CustomScript>,
     headers: Dialect,
     settings: Settings,
@@ -93,16 +93,16 @@ pub struct PolicyLevel {
     name: Box<str>,
     key: Template,
     cases: Cases,
-    /// Where the tag's attributes stand in the key.
+    /// The positions of the tag's attributes in the key.
     tag_slots: Box<[u16]>,
-    /// What header fields say of it.
+    /// Its parts of header fields.
     item: Item,
 }
 
-/// The attributes that decide where in a cluster a policy's keys live.
+/// The attributes that select the cluster slot of a policy's keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Tag {
-    /// As it was written, if it was.
+    /// The template, if the policy has one.
     text: Option<Box<str>>,
     attributes: Box<[Box<str>]>,
 }
@@ -115,7 +115,7 @@ impl Tag {
 }
 
 impl Policy {
-    /// A policy in code.
+    /// Builds a policy in code.
     pub fn builder(name: impl Into<String>) -> PolicyBuilder {
         PolicyBuilder::new(name.into())
     }
@@ -126,20 +126,20 @@ impl Policy {
         &self.name
     }
 
-    /// Its levels, in the order they are asked. A policy of one level has a level of
-    /// its own name.
+    /// Its levels, in order. If a policy has only one level, the level has the policy's
+    /// name.
     #[must_use]
     pub fn levels(&self) -> &[PolicyLevel] {
         &self.levels
     }
 
-    /// The attributes that decide where in a cluster its keys live. None: all of them
-    /// live in one place.
+    /// The attributes that select the cluster slot of its keys. Without any, all its keys
+    /// are in one slot.
     pub fn tag(&self) -> impl ExactSizeIterator<Item = &str> {
         self.tag.attributes.iter().map(|attribute| &**attribute)
     }
 
-    /// The script that decides in place of the levels' limits, if there is one.
+    /// The script that decides instead of the levels' limits, if there is one.
     #[must_use]
     pub fn script(&self) -> Option<&CustomScript> {
         self.script.as_ref()
@@ -151,25 +151,25 @@ impl Policy {
         &self.headers
     }
 
-    /// How its store is asked.
+    /// When its store is asked.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.settings.mode
     }
 
-    /// How often a node in background mode tells the store.
+    /// How often a node in background mode sends its counts to the store.
     #[must_use]
     pub fn sync_interval(&self) -> Duration {
         self.settings.sync_interval
     }
 
-    /// How long a refusal is remembered at most.
+    /// The longest time that a refusal is remembered.
     #[must_use]
     pub fn refusal_memory(&self) -> Duration {
         self.settings.refusal_memory
     }
 
-    /// What to answer when the store cannot.
+    /// What to answer when the store fails.
     #[must_use]
     pub fn on_error(&self) -> OnError {
         self.settings.on_error
@@ -187,7 +187,7 @@ impl Policy {
         self.settings.count_denied
     }
 
-    /// Whether it only watches: by its own setting, or because it is a trial.
+    /// Whether it measures but never refuses: in shadow mode, or as a trial.
     #[must_use]
     pub fn shadow(&self) -> bool {
         self.settings.shadow || self.settings.trial_of.is_some()
@@ -211,20 +211,19 @@ impl Policy {
         names
     }
 
-    /// Whether it is asked at all.
+    /// Whether it is enabled.
     #[must_use]
     pub fn enabled(&self) -> bool {
         self.settings.enabled
     }
 
-    /// The name of the store that keeps its counts.
+    /// The name of the store that keeps its counters.
     #[must_use]
     pub fn store(&self) -> &str {
         &self.settings.store
     }
 
-    /// The same policy with other limits in the places of its own, kept in another
-    /// store.
+    /// The same policy with other limits, in another store.
     #[must_use]
     pub fn with_limits(&self, store: &str, change: impl Fn(&Limit) -> Limit) -> Self {
         let levels = self.levels.iter().map(|level| {
@@ -245,7 +244,7 @@ impl Policy {
         }))
     }
 
-    /// A level by its name.
+    /// The level with this name.
     fn level(&self, name: &str) -> Option<usize> {
         self.levels.iter().position(|level| &*level.name == name)
     }
@@ -256,7 +255,7 @@ impl Policy {
         &self.settings
     }
 
-    /// Its tag as a template, if the policy names one.
+    /// Its tag as a template, if the policy sets one.
     #[must_use]
     pub fn tag_text(&self) -> Option<&str> {
         self.tag.text.as_deref()
@@ -276,14 +275,13 @@ impl PolicyLevel {
         &self.key
     }
 
-    /// Its limit, where no override is in force.
+    /// Its limit for keys without an override.
     #[must_use]
     pub fn limit(&self) -> &Limit {
         self.cases.own()
     }
 
-    /// Its limit as an item of the header field `RateLimit-Policy`: what every decision
-    /// says of it where no override is in force.
+    /// Its limit as an item of the header `RateLimit-Policy`, for keys without an override.
     #[must_use]
     pub fn header_item(&self) -> &str {
         &self.item.limit
@@ -293,8 +291,8 @@ impl PolicyLevel {
         &self.item
     }
 
-    /// Its overrides, first match first: the attributes with the values they must
-    /// have, and the limit then; `None` for keys that are not counted.
+    /// Its overrides in order: the attributes with the values they must have, and the
+    /// limit; `None` for keys that are not counted.
     pub fn overrides(&self) -> impl ExactSizeIterator<Item = (Vec<(&str, &[u8])>, Option<&Limit>)> {
         let all = self.cases.all();
         all[..all.len() - 1].iter().map(|case| {

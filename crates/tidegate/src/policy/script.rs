@@ -1,11 +1,11 @@
-//! A script of the user's own in place of an algorithm: `algorithm = "script"`.
+//! A user-defined script instead of an algorithm: `algorithm = "script"`.
 //!
-//! Here it is only data. Redis runs it, one atomic call a check: KEYS are the keys of
-//! the policy's levels, ARGV the policy's `args`, one of which may stand for the cost.
-//! It answers with
+//! Here it is only data. Redis runs it, in one atomic call per check: KEYS are the keys of
+//! the policy's levels, ARGV are the policy's `args`, one of which may be replaced by the
+//! cost. It returns
 //! `["allow" | "deny" | "block", [header values], ...]`.
 
-/// A script, and what it is called with.
+/// A script and its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CustomScript {
     source: ScriptSource,
@@ -17,11 +17,11 @@ pub struct CustomScript {
 pub enum ScriptSource {
     /// In a file; a relative path is relative to the config file.
     File(Box<str>),
-    /// Here.
+    /// The text itself.
     Text(Box<str>),
 }
 
-/// What a script has answered beside its verdict.
+/// What a script returned beyond its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScriptAnswer {
     /// Header fields, by name.
@@ -31,10 +31,10 @@ pub struct ScriptAnswer {
 }
 
 impl CustomScript {
-    /// The argument that stands for the cost of a check.
+    /// The argument that is replaced by the cost of a check.
     pub const COST: &str = "{cost}";
 
-    /// The most arguments of a script.
+    /// The maximum number of arguments.
     pub(crate) const MAX_ARGUMENTS: usize = 64;
 
     /// A script in a file.
@@ -54,8 +54,8 @@ impl CustomScript {
         }
     }
 
-    /// What it is called with, as its ARGV. An argument that is `{cost}` becomes the cost
-    /// of the check; without one, only checks of cost 1 can be asked.
+    /// The arguments, passed as ARGV. The argument `{cost}` is replaced by the cost of the
+    /// check; without it, only checks of cost 1 are accepted.
     #[must_use]
     pub fn args<A: Into<Box<str>>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.arguments = arguments.into_iter().map(Into::into).collect();
@@ -68,18 +68,18 @@ impl CustomScript {
         &self.source
     }
 
-    /// What it is called with.
+    /// The arguments.
     pub fn arguments(&self) -> impl ExactSizeIterator<Item = &str> {
         self.arguments.iter().map(|argument| &**argument)
     }
 
-    /// Whether one of them stands for the cost.
+    /// Whether one of the arguments is the cost.
     #[must_use]
     pub fn is_told_the_cost(&self) -> bool {
         self.arguments().any(|argument| argument == Self::COST)
     }
 
-    /// What is wrong with it, and the fields to blame.
+    /// What is wrong with it, by field.
     pub(crate) fn problems(&self) -> impl Iterator<Item = (&'static str, String)> {
         let (text, what) = match &self.source {
             ScriptSource::File(path) => (path, "the path of a script"),

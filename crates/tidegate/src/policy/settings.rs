@@ -1,57 +1,56 @@
-//! How a policy is asked, and what happens when its store fails: as data.
+//! The settings of a policy that are not limits: its mode, and what happens when its store fails.
 
 use std::time::Duration;
 
-/// How a node asks its store.
+/// When a node asks its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// Every check is decided by the store.
+    /// The store decides every check.
     #[default]
     Exact,
-    /// A node takes tokens out of the store and spends them itself. The limit holds for all
-    /// nodes together, as with `Exact`. In memory it decides as `Exact` does.
+    /// A node takes tokens out of the store and spends them locally. The limit holds for all
+    /// nodes together, as with `Exact`. With a memory store, this is the same as `Exact`.
     Lease,
-    /// A node decides by its own count and what it last heard from the store, and tells
-    /// the store every `sync_interval`. In memory there is nobody to tell: it decides as
-    /// `Exact` does.
+    /// A node decides from its own count and the last total it read from the store, and sends
+    /// its counts every `sync_interval`. With a memory store, this is the same as `Exact`.
     Background,
 }
 
-/// What to answer when the store cannot. The store in memory always can.
+/// What to answer when the store fails. A memory store never fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OnError {
-    /// The request goes on: the limiter must not become what takes a service down.
+    /// Admit the request, so that the limiter does not take the service down.
     #[default]
     Allow,
-    /// The request is refused until the store answers again.
+    /// Refuse requests until the store answers again.
     Deny,
-    /// A limiter of this process decides.
+    /// Let a limiter in this process decide.
     Local,
 }
 
 /// The settings of a policy that are not limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// How its store is asked.
+    /// When its store is asked.
     pub mode: Mode,
-    /// How often a node in background mode tells the store.
+    /// How often a node in background mode sends its counts to the store.
     pub sync_interval: Duration,
-    /// How long a refusal is remembered at most.
+    /// The longest time that a refusal is remembered.
     pub refusal_memory: Duration,
-    /// What to answer when the store cannot.
+    /// What to answer when the store fails.
     pub on_error: OnError,
     /// This node's share of the limit under [`OnError::Local`].
     pub local_share: f64,
     /// Whether refused requests are counted.
     pub count_denied: bool,
-    /// Whether it only watches.
+    /// Whether it is in shadow mode: it measures but never refuses.
     pub shadow: bool,
-    /// The policy whose checks it is tried on: it is asked beside that one, and never
+    /// The policy that this one is a trial of. It is checked whenever that one is, and never
     /// refuses.
     pub trial_of: Option<Box<str>>,
-    /// Whether it is asked at all.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// The name of the store that keeps its counts.
+    /// The name of the store that keeps its counters.
     pub store: Box<str>,
 }
 

@@ -4,13 +4,13 @@ use std::fmt;
 
 use super::name::{self, shown};
 
-/// The most attributes of one key.
+/// The maximum number of attributes per key.
 const MAX_ATTRIBUTES: usize = 16;
 
 /// The attributes that make a level's key, in order.
 ///
-/// The text between them is for the reader: a key is the tuple of the values, each
-/// encoded on its own, so no choice of separators can make two keys meet.
+/// The text between them only helps the reader: a key is the tuple of the values, each
+/// encoded separately, so no value can make two different keys equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     text: Box<str>,
@@ -18,10 +18,10 @@ pub struct Template {
 }
 
 impl Template {
-    /// The key of a level that does not say: the attribute `key`.
+    /// The default key of a level: the attribute `key`.
     pub(crate) const DEFAULT: &'static str = "{key}";
 
-    /// Reads a template, or says what is wrong with it.
+    /// Parses a template.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut attributes: Vec<Box<str>> = Vec::new();
         let mut rest = text;
@@ -31,7 +31,7 @@ impl Template {
                 .and_then(|inside| inside.split_once('}'));
             let Some((attribute, after)) = inside else {
                 return Err(format!(
-                    "{}: a brace without its partner: expected attributes in braces, such as \"{{ip}}\"",
+                    "{}: an unmatched brace: expected attributes in braces, such as \"{{ip}}\"",
                     shown(text)
                 ));
             };
@@ -45,7 +45,7 @@ impl Template {
             }
             if attributes.iter().any(|other| **other == *attribute) {
                 return Err(format!(
-                    "{}: the attribute {} stands there twice: expected it once",
+                    "{}: the attribute {} appears twice: expected it once",
                     shown(text),
                     shown(attribute)
                 ));
@@ -82,7 +82,7 @@ impl Template {
         &self.text
     }
 
-    /// Where an attribute stands.
+    /// The position of an attribute.
     pub(crate) fn position(&self, attribute: &str) -> Option<usize> {
         self.attributes().position(|other| other == attribute)
     }

@@ -1,4 +1,4 @@
-//! Some of a policy's levels: those to forget, and all of them explained.
+//! Selecting levels of a policy to reset, and explaining all of them.
 
 use std::ops::Range;
 
@@ -10,34 +10,34 @@ use crate::attributes::Attributes;
 use crate::decision::LevelDecision;
 use crate::limit::Limit;
 
-/// Which levels of a policy to forget.
+/// Which levels of a policy to reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which<'a> {
-    /// The only one there is.
+    /// The only level. An error if there are several.
     Only,
-    /// The one of this name.
+    /// The level with this name.
     Level(&'a str),
-    /// All of them: a counter that others share, too.
+    /// All levels, including counters that other keys share.
     All,
 }
 
-/// A level as it stands for a key: its settings and its numbers.
+/// The state of a level for a key: its settings and its numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explained<'p> {
     /// The level.
     pub level: &'p PolicyLevel,
     /// The key's values, encoded.
     pub key: String,
-    /// The limit in force; `None` when an override exempts this key.
+    /// The limit that applies; `None` if an override exempts this key.
     pub limit: Option<&'p Limit>,
-    /// The override in force, by its number among those of the level.
+    /// The override that applies, by its index among the level's overrides.
     pub overridden_by: Option<usize>,
-    /// The numbers; `None` when nothing is counted.
+    /// The numbers; `None` if nothing is counted.
     pub numbers: Option<LevelDecision>,
 }
 
 impl Policy {
-    /// The levels that are meant, by their numbers.
+    /// The indexes of the selected levels.
     pub(super) fn which(&self, which: Which<'_>) -> Result<Range<usize>, CheckError> {
         let names = || {
             let names: Vec<&str> = self.levels.iter().map(PolicyLevel::name).collect();
@@ -61,7 +61,7 @@ impl Policy {
         }
     }
 
-    /// Every level as a look at these keys has found it, with its settings.
+    /// Every level with its settings, and with its numbers from a peek at these keys.
     #[must_use]
     pub fn explain<'p>(&'p self, keys: &Keys<'_>, look: &PolicyDecision<'_>) -> Vec<Explained<'p>> {
         let mut numbers = look.levels().map(|level| *level.numbers());
@@ -81,8 +81,8 @@ impl Policy {
         explained.collect()
     }
 
-    /// The keys that these levels may have in a shared store, to be forgotten: one per
-    /// algorithm, since a level may have changed its own.
+    /// The keys that these levels can have in a shared store, to delete them: one per
+    /// algorithm, since a level's algorithm may have changed.
     pub fn stored_keys<A>(
         &self,
         attributes: &A,

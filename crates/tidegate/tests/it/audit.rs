@@ -194,7 +194,7 @@ fn keys_are_judged_apart_and_the_first_to_break_is_told() {
     assert_eq!(
         broken.to_string(),
         format!(
-            "key \"early\": 3 admitted in the 20 us from {} to {}, where at most 2 may be",
+            "key \"early\": 3 admitted in the 20 us from {} to {}, at most 2 allowed",
             START + 5,
             START + 25
         )

@@ -27,7 +27,7 @@ async fn assert_taken(server: &Server) {
     let mut late = server.connect();
     let answer = late.get("/v1/gate/default?key=k").await;
     assert_eq!(answer.status, 503);
-    let detail = "all connections are taken";
+    let detail = "all connections are in use";
     assert!(answer.body.contains(detail), "{}", answer.body);
     assert!(
         answer.head.contains("retry-after: 1\r\n"),
@@ -110,7 +110,7 @@ async fn long_bodies_at_once_have_a_bound_and_short_ones_pass_by() {
     };
     let answer = ask().await;
     assert_eq!(answer.status, 503);
-    let detail = "too many long bodies at once";
+    let detail = "too many large bodies at once";
     assert!(answer.body.contains(detail), "{}", answer.body);
     assert!(
         answer.head.contains("retry-after: 1\r\n"),

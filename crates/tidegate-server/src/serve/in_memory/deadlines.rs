@@ -73,7 +73,7 @@ async fn body_that_does_not_come_is_waited_for_ten_seconds() {
     let answer = client.answer().await.expect("an answer");
     assert_about(start, Duration::from_secs(10));
     assert_eq!(answer.status, 408);
-    let detail = "the body: not there within 10s";
+    let detail = "the body: not received within 10s";
     assert!(answer.body.contains(detail), "{}", answer.body);
     client.ended().await;
 }

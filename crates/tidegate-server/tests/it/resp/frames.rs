@@ -136,7 +136,7 @@ fn longest_command_fits_and_one_byte_more_does_not() {
     client.send(&command(&[b"ECHO", &longest]));
     assert_eq!(client.reply(), Reply::Bulk(longest.clone()));
     client.send(&command(&[b"ECHO", &[&longest[..], b"x"].concat()]));
-    assert!(client.reply().error().contains("too big a command"));
+    assert!(client.reply().error().contains("the command is too long"));
     assert_eq!(client.next(), None);
 }
 

@@ -143,7 +143,7 @@ impl Reply {
         match self {
             Self::Bulk(bytes) => std::str::from_utf8(bytes).expect("text"),
             Self::Simple(text) => text,
-            other => panic!("{other:?} is no text"),
+            other => panic!("{other:?} is not UTF-8"),
         }
     }
 }

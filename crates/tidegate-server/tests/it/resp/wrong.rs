@@ -147,7 +147,7 @@ fn wrong_command_gets_an_error_and_the_connection_goes_on() {
 #[test]
 fn policy_adhoc_must_be_one_that_calls_can_use() {
     let table = [
-        ("shadow = true", "only watches"),
+        ("shadow = true", "has shadow = true"),
         ("count_denied = true", "count_denied"),
         ("key = \"{ip}\"", "a key other than {key}"),
         ("algorithm = \"fixed_window\"", "an algorithm"),

@@ -118,7 +118,7 @@ fn a_reset_must_say_which_level_it_means() {
     );
     assert_eq!(
         message(&ASKED, Which::Level("total")),
-        "policy \"api\" has no level of the name \"total\": expected one of resource, consumer"
+        "policy \"api\" has no level named \"total\": expected one of resource, consumer"
     );
     // A level needs only the attributes of its own key; all need all, before any is gone.
     let resource = [("resource", "r")];
@@ -186,17 +186,14 @@ fn an_unknown_policy_is_named_in_one_short_line() {
     let timed = Timed::of([api(Limit::per_hour(5), Limit::per_hour(5))]);
     let long = "x".repeat(1 << 16);
     for (name, expected) in [
-        ("login", "no policy of the name \"login\"".to_owned()),
-        ("", "no policy of the name \"\"".to_owned()),
-        ("API", "no policy of the name \"API\"".to_owned()),
+        ("login", "no policy named \"login\"".to_owned()),
+        ("", "no policy named \"\"".to_owned()),
+        ("API", "no policy named \"API\"".to_owned()),
         (
             "a\n\"b\0\u{1b}[31m",
-            r#"no policy of the name "a\n\"b\0\u{1b}[31m""#.to_owned(),
+            r#"no policy named "a\n\"b\0\u{1b}[31m""#.to_owned(),
         ),
-        (
-            &long,
-            format!("no policy of the name \"{}…\"", "x".repeat(64)),
-        ),
+        (&long, format!("no policy named \"{}…\"", "x".repeat(64))),
     ] {
         let errors = [
             timed.limiter.check(name, &ASKED, Cost::ONE).map(|_| ()),

@@ -95,7 +95,7 @@ fn a_change_that_cannot_be_made_changes_nothing() {
     let error = timed.limiter.changed(elsewhere).expect_err("no such store");
     assert_eq!(
         error.to_string(),
-        "policy \"p\": no store of the name \"other\""
+        "policy \"p\": no store is named \"other\""
     );
     timed
         .limiter
