@@ -13,11 +13,13 @@ use crate::process::Start;
 use crate::resp::{Served, lines};
 
 /// Pages whose commands another test runs, and which.
-const RUN_ELSEWHERE: [(&str, &str); 4] = [
+const RUN_ELSEWHERE: [(&str, &str); 6] = [
     ("README.md", "xtask/src/readme.rs"),
     ("examples/nginx/README.md", "tests/nginx/readme.rs"),
     ("docs/resp.md", "tests/it/resp/clients.rs"),
     ("docs/tower.md", "tidegate-tower: tests/it/example.rs"),
+    ("docs/envoy.md", "tests/it/envoy, with a real Envoy"),
+    ("docs/simulate.md", "tests/it/simulate, on logs of its own"),
 ];
 
 /// Commands that no test of this crate runs, by how they begin, and why.
@@ -47,6 +49,38 @@ const NOT_RUN: [(&str, &str); 9] = [
 
 /// A page whose blocks of TOML are lines of a policy, held by `manual.rs`.
 const FRAGMENTS: [&str; 1] = ["docs/algorithms.md"];
+
+/// Blocks of other kinds: the page, the kind, and what holds them.
+const HELD: [(&str, &str, &str); 16] = [
+    (
+        "docs/algorithms.md",
+        "rust",
+        "lines of a limit: tests/it/manual.rs",
+    ),
+    ("docs/envoy.md", "yaml", "tests/it/envoy"),
+    ("docs/http.md", "console", "tests/it/docs.rs"),
+    (
+        "docs/migrating.md",
+        "js",
+        "`express_middleware_limits_and_fails_open`",
+    ),
+    ("docs/migrating.md", "nginx", "another limiter's config"),
+    ("docs/migrating.md", "yaml", "another limiter's config"),
+    ("docs/nginx.md", "nginx", "tests/nginx/readme.rs"),
+    ("docs/operations.md", "log", "tests/it/operations.rs"),
+    (
+        "docs/operations.md",
+        "yaml",
+        "`alerts_name_metrics_that_exist`",
+    ),
+    ("docs/policies.md", "http", "tests/it/manual.rs"),
+    ("docs/policies.md", "toml,wrong", "tests/it/manual.rs"),
+    ("docs/redis.md", "acl", "tidegate-redis: tests/it/docs.rs"),
+    ("docs/redis.md", "http", "tidegate-redis: tests/it/docs.rs"),
+    ("docs/redis.md", "lua", "tidegate-redis: tests/it/docs.rs"),
+    ("docs/resp.md", "js and python", "tests/it/resp/clients.rs"),
+    ("docs/simulate.md", "console", "tests/it/simulate/manual.rs"),
+];
 
 fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -197,6 +231,58 @@ fn dependencies_exist(name: &str, text: &str) {
         let short = version.rsplit_once('.').expect("three numbers").0;
         assert!(rest.contains(&format!("\"{short}\"")), "{name}: {line}");
     }
+}
+
+/// A kind of block that nobody looks at could say anything.
+#[test]
+fn blocks_of_every_kind_are_held_by_a_test() {
+    let sources = files(&root().join("crates"), "lib.rs");
+    let sources = sources
+        .iter()
+        .map(|file| std::fs::read_to_string(file).expect("a source"));
+    let sources: String = sources.collect();
+    for (name, text) in pages() {
+        for block in blocks(&text) {
+            let held = match block.kind {
+                "toml" | "toml,dependencies" | "sh" | "text" | "" => true,
+                "json" => serde_json::from_str::<serde_json::Value>(block.text).is_ok(),
+                // Rust of a page is compiled where a crate includes the page.
+                kind if kind.starts_with("rust") => {
+                    let own = name.strip_prefix("crates/").is_some();
+                    let included = format!("include_str!(\"../../../{name}\")");
+                    own || sources.contains(&included)
+                }
+                _ => false,
+            };
+            let mut listed = HELD.iter();
+            let listed = listed.any(|(page, kinds, _)| {
+                *page == name && kinds.split(" and ").any(|kind| kind == block.kind)
+            });
+            let kind = block.kind;
+            assert!(
+                held || listed,
+                "{name}: no test looks at blocks of {kind:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn alerts_name_metrics_that_exist() {
+    let text = page("docs/operations.md");
+    let source = page("crates/tidegate-server/src/metrics.rs");
+    let mut seen = 0;
+    for block in blocks(&text).into_iter().filter(|it| it.kind == "yaml") {
+        let words = block
+            .text
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for metric in words.filter_map(|word| word.strip_prefix("tidegate_")) {
+            let registered = source.contains(&format!("\"{metric}\""));
+            assert!(registered, "no metric tidegate_{metric}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 2);
 }
 
 /// The commands of a page's `sh` blocks, each with the config before it.
