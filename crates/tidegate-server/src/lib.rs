@@ -15,6 +15,7 @@
 //! | [`resp`] | the same for clients of Redis: commands in, replies out |
 //! | [`grpc`] | gRPC as a protocol of a listener: any services, health, reflection |
 //! | [`envoy`] | Envoy's rate limit service: descriptors in, statuses out |
+//! | [`quota`] | the quotas of Envoys: reports in, assignments out |
 //! | [`serve`] | sockets, connections, and how they end |
 //! | `live` | what happens now: a message per second for those who watch |
 //! | `top` | who is limited: the most frequent keys of each policy |
@@ -34,6 +35,7 @@ pub mod resp;
 
 pub mod envoy;
 pub mod grpc;
+pub mod quota;
 
 mod record;
 

@@ -55,6 +55,10 @@ pub(crate) struct Metrics {
     peeks: IntCounterVec,
     problems: IntCounterVec,
     connections: IntGauge,
+    quota_streams: IntGauge,
+    quota_buckets: IntGauge,
+    quota_requests: IntCounterVec,
+    quota_charges: IntCounterVec,
     /// By policy and store, in use or not: counters never go back. A scrape holds the
     /// lock while it sets what others have counted.
     meters: Mutex<Meters>,
@@ -167,6 +171,24 @@ impl Metrics {
                 "connections",
                 "Open connections.",
             ))),
+            quota_streams: known(IntGauge::with_opts(named(
+                "quota_streams",
+                "Envoys that report what they admit, now.",
+            ))),
+            quota_buckets: known(IntGauge::with_opts(named(
+                "quota_buckets",
+                "Buckets that these Envoys have assignments for, on all streams together.",
+            ))),
+            quota_requests: counters(
+                "quota_requests_total",
+                "Requests that Envoys have decided by their assignments, as they report them.",
+                &["policy", "result"],
+            ),
+            quota_charges: counters(
+                "quota_tokens_total",
+                "Tokens for assignments, charged to the store or refused by it.",
+                &["policy", "result"],
+            ),
             meters: Mutex::default(),
             registry,
         };
@@ -196,6 +218,10 @@ impl Metrics {
         metrics.register(metrics.lease_calls.clone());
         metrics.register(metrics.reloads.clone());
         metrics.register(metrics.connections.clone());
+        metrics.register(metrics.quota_streams.clone());
+        metrics.register(metrics.quota_buckets.clone());
+        metrics.register(metrics.quota_requests.clone());
+        metrics.register(metrics.quota_charges.clone());
         metrics
     }
 
@@ -254,6 +280,30 @@ impl Metrics {
     /// The connections open now.
     pub(crate) fn connections(&self) -> &IntGauge {
         &self.connections
+    }
+
+    /// The streams of quotas, and the buckets on them.
+    pub(crate) fn quotas(&self, streams: usize, buckets: usize) {
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.quota_streams.set(number(streams));
+        self.quota_buckets.set(number(buckets));
+    }
+
+    /// An Envoy reports what it has admitted and refused.
+    pub(crate) fn quota_reported(&self, policy: &str, allowed: u64, denied: u64) {
+        for (result, count) in [("allowed", allowed), ("denied", denied)] {
+            let counter = self.quota_requests.with_label_values(&[policy, result]);
+            // No Envoy counts further, and the sum must not overflow.
+            counter.inc_by(count.min(1 << 40));
+        }
+    }
+
+    /// Tokens were charged for assignments, or refused.
+    pub(crate) fn quota_charged(&self, policy: &str, charged: u32, refused: u32) {
+        for (result, count) in [("charged", charged), ("refused", refused)] {
+            let counter = self.quota_charges.with_label_values(&[policy, result]);
+            counter.inc_by(count.into());
+        }
     }
 
     /// The text for a scrape, with what the stores say now.

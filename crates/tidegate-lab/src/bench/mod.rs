@@ -30,7 +30,7 @@ mod formula;
 mod judge;
 mod summary;
 
-use crate::figures;
+mod figures;
 mod plot;
 mod report;
 

@@ -6,6 +6,7 @@
 
 mod adhoc;
 mod batch;
+mod charge;
 mod current;
 mod entry;
 mod home;

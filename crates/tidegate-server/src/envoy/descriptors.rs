@@ -23,6 +23,8 @@ message Duration
 file google/protobuf/wrappers.proto google.protobuf
 message UInt64Value
   uint64 value 1
+message UInt32Value
+  uint32 value 1
 file google/protobuf/struct.proto google.protobuf
 message Struct
   map .google.protobuf.Value fields 1
@@ -98,6 +100,41 @@ message RateLimitResponse.DescriptorStatus
   .google.protobuf.Duration duration_until_reset 4
 service RateLimitService
   ShouldRateLimit .envoy.service.ratelimit.v3.RateLimitRequest .envoy.service.ratelimit.v3.RateLimitResponse
+file envoy/type/v3/token_bucket.proto envoy.type.v3 google/protobuf/duration.proto google/protobuf/wrappers.proto
+message TokenBucket
+  uint32 max_tokens 1
+  .google.protobuf.UInt32Value tokens_per_fill 2
+  .google.protobuf.Duration fill_interval 3
+file envoy/type/v3/ratelimit_strategy.proto envoy.type.v3 envoy/type/v3/token_bucket.proto
+message RateLimitStrategy
+  enum:.envoy.type.v3.RateLimitStrategy.BlanketRule blanket_rule 1 strategy
+  .envoy.type.v3.TokenBucket token_bucket 3 strategy
+enum RateLimitStrategy.BlanketRule
+  ALLOW_ALL 0
+  DENY_ALL 1
+file envoy/service/rate_limit_quota/v3/rlqs.proto envoy.service.rate_limit_quota.v3 envoy/type/v3/ratelimit_strategy.proto google/protobuf/duration.proto
+message RateLimitQuotaUsageReports
+  string domain 1
+  repeated .envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports.BucketQuotaUsage bucket_quota_usages 2
+message RateLimitQuotaUsageReports.BucketQuotaUsage
+  .envoy.service.rate_limit_quota.v3.BucketId bucket_id 1
+  .google.protobuf.Duration time_elapsed 2
+  uint64 num_requests_allowed 3
+  uint64 num_requests_denied 4
+message RateLimitQuotaResponse
+  repeated .envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse.BucketAction bucket_action 1
+message RateLimitQuotaResponse.BucketAction
+  .envoy.service.rate_limit_quota.v3.BucketId bucket_id 1
+  .envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse.BucketAction.QuotaAssignmentAction quota_assignment_action 2 bucket_action
+  .envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse.BucketAction.AbandonAction abandon_action 3 bucket_action
+message RateLimitQuotaResponse.BucketAction.QuotaAssignmentAction
+  .google.protobuf.Duration assignment_time_to_live 2
+  .envoy.type.v3.RateLimitStrategy rate_limit_strategy 3
+message RateLimitQuotaResponse.BucketAction.AbandonAction
+message BucketId
+  map string bucket 1
+service RateLimitQuotaService
+  StreamRateLimitQuotas stream .envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports stream .envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse
 ";
 
 /// All of it.

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::grpc::{self, Service};
+use crate::quota::QuotaService;
 
 /// Everything that Envoy can call. One more service is one more line here, and its
 /// messages in `descriptors`.
@@ -29,6 +30,7 @@ use crate::grpc::{self, Service};
 pub fn services(engine: &Arc<Engine>) -> Vec<Arc<dyn Service>> {
     let mut services: Vec<Arc<dyn Service>> = vec![
         Arc::new(service::RateLimitService::new(Arc::clone(engine))),
+        Arc::new(QuotaService::new(engine)),
         grpc::health::service(engine, &["ratelimit"]),
     ];
     services.extend(grpc::reflection::services(&descriptors::files()));

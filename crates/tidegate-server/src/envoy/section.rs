@@ -12,6 +12,8 @@ use tidegate_config::write::{field, quoted};
 pub struct Envoy {
     /// What to answer when a store cannot be asked.
     pub on_error: OnError,
+    /// Whether quotas are assigned to Envoys, too.
+    pub quota: bool,
 }
 
 /// What Envoy is told when a store cannot be asked.
@@ -43,6 +45,7 @@ impl Envoy {
             on_error: fields
                 .choice("on_error", &OnError::ALL)
                 .unwrap_or(standard.on_error),
+            quota: fields.flag("quota").unwrap_or(standard.quota),
         };
         fields.finish();
         envoy
@@ -64,6 +67,7 @@ impl fmt::Display for Envoy {
         writeln!(f, "[envoy]")?;
         let on_error = quoted(word(&OnError::ALL, &self.on_error));
         field(f, "on_error", &self.on_error, &standard.on_error, on_error)?;
+        field(f, "quota", &self.quota, &standard.quota, self.quota)?;
         writeln!(f)
     }
 }

@@ -29,6 +29,7 @@ pub struct Received {
     /// Bytes of the message that is being received.
     read: usize,
     counted: usize,
+    is_metered: bool,
     memory: Arc<Memory>,
 }
 
@@ -38,13 +39,21 @@ impl Received {
             body,
             read: 0,
             counted: 0,
+            is_metered: true,
             memory,
         }
     }
 
+    /// The messages of a stream that goes on: what was read is gone when it has been
+    /// handled, so only the size of each message is bounded.
+    pub(crate) fn unmetered(mut self) -> Self {
+        self.is_metered = false;
+        self
+    }
+
     fn count(&mut self, bytes: usize) -> Result<(), Status> {
-        self.read += bytes;
-        if self.read <= SHORT {
+        self.read = self.read.saturating_add(bytes);
+        if self.read <= SHORT || !self.is_metered {
             return Ok(());
         }
         let more = self.read - self.counted;

@@ -6,13 +6,12 @@ use std::process::Command;
 
 use crate::process::{Folder, Start, ended, run};
 
-const COMMANDS: [&[&str]; 8] = [
+const COMMANDS: [&[&str]; 7] = [
     &[],
     &["serve"],
     &["check"],
     &["reset"],
     &["verify"],
-    &["simulate"],
     &["config"],
     &["config", "check"],
 ];

@@ -6,7 +6,6 @@ mod certificates;
 #[expect(dead_code, reason = "another crate's tests need the rest")]
 mod redis_server;
 
-mod browser;
 mod client;
 mod process;
 
@@ -51,4 +50,3 @@ mod command_config;
 mod command_line;
 mod command_questions;
 mod docs;
-mod simulate;

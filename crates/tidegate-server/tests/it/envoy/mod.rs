@@ -2,6 +2,8 @@
 
 mod listener;
 mod native;
+mod proxy;
+mod quota;
 
 use tidegate_server::envoy::wire::{
     Code, Descriptor, DescriptorStatus, Entry, RateLimitRequest, RateLimitResponse,

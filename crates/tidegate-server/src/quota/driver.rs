@@ -1,0 +1,357 @@
+//! The table of quotas at work: reports come from streams, assignments go to them, and
+//! charges to the engine.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use tidegate::Cost;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::outbox::Outbox;
+use super::terms::{self, Fit, Misfit};
+use super::wire::{
+    Abandon, Blanket, BucketName, QuotaAssignment, Rule, Strategy, Todo, TokenBucket, Usage,
+    UsageReports,
+};
+use super::{Action, Assignment, BucketId, HolderId, LIFETIME_S, Subject, Table};
+use crate::engine::{Current, Engine};
+
+/// Streams at once.
+const MAX_STREAMS: usize = 1_024;
+
+/// Buckets of one stream.
+const MAX_OF_STREAM: usize = 2_000;
+
+/// Buckets on all streams together.
+const MAX_BUCKETS: usize = 100_000;
+
+/// One for the whole process.
+pub(super) struct Quotas {
+    engine: Arc<Engine>,
+    /// Where tasks live that belong to no connection.
+    home: Option<Handle>,
+    started: Instant,
+    /// Something may be due earlier than before.
+    changed: Notify,
+    state: Mutex<State>,
+}
+
+struct State {
+    table: Table,
+    streams: HashMap<StreamId, Stream>,
+    holders: HashMap<HolderId, (StreamId, Arc<BucketName>)>,
+    next: u64,
+    is_ticking: bool,
+}
+
+/// A stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct StreamId(u64);
+
+struct Stream {
+    domain: String,
+    known: HashMap<Arc<BucketName>, HolderId>,
+    outbox: Arc<Outbox>,
+}
+
+impl Quotas {
+    pub(super) fn new(engine: &Arc<Engine>) -> Arc<Self> {
+        let seed = RandomState::new().build_hasher().finish();
+        Arc::new(Self {
+            engine: Arc::clone(engine),
+            home: Handle::try_current().ok(),
+            started: Instant::now(),
+            changed: Notify::new(),
+            state: Mutex::new(State {
+                table: Table::new(0.0, seed, MAX_BUCKETS),
+                streams: HashMap::new(),
+                holders: HashMap::new(),
+                next: 0,
+                is_ticking: false,
+            }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_s(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match &self.home {
+            Some(home) => drop(home.spawn(task)),
+            None => drop(tokio::spawn(task)),
+        }
+    }
+
+    /// A stream begins. `None`: there are too many.
+    pub(super) fn open(self: &Arc<Self>) -> Option<(StreamId, Arc<Outbox>)> {
+        let mut state = self.state();
+        if state.streams.len() >= MAX_STREAMS {
+            return None;
+        }
+        state.next += 1;
+        let id = StreamId(state.next);
+        let outbox = Arc::new(Outbox::default());
+        let stream = Stream {
+            domain: String::new(),
+            known: HashMap::new(),
+            outbox: Arc::clone(&outbox),
+        };
+        state.streams.insert(id, stream);
+        if !std::mem::replace(&mut state.is_ticking, true) {
+            self.spawn(tick(Arc::downgrade(self)));
+        }
+        self.count(&state);
+        Some((id, outbox))
+    }
+
+    /// A stream has ended.
+    pub(super) fn close(&self, id: StreamId) {
+        let mut state = self.state();
+        self.end(&mut state, id);
+        self.count(&state);
+    }
+
+    fn end(&self, state: &mut State, id: StreamId) {
+        let now_s = self.now_s();
+        let Some(stream) = state.streams.remove(&id) else {
+            return;
+        };
+        stream.outbox.close();
+        for holder in stream.known.into_values() {
+            state.holders.remove(&holder);
+            state.table.leave(now_s, holder);
+        }
+    }
+
+    fn count(&self, state: &State) {
+        let (streams, buckets) = (state.streams.len(), state.holders.len());
+        self.engine.metrics.quotas(streams, buckets);
+    }
+
+    /// An Envoy reports. False when its stream is no more.
+    pub(super) fn report(self: &Arc<Self>, id: StreamId, reports: UsageReports) -> bool {
+        let current = self.engine.current();
+        let now_s = self.now_s();
+        let mut state = self.state();
+        let Some(stream) = state.streams.get_mut(&id) else {
+            return false;
+        };
+        if !reports.domain.is_empty() && reports.domain != stream.domain {
+            stream.domain = reports.domain.chars().take(256).collect();
+        }
+        let mut out = Vec::new();
+        for usage in reports.bucket_quota_usages {
+            if let Err(name) = self.usage(&mut state, &current, now_s, id, usage, &mut out) {
+                self.send(&mut state, id, name, Todo::Abandon(Abandon {}));
+            }
+        }
+        self.carry_out(&mut state, out);
+        self.count(&state);
+        let is_open = state.streams.contains_key(&id);
+        drop(state);
+        self.changed.notify_one();
+        is_open
+    }
+
+    /// One bucket of a report. The error is a bucket to abandon.
+    fn usage(
+        &self,
+        state: &mut State,
+        current: &Current,
+        now_s: f64,
+        id: StreamId,
+        usage: Usage,
+        out: &mut Vec<Action>,
+    ) -> Result<(), Arc<BucketName>> {
+        let name = Arc::new(usage.bucket_id.unwrap_or_default());
+        let (allowed, denied) = (usage.num_requests_allowed, usage.num_requests_denied);
+        let Some(stream) = state.streams.get_mut(&id) else {
+            return Ok(());
+        };
+        let known = stream.known.get(&name).copied();
+        let Fit {
+            subject,
+            key,
+            terms,
+        } = match terms::fit(current, &stream.domain, &name) {
+            Ok(fit) => fit,
+            Err(misfit) => {
+                self.unfit(&stream.domain, &misfit);
+                if let Some(holder) = stream.known.remove(&name) {
+                    state.holders.remove(&holder);
+                    state.table.leave(now_s, holder);
+                }
+                return Err(name);
+            }
+        };
+        self.engine
+            .metrics
+            .quota_reported(&subject.policy, allowed, denied);
+        if let Some(holder) = known {
+            let counts = (allowed, denied);
+            state.table.report(now_s, holder, terms, counts, out);
+            return Ok(());
+        }
+        if stream.known.len() >= MAX_OF_STREAM {
+            self.full(
+                &stream.domain,
+                &format!("{MAX_OF_STREAM} buckets on one stream"),
+            );
+            return Err(name);
+        }
+        // Only a bucket that is not new has been there for a second.
+        let elapsed_s = usage.time_elapsed.map_or(0, |it| it.seconds.max(0));
+        let used = match elapsed_s {
+            0 => 0.0,
+            elapsed_s => allowed as f64 / (elapsed_s + 1) as f64,
+        };
+        let before = (allowed, used);
+        let joined = state.table.join(now_s, (subject, key), terms, before, out);
+        match joined {
+            Ok(holder) => {
+                stream.known.insert(Arc::clone(&name), holder);
+                state.holders.insert(holder, (id, name));
+                Ok(())
+            }
+            Err(full) => {
+                self.full(&stream.domain, &full.to_string());
+                Err(name)
+            }
+        }
+    }
+
+    /// Counts a bucket that fits no policy, and logs a few of them.
+    #[cold]
+    fn unfit(&self, domain: &str, misfit: &Misfit) {
+        let status = match misfit {
+            Misfit::Check(tidegate::CheckError::UnknownPolicy(_)) => StatusCode::NOT_FOUND,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        self.problem(status, domain, &misfit.to_string());
+    }
+
+    #[cold]
+    fn full(&self, domain: &str, detail: &str) {
+        self.problem(StatusCode::SERVICE_UNAVAILABLE, domain, detail);
+    }
+
+    fn problem(&self, status: StatusCode, domain: &str, detail: &str) {
+        let domain: String = domain.chars().take(64).collect();
+        let path = format!("StreamRateLimitQuotas, domain {domain:?}");
+        let detail = format!("{detail}; the bucket is abandoned");
+        self.engine.problem(status, &path, None, &detail);
+    }
+
+    /// Sends assignments, and begins charges.
+    fn carry_out(self: &Arc<Self>, state: &mut State, actions: Vec<Action>) {
+        for next in actions {
+            let (holder, todo) = match next {
+                Action::Charge(bucket, subject, cost) => {
+                    self.spawn(charge(Arc::clone(self), bucket, subject, cost));
+                    continue;
+                }
+                Action::Assign(holder, assignment) => (holder, assign(assignment)),
+                Action::Abandon(holder) => (holder, Todo::Abandon(Abandon {})),
+            };
+            let Some((id, name)) = state.holders.get(&holder) else {
+                continue;
+            };
+            let (id, name) = (*id, Arc::clone(name));
+            if let Todo::Abandon(_) = todo {
+                state.holders.remove(&holder);
+                if let Some(stream) = state.streams.get_mut(&id) {
+                    stream.known.remove(&name);
+                }
+            }
+            self.send(state, id, name, todo);
+        }
+    }
+
+    /// Sends an action. An Envoy that does not read loses its stream.
+    fn send(&self, state: &mut State, id: StreamId, name: Arc<BucketName>, todo: Todo) {
+        let stream = state.streams.get(&id);
+        if stream.is_some_and(|stream| !stream.outbox.put(name, todo)) {
+            tracing::info!("an Envoy does not read its assignments: its stream of quotas ends");
+            self.end(state, id);
+        }
+    }
+
+    fn charged(self: &Arc<Self>, bucket: BucketId, paid: u32) {
+        let mut state = self.state();
+        let mut out = Vec::new();
+        let now_s = self.now_s();
+        state.table.charged(now_s, bucket, paid, &mut out);
+        self.carry_out(&mut state, out);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Does what is due. Says when more is.
+    fn tick(self: &Arc<Self>) -> Option<Duration> {
+        let mut state = self.state();
+        let mut out = Vec::new();
+        let now_s = self.now_s();
+        state.table.tick(now_s, &mut out);
+        self.carry_out(&mut state, out);
+        let due_s = state.table.due_s()?;
+        Some(Duration::from_secs_f64((due_s - now_s).max(0.001)))
+    }
+}
+
+/// Ticks for as long as there is something to tick for.
+async fn tick(quotas: Weak<Quotas>) {
+    while let Some(quotas) = quotas.upgrade() {
+        // Charges come back within a deadline, and reports soon: nobody waits for long.
+        let due = quotas.tick().unwrap_or(Duration::from_secs(1));
+        let changed = quotas.changed.notified();
+        drop(tokio::time::timeout(due.min(Duration::from_secs(1)), changed).await);
+    }
+}
+
+/// Charges the store for what is assigned.
+async fn charge(quotas: Arc<Quotas>, bucket: BucketId, subject: Arc<Subject>, cost: u32) {
+    let engine = &quotas.engine;
+    let mut paid = 0;
+    if let Ok(all) = Cost::new(cost.into()) {
+        let current = engine.current();
+        let charged = engine.charge(&current, &subject.policy, &subject.attributes, all);
+        match charged.await {
+            Ok(charged) => paid = charged,
+            // The policy is gone; the next report finds that out.
+            Err(error) => tracing::debug!(%error, "a quota cannot be charged"),
+        }
+    }
+    engine
+        .metrics
+        .quota_charged(&subject.policy, paid, cost - paid);
+    quotas.charged(bucket, paid);
+}
+
+fn assign(assignment: Assignment) -> Todo {
+    let seconds = |seconds: u32| prost_types::Duration {
+        seconds: seconds.into(),
+        nanos: 0,
+    };
+    let rule = match assignment {
+        Assignment::Allow => Rule::Blanket(Blanket::AllowAll.into()),
+        Assignment::Deny => Rule::Blanket(Blanket::DenyAll.into()),
+        Assignment::Tokens(tokens) => Rule::TokenBucket(TokenBucket {
+            max_tokens: tokens.size,
+            tokens_per_fill: Some(tokens.fill),
+            fill_interval: Some(seconds(tokens.interval_s)),
+        }),
+    };
+    Todo::Assign(QuotaAssignment {
+        assignment_time_to_live: Some(seconds(LIFETIME_S)),
+        rate_limit_strategy: Some(Strategy { rule: Some(rule) }),
+    })
+}
