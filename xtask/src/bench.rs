@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::command::{cargo, find, output, program, root, run as execute, target};
-use crate::{figures, install};
+use crate::{figures, install, simulate as simulation};
 
 /// One set of figures.
 struct Set {
@@ -33,7 +33,7 @@ struct Run {
 }
 
 /// Every set there is, in the order of the page: `bench all` goes through this list.
-const SETS: [Set; 7] = [
+const SETS: [Set; 8] = [
     Set {
         name: "core",
         heading: figures::CORE,
@@ -76,7 +76,16 @@ const SETS: [Set; 7] = [
         can_be_quick: false,
         measure: tower,
     },
+    Set {
+        name: "simulate",
+        heading: "### Simulation figures",
+        can_be_quick: true,
+        measure: simulate,
+    },
 ];
+
+/// The heading in docs/algorithms.md under which the sliding window is compared with the log.
+const RIGHT: &str = "### How right it is";
 
 /// Checks of the shorter of the two counted runs.
 const CHECKS: u64 = 200_000;
@@ -253,6 +262,18 @@ fn resp(run: Run) -> Result<String> {
     output(&mut bench)
 }
 
+/// `tidegate simulate` on generated logs. Two algorithms are compared on the same logs, for
+/// docs/algorithms.md.
+fn simulate(run: Run) -> Result<String> {
+    build_server()?;
+    let [speed, right] = simulation::measure(run.quick)?;
+    println!("{right}");
+    if run.save {
+        figures::save_in("docs/algorithms.md", RIGHT, &right)?;
+    }
+    Ok(speed)
+}
+
 fn build_server() -> Result<()> {
     execute(cargo().args(["build", "--release", "--package", "tidegate-server"]))
 }
@@ -338,6 +359,12 @@ mod tests {
                 assert!(replaced.contains(other), "{one} replaces {other}");
             }
         }
+    }
+
+    #[test]
+    fn page_of_algorithms_has_a_place_for_its_figures() {
+        let page = include_str!("../../docs/algorithms.md");
+        assert!(figures::replace(page, RIGHT, "new").is_ok());
     }
 
     #[test]

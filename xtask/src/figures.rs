@@ -42,13 +42,19 @@ const ROWS: [(&str, &str); 6] = [
 
 /// Puts tables under a heading of the page, and what README.md repeats into it.
 pub(crate) fn save(heading: &str, tables: &str) -> Result<()> {
-    let page = replace(&read(PAGE)?, heading, tables)?;
-    write(PAGE, &page)?;
-    println!("Saved in {PAGE}.");
+    save_in(PAGE, heading, tables)?;
     if heading == CORE {
-        write(README, &with_figures(&read(README)?, &page)?)?;
+        write(README, &with_figures(&read(README)?, &read(PAGE)?)?)?;
         println!("Saved in {README}.");
     }
+    Ok(())
+}
+
+/// Puts tables under a heading of any page.
+pub(crate) fn save_in(file: &str, heading: &str, tables: &str) -> Result<()> {
+    let page = replace(&read(file)?, heading, tables).context(file.to_owned())?;
+    write(file, &page)?;
+    println!("Saved in {file}.");
     Ok(())
 }
 
@@ -65,7 +71,7 @@ pub(crate) fn replace(page: &str, heading: &str, tables: &str) -> Result<String>
     let line = format!("\n{heading}\n");
     let start = page
         .find(&line)
-        .with_context(|| format!("{PAGE} has no heading `{heading}`"))?;
+        .with_context(|| format!("the page has no heading `{heading}`"))?;
     let (before, old) = page.split_at(start + line.len());
     let rest = old.find("\n#").map_or("", |next| &old[next..]);
     Ok(format!("{before}\n{}\n{rest}", tables.trim_end()))

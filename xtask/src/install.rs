@@ -18,7 +18,12 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("python3", "python3"),
     ("node", "nodejs"),
     ("npm", "npm"),
+    ("chromium", "chromium"),
+    ("chromedriver", "chromium-driver"),
 ];
+
+/// The browser that opens the pages of tests and screenshots.
+const BROWSER: &[(&str, &str)] = &[("chromium", "chromium")];
 
 /// Programs that measure checks through Redis.
 const REDIS: &[(&str, &str)] = &[
@@ -146,6 +151,11 @@ fn redis_cell() -> Result<()> {
 /// Installs what `cargo xtask bench redis` needs, or says what to install.
 pub(crate) fn redis() -> Result<()> {
     packages(&missing(REDIS))
+}
+
+/// Installs the browser, or says what to install.
+pub(crate) fn browser() -> Result<()> {
+    packages(&missing(BROWSER))
 }
 
 /// Builds the server that ours is compared with, once, and says where it lies.

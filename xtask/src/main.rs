@@ -16,7 +16,9 @@ mod install;
 mod pictures;
 mod publish;
 mod readme;
+mod screenshots;
 mod servers;
+mod simulate;
 mod suites;
 mod test;
 mod trial;
@@ -44,9 +46,11 @@ const HELP: &str = "usage: cargo xtask COMMAND
                        and INCR of Redis
   bench tower          what the layer for tower adds to a request, beside
                        tower_governor
+  bench simulate       `tidegate simulate` on ten million generated lines, and how
+                       right the sliding window is, for docs/algorithms.md
   bench NAME --save    the same, and put the tables into docs/benchmarks.md; core also
                        refreshes the figures of README.md
-  bench NAME --quick   server and resp: the same in seconds, to see that it works; the
+  bench NAME --quick   server, resp and simulate: the same in seconds, to see that it works; the
                        figures mean nothing
   dist                 build the release and package it: a tarball, a Debian package
                        and their checksums in target/dist
@@ -57,7 +61,8 @@ const HELP: &str = "usage: cargo xtask COMMAND
   publish --dry-run    package every crate, and build each from its package
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
-  pictures             draw the pictures of docs/algorithms.md into docs/pictures";
+  pictures             draw the pictures of docs/algorithms.md into docs/pictures
+  screenshots          take pictures of the pages that README.md shows";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -76,6 +81,7 @@ fn main() -> ExitCode {
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),
+        ["screenshots"] => screenshots::take(),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

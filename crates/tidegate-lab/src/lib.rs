@@ -1,17 +1,20 @@
-//! Trying limits out, and holding them to their word: what the commands `tidegate bench`
-//! and `tidegate verify` do, apart from the server.
+//! Trying limits out, and holding them to their word: what the commands `tidegate bench`,
+//! `tidegate verify` and `tidegate simulate` do, apart from the server.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`mod@bench`] | load for a store or a server, and whether the limit held |
 //! | [`verify`] | whether limits held, from what servers have recorded |
+//! | [`simulate`] | what limits would have done to the requests of access logs |
 //! | [`mod@line`] | one line of such a record |
 //! | [`client`] | one question to a running server |
 
 pub mod bench;
 pub mod client;
+mod figures;
 pub mod line;
 mod offered;
+pub mod simulate;
 pub mod verify;
 
 use std::io::Write;

@@ -16,6 +16,7 @@ use crate::settings::Listen;
 
 pub use crate::log::{Format, Level};
 pub use tidegate_lab::bench::Bench;
+pub use tidegate_lab::simulate::Simulate;
 pub use tidegate_lab::verify::Verify;
 
 /// A distributed rate limiter: define policies, then ask for a decision before each request.
@@ -72,6 +73,9 @@ pub enum Command {
     /// Load-test a store or a server, and check that the limit held. Exits with 0 if it
     /// did, 1 if not, 2 on an error.
     Bench(Bench),
+    /// Replay access logs, and report what your policies would have refused, whose requests
+    /// and when. Exits with 0, or with 2 if a file or a flag is wrong.
+    Simulate(Box<Simulate>),
     /// A worker process of `bench`.
     #[command(hide = true)]
     BenchWorker,

@@ -30,7 +30,7 @@ mod formula;
 mod judge;
 mod summary;
 
-mod figures;
+use crate::figures;
 mod plot;
 mod report;
 

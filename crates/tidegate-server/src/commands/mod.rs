@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
-use tidegate_lab::{FAILED, bench, say, verify};
+use tidegate_lab::{FAILED, bench, say, simulate, verify};
 
 use crate::cli::{Arguments, Command};
 
@@ -21,6 +21,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Check(check) => block_on(ask::check(&check)),
         Command::Reset(reset) => block_on(ask::reset(&reset)),
         Command::Verify(verify) => verify::run(&verify),
+        Command::Simulate(simulate) => simulate::run(&simulate),
         Command::Bench(bench) => block_on(bench::run(&bench)),
         Command::BenchWorker => block_on(bench::worker()),
         Command::Config(command) => Ok(config::run(&command)),

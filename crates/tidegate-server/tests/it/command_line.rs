@@ -6,12 +6,13 @@ use std::process::Command;
 
 use crate::process::{Folder, Start, ended, run};
 
-const COMMANDS: [&[&str]; 7] = [
+const COMMANDS: [&[&str]; 8] = [
     &[],
     &["serve"],
     &["check"],
     &["reset"],
     &["verify"],
+    &["simulate"],
     &["config"],
     &["config", "check"],
 ];

@@ -6,6 +6,7 @@ mod certificates;
 #[expect(dead_code, reason = "another crate's tests need the rest")]
 mod redis_server;
 
+mod browser;
 mod client;
 mod process;
 
@@ -50,3 +51,4 @@ mod command_config;
 mod command_line;
 mod command_questions;
 mod docs;
+mod simulate;

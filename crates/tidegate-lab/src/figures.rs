@@ -3,13 +3,13 @@
 use indicatif::HumanCount;
 
 /// A whole number with a comma every three digits.
-pub(super) fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
 /// The same of a number that need not be whole, rounded; with a digit or two where it is
 /// small.
-pub(super) fn about(number: f64) -> String {
+pub(crate) fn about(number: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -23,7 +23,7 @@ pub(super) fn about(number: f64) -> String {
 }
 
 /// A time in the unit that suits it, to three digits.
-pub(super) fn time(us: f64) -> String {
+pub(crate) fn time(us: f64) -> String {
     let (number, unit) = match us {
         _ if us < 1.0 => return format!("{:.0} ns", us * 1e3),
         _ if us < 1e3 => (us, "us"),
@@ -39,7 +39,7 @@ pub(super) fn time(us: f64) -> String {
 }
 
 /// A share as a percentage.
-pub(super) fn percent(part: f64, whole: f64) -> String {
+pub(crate) fn percent(part: f64, whole: f64) -> String {
     match whole > 0.0 {
         true => format!("{:.1} %", 100.0 * part / whole),
         false => "0.0 %".into(),
@@ -47,7 +47,7 @@ pub(super) fn percent(part: f64, whole: f64) -> String {
 }
 
 /// `1 key`, `2 keys`.
-pub(super) fn count(number: u64, one: &str, many: &str) -> String {
+pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
     let noun = if number == 1 { one } else { many };
     format!("{} {noun}", thousands(number))
 }

@@ -1,0 +1,112 @@
+//! Batches on disk, to be decided again under other limits: a file in the temporary folder
+//! that has no name, so that it goes with the process, however that ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use anyhow::Context;
+
+use super::batch::Batch;
+
+/// All batches of a run.
+#[derive(Debug)]
+pub(super) struct Spool {
+    file: File,
+    length: u64,
+    buffer: Vec<u8>,
+}
+
+impl Spool {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        let name = format!("tidegate-simulate-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .and_then(|file| std::fs::remove_file(&path).map(|()| file));
+        let file = file.with_context(|| {
+            format!(
+                "{}: cannot keep requests for another pass; TMPDIR names another folder",
+                path.display()
+            )
+        })?;
+        Ok(Self {
+            file,
+            length: 0,
+            buffer: Vec::new(),
+        })
+    }
+
+    pub(super) fn push(&mut self, batch: &Batch) -> anyhow::Result<()> {
+        self.buffer.clear();
+        batch.write(&mut self.buffer);
+        self.length += self.buffer.len() as u64;
+        let written = self.file.write_all(&self.buffer);
+        written.context("cannot keep requests for another pass; TMPDIR names another folder")
+    }
+
+    /// Hands the batches to `each` until it has seen enough (`false`). Several threads may
+    /// do so at once.
+    pub(super) fn replay(&self, mut each: impl FnMut(&Batch) -> bool) -> io::Result<()> {
+        let (mut batch, mut rest) = (Batch::default(), Vec::new());
+        let mut at = 0;
+        while at < self.length {
+            let mut head = [0; 8];
+            self.file.read_exact_at(&mut head, at)?;
+            rest.resize(Batch::written_length(head), 0);
+            self.file.read_exact_at(&mut rest, at + 8)?;
+            at += 8 + rest.len() as u64;
+            batch.read(head, &rest);
+            if !each(&batch) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch::pack;
+    use super::*;
+
+    #[test]
+    fn spool_hands_out_what_was_put_in_as_often_as_asked() {
+        let mut spool = Spool::new().unwrap();
+        let batches: Vec<Batch> = (0..3)
+            .map(|number| {
+                let (mut batch, mut packed) = (Batch::default(), Vec::new());
+                pack([Some(&[b'x'][..])].into_iter(), &mut packed);
+                for at_us in 0..=number {
+                    batch.push(at_us, &packed);
+                }
+                batch
+            })
+            .collect();
+        for batch in &batches {
+            spool.push(batch).unwrap();
+        }
+        for _ in 0..2 {
+            let mut seen = Vec::new();
+            let each = |batch: &Batch| {
+                seen.push(batch.clone());
+                true
+            };
+            spool.replay(each).unwrap();
+            assert_eq!(seen, batches);
+        }
+        let mut seen = 0;
+        let first_only = |_: &Batch| {
+            seen += 1;
+            false
+        };
+        spool.replay(first_only).unwrap();
+        assert_eq!(seen, 1);
+    }
+}

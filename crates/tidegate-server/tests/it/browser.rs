@@ -1,0 +1,138 @@
+//! A real browser without a window: Chromium, told what to do by chromedriver over
+//! WebDriver. It notes every request and every line of its console.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::client::Connection;
+use crate::process::Folder;
+
+/// A browser with one page. It ends with this.
+pub(crate) struct Browser {
+    driver: Child,
+    connection: Connection,
+    session: String,
+    _profile: Folder,
+}
+
+impl Browser {
+    /// Starts it.
+    pub(crate) fn start() -> Self {
+        let profile = Folder::new();
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver, which `cargo xtask test` installs");
+        let mut said = BufReader::new(driver.stdout.take().expect("a pipe")).lines();
+        let port = said.find_map(|line| {
+            let line = line.expect("text");
+            let port = line.split("started successfully on port ").nth(1)?;
+            Some(port.trim_end_matches('.').to_owned())
+        });
+        let port = port.expect("a port that it says");
+        // It must not wait for anybody to read what else it says.
+        std::thread::spawn(move || said.for_each(drop));
+        let mut browser = Self {
+            connection: Connection::tcp(&format!("127.0.0.1:{port}")),
+            driver,
+            session: String::new(),
+            _profile: profile,
+        };
+        let folder = browser._profile.path("profile");
+        let options = json!({
+            "args": [
+                "--headless=new",
+                // In a container there is no user to keep apart from.
+                "--no-sandbox",
+                "--disable-dev-shm-usage",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--window-size=1000,900",
+                format!("--user-data-dir={}", folder.display()),
+            ],
+        });
+        let asked = json!({"capabilities": {"alwaysMatch": {
+            "browserName": "chrome",
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+        }}});
+        let session = browser.ask("POST", "/session", &asked);
+        session["sessionId"]
+            .as_str()
+            .expect("a session")
+            .clone_into(&mut browser.session);
+        browser
+    }
+
+    fn ask(&mut self, method: &str, path: &str, body: &Value) -> Value {
+        let headers = [("Content-Type", "application/json")];
+        let body = body.to_string();
+        let answer = self.connection.ask(method, path, &headers, body.as_bytes());
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer.json()["value"].clone()
+    }
+
+    fn tell(&mut self, command: &str, body: &Value) -> Value {
+        let path = format!("/session/{}/{command}", self.session);
+        self.ask("POST", &path, body)
+    }
+
+    /// Opens a page, and waits until it is loaded.
+    pub(crate) fn open(&mut self, url: &str) {
+        self.tell("url", &json!({ "url": url }));
+    }
+
+    /// What a script returns.
+    pub(crate) fn evaluate(&mut self, script: &str) -> Value {
+        self.tell("execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    /// Makes pages believe that the user prefers `dark` or `light`.
+    pub(crate) fn prefer(&mut self, scheme: &str) {
+        let feature = json!({"name": "prefers-color-scheme", "value": scheme});
+        let params = json!({"features": [feature]});
+        let body = json!({"cmd": "Emulation.setEmulatedMedia", "params": params});
+        self.tell("goog/cdp/execute", &body);
+    }
+
+    /// The lines of the console since the last time.
+    pub(crate) fn console(&mut self) -> Vec<String> {
+        let lines = self.tell("se/log", &json!({"type": "browser"}));
+        let lines = lines.as_array().expect("a list").iter();
+        lines.map(Value::to_string).collect()
+    }
+
+    /// The URLs of all requests of pages since the last time.
+    pub(crate) fn requests(&mut self) -> Vec<String> {
+        let events = self.tell("se/log", &json!({"type": "performance"}));
+        let events = events.as_array().expect("a list").iter();
+        let urls = events.filter_map(|event| {
+            let message: Value = serde_json::from_str(event["message"].as_str()?).ok()?;
+            let message = &message["message"];
+            let sent = message["method"] == "Network.requestWillBeSent";
+            let params = &message["params"];
+            // The browser's own start page is not of interest.
+            let of_page = !params["documentURL"].as_str()?.starts_with("chrome:");
+            let url = params["request"]["url"].as_str()?;
+            (sent && of_page).then(|| url.to_owned())
+        });
+        urls.collect()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !self.session.is_empty() && !std::thread::panicking() {
+            let path = format!("/session/{}", self.session);
+            self.ask("DELETE", &path, &json!({}));
+        }
+        drop(self.driver.kill());
+        drop(self.driver.wait());
+    }
+}
