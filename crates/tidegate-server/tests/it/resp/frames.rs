@@ -41,7 +41,7 @@ fn closed() -> Vec<(Vec<u8>, &'static str)> {
         ("*1\r\n$4x\r\n", "invalid bulk length"),
         ("*1\r\n$1e1\r\n", "invalid bulk length"),
         ("*1\r\n$65537\r\n", "invalid bulk length"),
-        ("*1\r\n$65536\r\n", "too big a command"),
+        ("*1\r\n$65536\r\n", "the command is too long"),
         ("*1\r\n$536870912\r\n", "invalid bulk length"),
         ("*1\r\n$99999999999999\r\n", "invalid bulk length"),
         ("*1\r\n$18446744073709551616\r\n", "expected \\r\\n"),
@@ -66,8 +66,8 @@ fn closed() -> Vec<(Vec<u8>, &'static str)> {
         two[4..two.len() / 2].to_vec(),
         b"$40000\r\n".to_vec(),
     ];
-    table.push((long.concat(), "too big a command"));
-    table.push((vec![b'x'; 70_000], "too big a command"));
+    table.push((long.concat(), "the command is too long"));
+    table.push((vec![b'x'; 70_000], "the command is too long"));
     table.push(([b"a ".repeat(1_025), b"\n".to_vec()].concat(), "1024 words"));
     table
 }
