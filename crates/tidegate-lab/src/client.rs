@@ -1,4 +1,4 @@
-//! A small HTTP client: one question to a server, one answer.
+//! A small HTTP client: one request to a server, one response.
 
 use std::path::Path;
 use std::sync::Arc;

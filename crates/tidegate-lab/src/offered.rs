@@ -1,5 +1,5 @@
-//! The most that a node was offered for a key within a moment: what nodes in the mode
-//! `background` may not have heard of each other.
+//! The most that a node was offered for a key within a given time, which other nodes in
+//! mode `background` may not know about yet.
 
 use std::collections::{HashMap, VecDeque};
 

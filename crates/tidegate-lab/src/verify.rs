@@ -1,4 +1,4 @@
-//! `tidegate verify`: whether limits held, from what a server has recorded.
+//! `tidegate verify`: checks from a server's record that limits held.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};

@@ -1,5 +1,5 @@
-//! Charges that replicas must have: a batch ends with WAIT, which the server answers when
-//! enough of them have all that the connection has written.
+//! Charges that replicas must acknowledge: a batch ends with WAIT, which the server answers
+//! when enough replicas have everything that the connection has written.
 //!
 //! The connection does nothing else meanwhile, so the next batch of a lane waits for the
 //! one before. Batches grow with it, and the server is not held up.

@@ -1,5 +1,5 @@
-//! Asking several who should know the same, some of whom may be down, or have been away
-//! and not yet heard.
+//! Asks several servers the same question. Some may be down or have outdated information,
+//! so the majority decides.
 
 use std::future::Future;
 use std::time::Duration;

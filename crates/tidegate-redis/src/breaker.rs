@@ -1,5 +1,5 @@
-//! The breaker: stops asking a store that keeps failing, and finds out when it is back.
-//! A state machine without a clock of its own.
+//! The breaker: stops asking a store that keeps failing, and probes until it is back.
+//! A state machine without its own clock.
 //!
 //! ```text
 //!            failures in a row                time for a probe
@@ -214,7 +214,7 @@ impl Breaker {
         self.era = Era(self.era.0 + 1);
     }
 
-    /// How long until a probe may go out, whoever sends it.
+    /// How long until the next probe may be sent.
     pub(crate) fn next_probe(&self, now: Duration) -> Duration {
         match self.state {
             State::Closed(_) => FIRST_PAUSE,

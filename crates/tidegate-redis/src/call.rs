@@ -1,4 +1,4 @@
-//! What a script is given, and what its reply means.
+//! The arguments of a script, and the interpretation of its reply.
 //!
 //! A script answers with the states it found, not with the numbers that users see:
 //! those are worked out here, from the states, by the same code that the store in

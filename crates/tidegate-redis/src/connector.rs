@@ -1,5 +1,5 @@
-//! How a connection is made: to a server whose address is known, or to whomever the
-//! sentinels call the master.
+//! Makes connections: to a server with a known address, or to the master that the sentinels
+//! name.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

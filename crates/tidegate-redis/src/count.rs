@@ -1,5 +1,5 @@
-//! What a script tells of a key, in the terms of the limit's algorithm: the one table of
-//! this crate that has a line for every algorithm's state.
+//! The state of a key in a script's reply, by algorithm: the only table in this crate with
+//! a line per algorithm.
 
 use tidegate::algorithm::{
     Counter, FixedWindowState, PastCharge, SlidingLogState, SlidingWindowState, Span, State,

@@ -1,5 +1,4 @@
-//! Scripts of the user's own: run as they are, their answers believed only when they
-//! are well formed.
+//! User-defined scripts: run unchanged, with their replies validated.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Who decides the checks of a policy in Redis: the store itself, this node, or a script of
-//! the user's own. One case per mode; a new mode is a new case here, and the compiler names
-//! the places that must know it.
+//! What decides the checks of a policy in Redis: the store, this node, or a user-defined
+//! script. One case per mode; for a new mode, the compiler reports the places that must
+//! handle it.
 
 use std::path::Path;
 use std::sync::Arc;

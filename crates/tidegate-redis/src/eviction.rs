@@ -1,8 +1,8 @@
-//! Whether a server throws out limits that are in use, as it says itself.
+//! Whether a server may evict limits that are in use.
 //!
-//! `INFO memory` is asked, and not `CONFIG GET`, which reads passwords as well and is
-//! therefore denied to most. With no `maxmemory` nothing is ever thrown out, so the
-//! policy that would be followed then is nobody's trouble.
+//! This uses `INFO memory` and not `CONFIG GET`, which also reveals passwords and is
+//! therefore denied to most users. Without a `maxmemory`, nothing is ever evicted, so the
+//! policy does not matter.
 
 /// What is wrong with how the server keeps its memory; `None` when nothing is, or when
 /// it does not say.

@@ -1,6 +1,6 @@
-//! A lane: one connection, and the queue of those who wait for it.
+//! A lane: one connection and its queue.
 //!
-//! All requests that wait when the lane is ready travel in one batch, as one write.
+//! All requests that are queued when the lane is ready are sent in one batch, as one write.
 //! Identical checks in it are one check with several callers; checks by one script are one
 //! call. A lane that is idle sends at once. While a batch is in flight, the next one leaves
 //! when it fills a call, when the answers arrive, or after a millisecond. So a busy lane
@@ -373,7 +373,7 @@ impl Task {
 }
 
 impl Drop for Task {
-    /// Its runtime may have ended: whoever waits hears of that, and the next to ask starts
+    /// Its runtime may have ended: waiting callers get an error, and the next caller starts
     /// it anew.
     fn drop(&mut self) {
         let mut queue = self.queue.lock();

@@ -1,8 +1,8 @@
-//! The limiter of this process for when the store cannot answer: `on_error = "local"`.
+//! The local limiter for `on_error = "local"`, which decides when the store fails.
 //!
-//! It has the policy's limits at this node's share, and is told of every charge that
-//! the store admits, so that an outage begins where the store left off, and a store
-//! that comes and goes does not hand out a new burst each time.
+//! It has the policy's limits at this node's share. Charges that the store admits are also
+//! charged here, so that an outage continues from the current usage, and a store that comes
+//! and goes does not grant a new burst each time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -41,7 +41,7 @@ fn given(keys: &Keys<'_>) -> Option<Limit> {
     keys.given_limit().map(|limit| at_share(limit, share))
 }
 
-/// Decides alone.
+/// Decides without the store.
 pub(crate) fn decide(
     limiter: &PolicyLimiter,
     keys: &Keys<'_>,

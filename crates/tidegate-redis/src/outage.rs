@@ -1,6 +1,5 @@
-//! What the log says of a server that does not answer, from the first failure to the
-//! recovery: since when, how many checks were decided without it, and what each policy
-//! does meanwhile.
+//! Log lines about an outage, from the first failure to the recovery: how long it lasted, how
+//! many checks were decided without the server, and what each policy does in the meantime.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

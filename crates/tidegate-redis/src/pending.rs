@@ -1,5 +1,5 @@
-//! Requests on their way, with the callers who wait for each: checks, counts of this node,
-//! and any other command. Those that can share a call are put together here.
+//! Requests in flight with their waiting callers: checks, counts of this node, and other
+//! commands. Requests that can share a call are merged here.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Where the servers of a store's URL are: all ways to name them end in URLs that the
-//! client knows. `tidegate-config` takes the URL apart.
+//! The addresses of a store's servers, as URLs that the client library understands.
+//! `tidegate-config` parses the store's URL.
 
 use tidegate_config::{RedisUrl, Servers};
 

@@ -1,5 +1,5 @@
-//! What a server can be asked: checks and what nodes have admitted, which share calls,
-//! and any other command. Each has an answer of its own type.
+//! Requests to a server: checks and background counts, which share calls, and other
+//! commands. Each has its own reply type.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Refusals that need not be asked for again: until a key has room, the store would only
-//! repeat itself.
+//! The refusal memory: until a key has room again, the store would refuse it again, so it is
+//! not asked.
 //!
 //! A refusal holds from *the moment the question was sent* for as long as the store said
 //! to wait. The store decided later than that, so it would refuse for at least as long:

@@ -1,5 +1,5 @@
-//! When to ask again: exponential backoff with full jitter, within a deadline. A
-//! schedule without a clock of its own.
+//! When to retry: exponential backoff with full jitter, within a deadline. A schedule
+//! without its own clock.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A batch on its way: how requests become commands, and what their replies mean.
+//! A batch in flight: turns requests into commands and interprets the replies.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,5 +1,4 @@
-//! One server: its connections, and whether to ask it. A cluster has many, and the
-//! trouble of one is not that of the others.
+//! One server: its connections and its breaker. The servers of a cluster fail independently.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};

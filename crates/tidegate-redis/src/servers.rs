@@ -1,4 +1,4 @@
-//! Which servers a store has: one, whoever is the master, or the servers of a cluster.
+//! The servers of a store: a single one, the current master behind sentinels, or a cluster.
 
 use std::sync::Arc;
 

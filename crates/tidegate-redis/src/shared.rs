@@ -1,6 +1,6 @@
-//! A policy whose counts are kept in Redis: asking the store, and what to say when it
-//! has not answered. Fail open, fail closed, or decide alone: that is chosen here, and
-//! nowhere else.
+//! A policy whose counters are kept in Redis: asks the store, and decides when it does not
+//! answer. This is the only place that chooses between failing open, failing closed and
+//! deciding locally.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::outage::Duty;
 use crate::refusals::Known;
 use crate::store::RedisStore;
 
-/// A policy whose counts are kept in Redis.
+/// A policy whose counters are kept in Redis.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) policy: Policy,

@@ -1,4 +1,4 @@
-//! What the nodes of a cluster say about slots: who has them, and who has them now.
+//! Parses what cluster nodes report about slots: slot maps and redirections.
 
 use redis::Value;
 

@@ -1,4 +1,4 @@
-//! The store: where the server is, how long a check may take, and whether to ask at all.
+//! The store: its servers, the deadline of a check, retries, statistics and log lines.
 
 use std::fmt;
 use std::hash::BuildHasher;

@@ -1,4 +1,4 @@
-//! What another config changes, in lines for the log: `api: 10r/m -> 20r/m`.
+//! The changes between two configs, as log lines such as `api: 10r/m -> 20r/m`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Log lines: how much of them, and how they look.
+//! Logging: level and format.
 
 use std::io::IsTerminal;
 

@@ -1,4 +1,4 @@
-//! The binary: reads the command line, runs the command, ends with its exit code.
+//! The binary: parses the command line, runs the command, exits with its code.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
-//! What is counted, and the text that a scrape gets. Keys are never labels.
+//! Metrics, and the text of a scrape. Keys are never labels.
 //!
-//! Decisions are counted by each worker in a block of its own, and added up when somebody
-//! asks: no two workers write to one cache line.
+//! Each worker counts decisions in its own block, and a scrape adds them up: no two workers
+//! write to one cache line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

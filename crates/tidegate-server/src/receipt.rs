@@ -1,5 +1,4 @@
-//! Receipts as the text that goes out over HTTP and comes back for a refund: whose
-//! charge it is (policy and attributes), and the charge itself.
+//! The text form of receipts: the policy and attributes of a charge, and the charge itself.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

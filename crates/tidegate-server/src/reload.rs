@@ -1,9 +1,9 @@
-//! A new config while requests go on: when the file changes, or on SIGHUP.
+//! Live reload: loads a new config when the file changes, or on SIGHUP.
 //!
-//! The file is read twice a second and taken when it has read the same twice. That
-//! needs no help from the file system: it works with editors that replace a file, with
-//! Kubernetes, which swaps a link, and over a network; and a file that is still being
-//! written is not taken.
+//! The file is read twice per second, and loaded once two reads in a row are the same. That
+//! needs no support from the file system: it works with editors that replace a file, with
+//! Kubernetes, which swaps a symlink, and over a network; and a file that is still being
+//! written is not loaded.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The section `[server]`: where the server listens, and what a client must show.
+//! The section `[server]`: addresses, tokens, TLS and logging.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Flags beat the environment, which beats the file: all of them made into one config.
+//! Merges flags, environment and file into one config. Flags beat the environment, which beats the file.
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};

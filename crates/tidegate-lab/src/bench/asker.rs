@@ -1,5 +1,5 @@
-//! How a caller asks: a limiter in this process, or a server over a connection of the
-//! caller's own.
+//! How a caller asks: a limiter in this process, or a server over the caller's own
+//! connection.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

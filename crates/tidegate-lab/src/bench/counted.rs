@@ -1,5 +1,5 @@
-//! What a process has counted: latencies, answers by source, parts of the run, and every
-//! decision that has to be judged. What several have counted can be put together.
+//! The counters of a process: latencies, answers by source, slices of the run, and every
+//! decision to be judged. The counters of several processes can be merged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

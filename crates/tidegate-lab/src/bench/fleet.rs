@@ -1,5 +1,4 @@
-//! The processes of a run, from the side of the one that starts them: all begin at one
-//! instant, and hand over what they have counted.
+//! Starts the processes of a run. All begin at the same instant and return their counters.
 
 use std::process::Stdio;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! What a bound comes to over a run, and the figures behind that of the mode
-//! `background`.
+//! The value of a bound over a run, and the inputs of the formula for mode `background`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whether the limit held: every admitted check of every process, against the bound.
+//! The verdict: compares every admitted check of every process with the bound.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Which key is asked for next, and its text: no allocation, and no number that is the
-//! same in two callers.
+//! Chooses the next key and formats it, without allocating. No two callers draw the same
+//! sequence.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A policy of a running server, as the server tells it.
+//! Reads a policy from a running server.
 
 use std::fmt::Write;
 

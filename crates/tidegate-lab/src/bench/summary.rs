@@ -1,4 +1,4 @@
-//! All that a run has come to, with the names that `--json` prints. They are stable.
+//! The result of a run, with the field names of `--json`, which are stable.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

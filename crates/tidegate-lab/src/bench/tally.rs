@@ -1,4 +1,4 @@
-//! What callers went through, as it is counted while they go on.
+//! Counts the results of callers while they run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Whom to ask, under which policy: a config for a store, or a running server. What is
-//! wrong with the flags is said in their own words.
+//! The target and the policy: a config for a store, or a running server. Errors name the
+//! flags.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Histograms and decisions as they go from process to process.
+//! The wire format of histograms and decisions between processes.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! One key of a policy that is decided here: what the store knows of it, as far as this
-//! node has heard, and what the store has not been told.
+//! One key of a policy in mode `background`: the store's last known state, and the charges
+//! that the store does not know yet.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! When a node tells the store: in rounds, one per interval. A round sends every key that
-//! was queued when it began, a bounded number of them at a time. A state machine without
-//! a clock of its own: production and the simulator drive the same one.
+//! When a node sends its counts: in rounds, one per interval. A round sends every key that
+//! was queued when it began, a bounded number at a time. A state machine without its own
+//! clock, which production and the simulator both drive.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The keys of a policy that are decided here, and the queue of those that the store has
-//! to be told of. A state machine without a clock of its own.
+//! The keys of a policy in mode `background`, and the queue of those to send to the store. A
+//! state machine without its own clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};

@@ -1,5 +1,5 @@
-//! Reading the body of a request: so many bytes, within so much time, and no more; and of
-//! all bodies together so many at once.
+//! Reads the body of a request, with a bound on its size, on the time it takes, and on the
+//! size of all bodies together.
 
 use std::ops::Deref;
 use std::pin::{Pin, pin};

@@ -1,4 +1,4 @@
-//! `POST /v1/check`: a question in JSON, or up to 1,000 of them.
+//! `POST /v1/check`: one check in JSON, or up to 1,000.
 
 use std::borrow::Cow;
 use std::fmt;

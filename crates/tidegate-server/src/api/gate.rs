@@ -1,4 +1,4 @@
-//! The gate for proxies: a status that they understand, and headers for the client.
+//! The gate for proxies: answers with a status that they understand, and headers for the client.
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;

@@ -1,4 +1,4 @@
-//! `/v1/keys/{policy}`: a key explained, or forgotten.
+//! `/v1/keys/{policy}`: explains or resets a key.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `GET /v1/live`: what happens now, as server-sent events.
+//! `GET /v1/live`: a stream of server-sent events.
 
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method};

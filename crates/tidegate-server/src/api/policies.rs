@@ -1,4 +1,4 @@
-//! `GET /v1/policies`: the policies in force.
+//! `GET /v1/policies`: lists the policies.
 
 use serde::Serialize;
 use tidegate::{Dialect, Kind, Limit, Mode, OnError, Policy, PolicyLevel};

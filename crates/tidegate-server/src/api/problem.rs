@@ -1,4 +1,4 @@
-//! What is wrong with a request, as `application/problem+json` (RFC 9457).
+//! Errors as `application/problem+json` (RFC 9457).
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! Reading the everyday question: an object of plain texts, without escapes, in ASCII.
-//! What looks any different is left to serde, which also says what is wrong with it.
+//! A fast parser for the common check: an object of plain ASCII strings without escapes.
+//! Anything else is left to serde, which also reports errors.
 
 use tidegate::Cost;
 

@@ -1,4 +1,4 @@
-//! `POST /v1/refund`: what a decision charged is given back.
+//! `POST /v1/refund`: gives back what a decision charged.
 
 use http::request::Parts;
 use http::{Response, StatusCode};

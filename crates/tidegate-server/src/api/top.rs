@@ -1,4 +1,4 @@
-//! `GET /v1/top/{policy}`: the keys that ask most, or are refused most.
+//! `GET /v1/top/{policy}`: the keys with the most requests or refusals.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `tidegate check` and `tidegate reset`: of the config's store, or of a server.
+//! `tidegate check` and `tidegate reset`, in the config's store or on a server.
 
 use std::process::ExitCode;
 

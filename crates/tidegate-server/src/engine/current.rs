@@ -1,4 +1,4 @@
-//! A config in force: its policies compiled, its stores, its secrets.
+//! The current config: its compiled policies, its stores, its secrets.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! A policy compiled when its config is put in force: whom to ask, where to count, and
-//! all parts of an answer that are the same each time.
+//! A policy compiled when its config takes effect: its limiter, its counters, and all parts
+//! of an answer that never change.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Asking a store from a worker, with the tasks that this starts at home: connections to
-//! Redis and their timers belong to the process, and not to the worker that asked first.
+//! Asks a store from a worker, but spawns tasks on the main runtime: connections to Redis
+//! and their timers belong to the process, not to the worker that asked first.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};

@@ -1,4 +1,4 @@
-//! Decisions in the log.
+//! Log lines about decisions.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Stores that nobody asks are asked now and then, so that `tidegate_store_up` and the
-//! log are right without traffic.
+//! Probes idle stores, so that `tidegate_store_up` and the log are correct without traffic.
 
 use std::collections::HashMap;
 use std::sync::Arc;

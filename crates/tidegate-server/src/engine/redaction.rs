@@ -1,5 +1,5 @@
-//! A key as it stands in log lines, records and `/v1/keys`: a hash that tells it from
-//! others. It has a secret salt: otherwise a reader could try all addresses.
+//! The form of a key in log lines, records and `/v1/keys`: a hash that tells keys apart. Its
+//! salt is secret, because otherwise a reader could try all addresses.
 
 use std::hash::{BuildHasher, RandomState};
 

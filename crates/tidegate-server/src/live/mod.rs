@@ -1,4 +1,4 @@
-//! What happens now, for those who watch: one message per second, however many they are.
+//! The live stream: one message per second for any number of viewers.
 //!
 //! A task looks at the counters once per second. Without viewers it only notes which stores
 //! are down. With viewers it makes one message and puts it where all of them take it: one

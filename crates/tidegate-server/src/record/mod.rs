@@ -1,8 +1,8 @@
-//! A record of decisions, for `tidegate verify`: a line each, in JSON, written by a
-//! thread of its own so that no request waits for a disk.
+//! A record of decisions for `tidegate verify`: one JSON line each, written by a separate
+//! thread so that no request waits for a disk.
 //!
-//! The queue to that thread is bounded in bytes. What finds no room is not recorded, and
-//! the record says how much that was.
+//! The queue to that thread is bounded in bytes. Decisions that do not fit are dropped, and
+//! the record says how many.
 
 mod writer;
 

@@ -1,4 +1,4 @@
-//! From arguments to a question, or to another command.
+//! Parses arguments into a check or another command.
 
 use tidegate::{CheckError, Cost, LimitError, Which};
 

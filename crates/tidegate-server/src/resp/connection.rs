@@ -1,9 +1,8 @@
-//! The bytes of a connection: read, passed on, and answered.
+//! Reads and writes the bytes of a connection.
 //!
-//! A client may send any number of commands before it reads a reply. Replies that it does
-//! not take are kept up to a bound, and at the bound nothing more is read from it: then it
-//! has to wait, and not this server. A client that takes nothing at all is dropped by the
-//! reaper.
+//! A client may send any number of commands before it reads a reply. Unread replies are
+//! buffered up to a bound; at the bound, nothing more is read from the client. The reaper
+//! drops a client that reads nothing at all.
 
 use std::cell::RefCell;
 use std::future::poll_fn;

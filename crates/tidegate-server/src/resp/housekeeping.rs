@@ -1,4 +1,4 @@
-//! What clients send when they connect, and what people type to see who answers.
+//! Commands that clients send when they connect, and that people type to inspect a server.
 
 use super::command::{CommandError, Name, unknown, wrong_count};
 use super::frame::Arguments;

@@ -1,4 +1,4 @@
-//! The protocol of Redis: every client of Redis can ask for decisions.
+//! The Redis protocol: any Redis client can ask for decisions.
 //!
 //! ```text
 //! bytes -> frame (commands) -> command (a question) -> engine (one pass) -> reply (bytes)

@@ -1,4 +1,4 @@
-//! Policies over the protocol: decisions as replies, forgetting keys, giving back.
+//! Policies over the Redis protocol: decisions, resets and refunds.
 
 use std::time::Duration;
 

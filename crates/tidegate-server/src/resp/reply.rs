@@ -1,4 +1,4 @@
-//! Replies as bytes, in the version of the protocol that the client has asked for.
+//! Encodes replies in the protocol version that the client chose.
 
 use std::fmt::Display;
 

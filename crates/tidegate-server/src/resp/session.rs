@@ -1,4 +1,4 @@
-//! What a connection knows of its client: who it is, and what it may do.
+//! The state of a client: its authentication and permissions.
 
 use super::command::CommandError;
 use super::reply::{Replies, Version};

@@ -1,4 +1,4 @@
-//! Numbers and text that a client has sent: read, or shown in an error.
+//! Parses numbers and text from clients, and formats them in errors.
 
 /// The most characters of a client's text that an error repeats.
 const MOST: usize = 64;

@@ -1,4 +1,4 @@
-//! Threads that connections live on: one per core, each with a runtime of its own. A
+//! The threads that serve connections: one per core, each with its own runtime. A
 //! connection stays with the worker it was given to, so nothing about it ever moves to
 //! another core, and no worker takes work from another.
 
