@@ -102,6 +102,13 @@ const LIMITERS: [(&str, &str); 9] = [
     ("aerorate", "aerorate 0.1"),
 ];
 
+/// Checks of one hot key, of which the last is from a lease.
+const HOT: [(&str, &str); 3] = [
+    ("hot-limiter", "in memory"),
+    ("hot-policy", "in memory, through a policy of 1 level"),
+    ("hot-lease", "from a lease"),
+];
+
 /// Requests of the shorter of the two counted runs through tower.
 const REQUESTS: u64 = 10_000;
 
@@ -233,7 +240,16 @@ fn modes(run: Run) -> Result<String> {
         true => root().join("docs/pictures/modes.svg"),
         false => bench.with_file_name("modes.svg"),
     };
-    output(program(&bench).arg("modes").arg(&picture))
+    let mut figures = output(program(&bench).arg("modes").arg(&picture))?;
+    let counted = |limiter: &str, checks| count(&bench, "instructions", limiter, checks);
+    figures.push('\n');
+    figures.push_str(&instructions(
+        ["a hot key", "check"],
+        &HOT,
+        CHECKS,
+        counted,
+    )?);
+    Ok(figures)
 }
 
 /// The server over HTTP, beside one that is built if it has to be. A quick run only shows

@@ -162,7 +162,7 @@ fn instructions(checks: &str, limiter: &str) -> Option<()> {
         "store-1" => check_known::<StoreLevels<1>>(checks),
         "store-2" => check_known::<StoreLevels<2>>(checks),
         "store-3" => check_known::<StoreLevels<3>>(checks),
-        _ => return None,
+        hot => return modes::check_hot_key(checks, hot),
     }
     Some(())
 }

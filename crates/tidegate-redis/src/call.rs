@@ -12,7 +12,8 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 use tidegate::algorithm::{Span, State};
 use tidegate::{
-    Align, Charge, Cost, Decision, Keys, Kind, LevelOutcome, Limit, Policy, Receipt, Source,
+    Align, Charge, Cost, Decision, Keys, Kind, LevelOutcome, Limit, OnLease, Policy, Receipt,
+    Source,
 };
 
 use crate::count;
@@ -306,7 +307,10 @@ pub(crate) fn decisions(
         }
         let outcomes = levels.iter().zip(&admits);
         let outcomes = outcomes.map(|(level, admits)| level.outcome(cost, *admits));
-        let refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, None);
+        let mut refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, None);
+        if charge == Charge::Nothing && !leases.is_empty() {
+            refusal = refusal.with_leases(levels.iter().map(Level::on_lease));
+        }
         decisions.resize(asked.max(1), refusal);
     }
     Ok(decisions)
@@ -366,6 +370,13 @@ impl<'l> Level<'l> {
     fn lease(&mut self, out: Out) {
         self.state = out.on(self.limit, self.state);
         self.out = out;
+    }
+
+    fn on_lease(&self) -> OnLease {
+        OnLease {
+            tokens: self.out.tokens,
+            leases: self.out.leases,
+        }
     }
 
     fn outcome(&self, cost: Cost, admitted: bool) -> LevelOutcome {

@@ -14,3 +14,5 @@ mod random;
 mod scenarios;
 mod spread;
 mod written;
+
+pub(crate) use random::more;

@@ -23,8 +23,9 @@ pub(crate) enum Decider {
     Exact(Option<Box<Refusals>>),
     /// The mode `background`: this node decides, and sends its counts to the store later.
     Background(Arc<Background>),
-    /// The mode `lease`: this node takes tokens out of the store and spends them.
-    Lease(Arc<Leases>),
+    /// The mode `lease`: this node takes tokens out of the store and spends them. Keys that
+    /// are not worth a lease are asked for as in the mode `exact`.
+    Lease(Arc<Leases>, Option<Box<Refusals>>),
     /// A script of the user's own, in place of the levels' limits.
     Script(Custom),
 }
@@ -53,7 +54,8 @@ impl Decider {
             }
             Mode::Lease => {
                 let before = before.and_then(Self::leases);
-                Self::Lease(Leases::new(policy, store, before))
+                let leases = Leases::new(policy, store, before);
+                Self::Lease(leases, refusals(policy, charge))
             }
             Mode::Exact => Self::Exact(refusals(policy, charge)),
         })
@@ -65,7 +67,7 @@ impl Decider {
             Self::Background(background) => {
                 background.set_sync_interval(policy.sync_interval());
             }
-            Self::Exact(_) | Self::Lease(_) | Self::Script(_) => {}
+            Self::Exact(_) | Self::Lease(..) | Self::Script(_) => {}
         }
     }
 
@@ -73,7 +75,7 @@ impl Decider {
     pub(crate) fn refund(&self, keys: &Keys<'_>, receipt: &Receipt) -> bool {
         match self {
             Self::Background(background) => background.give_back(keys, receipt),
-            Self::Exact(_) | Self::Lease(_) | Self::Script(_) => false,
+            Self::Exact(_) | Self::Lease(..) | Self::Script(_) => false,
         }
     }
 
@@ -81,9 +83,14 @@ impl Decider {
     /// longer hold. `None` stands for keys that are not known.
     pub(crate) fn forget_refusals(&self, keys: Option<&Keys<'_>>) {
         match (self, keys) {
-            (Self::Exact(Some(refusals)), Some(keys)) => refusals.forget(keys),
-            (Self::Exact(Some(refusals)), None) => refusals.forget_all(),
-            (Self::Exact(None) | Self::Background(_) | Self::Lease(_) | Self::Script(_), _) => {}
+            (Self::Exact(Some(refusals)) | Self::Lease(_, Some(refusals)), Some(keys)) => {
+                refusals.forget(keys);
+            }
+            (Self::Exact(Some(refusals)) | Self::Lease(_, Some(refusals)), None) => {
+                refusals.forget_all();
+            }
+            (Self::Exact(None) | Self::Lease(_, None), _)
+            | (Self::Background(_) | Self::Script(_), _) => {}
         }
     }
 
@@ -91,7 +98,7 @@ impl Decider {
     pub(crate) fn reset(&self, stored: &[String]) {
         match self {
             Self::Background(background) => background.forget(stored),
-            Self::Lease(leases) => leases.forget(stored),
+            Self::Lease(leases, _) => leases.forget(stored),
             Self::Exact(_) | Self::Script(_) => {}
         }
     }
@@ -100,8 +107,16 @@ impl Decider {
     pub(crate) async fn flush(&self, within: Duration) -> bool {
         match self {
             Self::Background(background) => background.flush(within).await,
-            Self::Lease(leases) => leases.flush(within).await,
+            Self::Lease(leases, _) => leases.flush(within).await,
             Self::Exact(_) | Self::Script(_) => true,
+        }
+    }
+
+    /// What the store has refused lately, of what it is asked for check by check.
+    pub(crate) fn refusals(&self) -> Option<&Refusals> {
+        match self {
+            Self::Exact(refusals) | Self::Lease(_, refusals) => refusals.as_deref(),
+            Self::Background(_) | Self::Script(_) => None,
         }
     }
 
@@ -109,20 +124,20 @@ impl Decider {
     pub(crate) fn script(&self) -> Option<&Custom> {
         match self {
             Self::Script(custom) => Some(custom),
-            Self::Exact(_) | Self::Background(_) | Self::Lease(_) => None,
+            Self::Exact(_) | Self::Background(_) | Self::Lease(..) => None,
         }
     }
 
     pub(crate) fn background(&self) -> Option<&Arc<Background>> {
         match self {
             Self::Background(background) => Some(background),
-            Self::Exact(_) | Self::Lease(_) | Self::Script(_) => None,
+            Self::Exact(_) | Self::Lease(..) | Self::Script(_) => None,
         }
     }
 
     pub(crate) fn leases(&self) -> Option<&Arc<Leases>> {
         match self {
-            Self::Lease(leases) => Some(leases),
+            Self::Lease(leases, _) => Some(leases),
             Self::Exact(_) | Self::Background(_) | Self::Script(_) => None,
         }
     }

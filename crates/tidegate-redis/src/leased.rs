@@ -3,15 +3,36 @@
 
 use smallvec::SmallVec;
 use tidegate::{
-    Charge, Cost, Decision, Keys, LevelKey, LevelOutcome, PolicyDecision, Receipt, Source,
+    Charge, Cost, Decision, Keys, LevelKey, LevelOutcome, Limit, PolicyDecision, Receipt, Source,
 };
 
+use crate::decider::Decider;
 use crate::error::StoreError;
 use crate::lease::{self, Answer, Got, Leases, Refused, Spent, Taking};
 use crate::local;
 use crate::shared::Shared;
 
 impl Shared {
+    /// Decides by a lease that this thread has spent before, at once: most checks of busy
+    /// keys. `None` says nothing.
+    #[inline]
+    pub(crate) fn decide_at_once(&self, keys: &Keys<'_>, cost: Cost) -> Option<PolicyDecision<'_>> {
+        let Decider::Lease(leases, _) = &self.decider else {
+            return None;
+        };
+        let mut levels = keys.iter();
+        let (Some(key), None) = (levels.next(), levels.next()) else {
+            return None;
+        };
+        if self.local.is_some() || *key.limit() == Limit::block() {
+            return None;
+        }
+        let spent = leases.spend(&key, cost)?;
+        let (level, receipt) = (leased(&spent, cost), Some(Receipt::fresh_id()));
+        let decision = Decision::from_store([level], spent.at_us, None, Source::Lease, receipt);
+        Some(PolicyDecision::of_levels(&self.policy, [key], decision))
+    }
+
     /// Decides by leases, and asks the store for what they do not have.
     pub(crate) async fn ask_leases(
         &self,
@@ -22,12 +43,12 @@ impl Shared {
     ) -> Result<PolicyDecision<'_>, StoreError> {
         let taking = leases.take(keys, cost);
         let levels = || keys.iter().zip(&taking.levels);
-        let is_missing = |level: &lease::Level| matches!(level.got, Got::Missing);
+        let is_missing = |level: &lease::Level| matches!(level.got, Got::Missing(_));
         // A refusal that is counted has to reach the store.
         if charge == Charge::Admitted {
             let refused = levels().find_map(|(key, level)| match level.got {
                 Got::Refused(refused) => Some((key, refused)),
-                Got::Spent(_) | Got::Missing => None,
+                Got::Spent(_) | Got::Missing(_) | Got::Cold => None,
             });
             if let Some((key, refused)) = refused {
                 return Ok(self.refused(&key, cost, &refused, Source::Lease));
@@ -63,14 +84,15 @@ impl Shared {
                     let asked = [(outcome, at_us, Source::Store)];
                     return Ok(self.admitted(keys, cost, taking, &asked));
                 }
-                // No room for the key here: as in the mode `exact`.
+                // Not worth a lease, or no room for the key here: as in the mode `exact`.
                 None => {}
             }
         }
         self.ask_the_rest(leases, keys, cost, charge, taking).await
     }
 
-    /// Several levels have no lease: the store decides them in one step.
+    /// Several levels have no lease, or are not worth one: the store decides them in one
+    /// step, as in the mode `exact`.
     async fn ask_the_rest(
         &self,
         leases: &Leases,
@@ -83,19 +105,35 @@ impl Shared {
             let level = taking.levels.get(index);
             level.is_none_or(|level| !matches!(level.got, Got::Spent(_)))
         };
-        let rest = keys.only(is_left);
-        let left = keys.iter().zip(&taking.levels).enumerate();
-        for (_, (key, level)) in left.filter(|(index, _)| is_left(*index)) {
-            leases.want(level, &key, cost);
+        let only;
+        let rest = match taking
+            .levels
+            .iter()
+            .any(|it| matches!(it.got, Got::Spent(_)))
+        {
+            true => {
+                only = keys.only(is_left);
+                &only
+            }
+            false => keys,
+        };
+        if let Some(refused) = self.refused_before(rest, cost) {
+            return Ok(refused);
         }
-        let decision = self.ask_store(&rest, cost, charge).await?;
-        let Some(receipt) = decision.receipt() else {
-            let source = decision.source();
-            return Ok(PolicyDecision::of_levels(
-                &self.policy,
-                rest.iter(),
-                decision.with_source(source),
-            ));
+        for (key, level) in keys.iter().zip(&taking.levels) {
+            // One that is alone has been asked for with a lease, unless refusals count.
+            let is_new = taking.levels.len() > 1 || charge == Charge::Always;
+            if matches!(level.got, Got::Missing(_)) && is_new {
+                leases.want(level, &key, cost);
+            }
+        }
+        let decision = self.ask_store(rest, cost, charge).await?;
+        let is_whole = taking
+            .levels
+            .iter()
+            .all(|it| !matches!(it.got, Got::Spent(_)));
+        let Some(receipt) = decision.receipt().filter(|_| !is_whole) else {
+            return Ok(PolicyDecision::from_store(&self.policy, rest, decision));
         };
         let (at_us, levels) = (decision.decided_at_us(), decision.levels().iter());
         let asked: SmallVec<[(LevelOutcome, u64, Source); 2]> = levels

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use tidegate::{
     Attributes, Charge, CheckError, Cost, Decisions, Explained, Limit, MemoryStore, PoliciesError,
     Policy, PolicyDecision, PolicyHandle, PolicyLimiter, Receipt, Which,
@@ -65,7 +66,7 @@ impl From<RedisStore> for Store {
 pub struct SharedLimiter {
     /// Policies whose counters are kept in this process.
     memory: PolicyLimiter,
-    shared: HashMap<Box<str>, Arc<Shared>>,
+    shared: HashMap<Box<str>, Arc<Shared>, FixedState>,
     stores: BTreeMap<Box<str>, Store>,
 }
 
@@ -118,7 +119,7 @@ impl SharedLimiter {
             Store::Redis(_) => None,
         });
         let in_memory: Vec<_> = in_memory.collect();
-        let (mut own, mut shared) = (Vec::new(), HashMap::new());
+        let (mut own, mut shared) = (Vec::new(), HashMap::default());
         for policy in policies {
             let name: Box<str> = policy.name().into();
             match stores.get(policy.store()) {
@@ -160,9 +161,7 @@ impl SharedLimiter {
         let Some(shared) = self.shared.get(policy) else {
             return self.memory.check(policy, attributes, cost);
         };
-        let keys = shared.keys(attributes, cost)?;
-        let asked = shared.ask(&keys, cost, shared.charge).await;
-        Ok(asked.unwrap_or_else(|_| shared.without_store(&keys, cost, shared.charge)))
+        shared.check(attributes, cost).await
     }
 
     /// [`check`](Self::check), but if the store cannot answer, this returns the error instead
@@ -305,10 +304,10 @@ impl SharedLimiter {
         if shared.decider.refund(&keys, receipt) {
             return Ok(());
         }
-        if let Some(leases) = shared.decider.leases() {
-            return Ok(shared.refund_leases(leases, &keys, receipt).await?);
-        }
-        let refunded = shared.store.refund(&keys, receipt).await;
+        let refunded = match shared.decider.leases() {
+            Some(leases) => shared.refund_leases(leases, &keys, receipt).await,
+            None => shared.store.refund(&keys, receipt).await,
+        };
         shared.decider.forget_refusals(Some(&keys));
         Ok(refunded?)
     }
@@ -436,11 +435,7 @@ impl SharedHandle {
     {
         match &self.0 {
             Handle::Memory(memory) => memory.check(attributes, cost),
-            Handle::Shared(shared) => {
-                let keys = shared.keys(attributes, cost)?;
-                let asked = shared.ask(&keys, cost, shared.charge).await;
-                Ok(asked.unwrap_or_else(|_| shared.without_store(&keys, cost, shared.charge)))
-            }
+            Handle::Shared(shared) => shared.check(attributes, cost).await,
         }
     }
 

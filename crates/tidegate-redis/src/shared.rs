@@ -100,6 +100,23 @@ impl Shared {
         Ok(self.policy.keys(attributes)?)
     }
 
+    /// Decides, whatever happens to the store.
+    pub(crate) async fn check<A>(
+        &self,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<PolicyDecision<'_>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let keys = self.keys(attributes, cost)?;
+        if let Some(decision) = self.decide_at_once(&keys, cost) {
+            return Ok(decision);
+        }
+        let asked = self.ask(&keys, cost, self.charge).await;
+        Ok(asked.unwrap_or_else(|_| self.without_store(&keys, cost, self.charge)))
+    }
+
     pub(crate) async fn ask(
         &self,
         keys: &Keys<'_>,
@@ -122,7 +139,7 @@ impl Shared {
             if let Some(blocked) = self.blocked(keys, cost) {
                 return Ok(blocked);
             }
-            if let Decider::Lease(leases) = &self.decider {
+            if let Decider::Lease(leases, _) = &self.decider {
                 return self.ask_leases(leases, keys, cost, charge).await;
             }
             if let Some(decided) = self.decide_here(keys, cost) {
@@ -145,12 +162,16 @@ impl Shared {
                 let reported = reported.map(|(_, key)| key);
                 Some(PolicyDecision::of_levels(&self.policy, reported, decision))
             }
-            Decider::Exact(Some(refusals)) => {
-                let known = refusals.find(keys, cost, self.start.elapsed());
-                (!known.is_empty()).then(|| self.remembered(&known))
-            }
-            Decider::Exact(None) | Decider::Lease(_) | Decider::Script(_) => None,
+            Decider::Exact(_) => self.refused_before(keys, cost),
+            Decider::Lease(..) | Decider::Script(_) => None,
         }
+    }
+
+    /// Refuses what the store has refused a moment ago.
+    pub(crate) fn refused_before(&self, keys: &Keys<'_>, cost: Cost) -> Option<PolicyDecision<'_>> {
+        let refusals = self.decider.refusals()?;
+        let known = refusals.find(keys, cost, self.start.elapsed());
+        (!known.is_empty()).then(|| self.remembered(&known))
     }
 
     /// Has the store decide, and remembers what it says.
@@ -160,12 +181,9 @@ impl Shared {
         cost: Cost,
         charge: Charge,
     ) -> Result<Decision, StoreError> {
-        let sent = match &self.decider {
-            Decider::Exact(Some(refusals)) if charge != Charge::Nothing => {
-                Some((refusals, refusals.sent(self.start.elapsed())))
-            }
-            _ => None,
-        };
+        let refusals = self.decider.refusals();
+        let refusals = refusals.filter(|_| charge != Charge::Nothing);
+        let sent = refusals.map(|it| (it, it.sent(self.start.elapsed())));
         let decision = self
             .store
             .decide(&self.prepared, keys, cost, charge)

@@ -119,6 +119,16 @@ impl PartialEq for Decision {
 pub struct LevelDecision {
     pub(crate) outcome: Outcome,
     pub(crate) charge: Charged,
+    pub(crate) on_lease: OnLease,
+}
+
+/// What nodes have taken out of a shared store, to spend it without asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct OnLease {
+    /// Requests of cost 1. The numbers of the level count them as used.
+    pub tokens: u32,
+    /// In how many leases: a node has at most two of a key that it spends.
+    pub leases: u32,
 }
 
 impl LevelDecision {
@@ -132,6 +142,15 @@ impl LevelDecision {
             era: 0,
             mark_us: 0,
         },
+        on_lease: OnLease::NONE,
+    };
+}
+
+impl OnLease {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self {
+        tokens: 0,
+        leases: 0,
     };
 }
 
@@ -170,6 +189,15 @@ impl Levels {
             Self::Two(levels) => levels,
             Self::Any(levels) => levels,
             Self::Unavailable(_) => &[],
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [LevelDecision] {
+        match self {
+            Self::One(levels) => levels,
+            Self::Two(levels) => levels,
+            Self::Any(levels) => levels,
+            Self::Unavailable(_) => &mut [],
         }
     }
 }
@@ -237,6 +265,7 @@ impl Decision {
                 era: 0,
                 mark_us: level.mark,
             },
+            on_lease: OnLease::NONE,
         });
         Self {
             levels: Levels::from(levels),
@@ -276,6 +305,14 @@ impl Decision {
             source,
             ..self
         }
+    }
+
+    /// The same decision, with what is on lease of each level, in the order of the check.
+    pub fn with_leases(mut self, on_lease: impl IntoIterator<Item = OnLease>) -> Self {
+        for (level, on_lease) in self.levels.as_mut_slice().iter_mut().zip(on_lease) {
+            level.on_lease = on_lease;
+        }
+        self
     }
 
     /// Whether the request may proceed.
@@ -418,6 +455,13 @@ impl LevelDecision {
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.outcome.rate()
+    }
+
+    /// What nodes have taken out of the store on lease, as of a look at a shared store: a
+    /// look by `peek` or `explain`. Nothing in any other decision.
+    #[must_use]
+    pub fn on_lease(&self) -> OnLease {
+        self.on_lease
     }
 
     /// How long until this level admits the same cost: zero if it does not refuse, `None`

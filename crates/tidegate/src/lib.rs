@@ -84,14 +84,15 @@ mod clock;
 pub use attributes::Attributes;
 pub use clock::{Clock, ManualClock};
 pub use cost::Cost;
-pub use decision::{Decision, LevelDecision, LevelOutcome, Receipt, Source};
+pub use decision::{Decision, LevelDecision, LevelOutcome, OnLease, Receipt, Source};
 pub use error::{LimitError, ParseError};
 pub use headers::{Dialect, Headers, HeadersIntoIter};
 pub use key::{Key, KeyValue};
 pub use limit::{Algorithm, Align, Kind, Limit, LimitSpec};
 pub use limiter::{Limiter, LimiterBuilder, SingleLimiter};
 pub use memory::{
-    Charge, Check, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits, WhenFull,
+    Charge, Check, KeyHasher, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits,
+    WhenFull,
 };
 pub use policy::{
     Case, CheckError, CustomScript, Decisions, Explained, Keys, LevelKey, LevelReport,

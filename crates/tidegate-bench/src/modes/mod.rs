@@ -1,9 +1,12 @@
 //! The modes beside each other: `tidegate bench` against a Redis of its own, in turns.
 
 mod chart;
+mod hot;
 mod run;
 
 use std::path::Path;
+
+pub(crate) use hot::check as check_hot_key;
 
 use crate::redis::server::Server;
 use crate::report::{table, thousands, time};
@@ -93,22 +96,36 @@ pub(crate) fn measure(picture: &Path) -> std::io::Result<()> {
     std::fs::write(picture, chart::draw(&lines(&server)))
 }
 
+/// What fleets of so many ask Redis per admitted check, by the model that the protocol was
+/// designed with.
+const MODEL: [(u32, [(&str, f64); 3]); 2] = [
+    (900, [("1", 0.012), ("3", 0.035), ("10", 0.11)]),
+    (2_000, [("1", 0.01), ("3", 0.03), ("10", 0.10)]),
+];
+
 /// What fleets in the mode `lease` ask Redis per admitted check, below the limit of 1000
 /// per second and above it.
 fn calls(server: &Server) -> String {
-    let header = ["offered", "processes", "calls per admitted check", "limit"];
+    let header = [
+        "offered",
+        "processes",
+        "calls per admitted check",
+        "by the model",
+        "limit",
+    ];
     let mut rows = Vec::new();
-    for offered in [900, 2_000] {
-        for processes in ["1", "3", "10"] {
+    for (offered, fleets) in MODEL {
+        for (processes, model) in fleets {
             eprintln!("lease: {offered} per second on {processes}");
             let (_, lease) = LEASE;
             let flags = [lease, &["--limit", "1000r/s", "--processes", processes]].concat();
-            let figures = run(server, &Load::open(&flags, offered));
+            let figures = run(server, &Load::long(&flags, offered));
             let held = if figures.held { "held" } else { "broken" };
             rows.push([
                 format!("{offered} per second"),
                 processes.to_owned(),
                 format!("{:.3}", figures.calls / figures.admitted),
+                format!("{model:.3}"),
                 held.into(),
             ]);
         }

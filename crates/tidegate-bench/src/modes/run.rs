@@ -35,6 +35,11 @@ impl Load {
         Self::new(flags, &["--duration", "5s", "--rate", &rate.to_string()])
     }
 
+    /// The same for so long that how it begins hardly counts.
+    pub(super) fn long(flags: &[&str], rate: u32) -> Self {
+        Self::new(flags, &["--duration", "20s", "--rate", &rate.to_string()])
+    }
+
     fn new(flags: &[&str], more: &[&str]) -> Self {
         let flags = flags.iter().chain(more);
         Self(flags.map(|flag| (*flag).to_owned()).collect())

@@ -120,7 +120,7 @@ const CALLS: &[&str] = &[
 ];
 
 /// How many times as many seeds as usual: `TIDEGATE_SEEDS=100` for a long search.
-pub(super) fn more() -> u64 {
+pub(crate) fn more() -> u64 {
     let more = std::env::var("TIDEGATE_SEEDS").ok();
     more.and_then(|more| more.parse().ok()).unwrap_or(1)
 }

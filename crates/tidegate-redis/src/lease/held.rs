@@ -1,28 +1,44 @@
 //! A lease that this node holds: tokens that were taken out of the store, and may be spent
 //! here until its time is up.
 //!
-//! What was spent is one atomic word, so that a token is spent under a shared lock. The
-//! clock is read first and the token taken afterwards: a thread that is stopped between the
-//! two reports a decision late, but never spends a token late.
+//! What was spent is one atomic word, together with whether the lease is closed, so that a
+//! token is spent without a lock. The clock is read first and the token taken afterwards: a
+//! thread that is stopped between the two reports a decision late, but never spends a token
+//! late.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use tidegate::Cost;
 use tidegate::algorithm::{Outcome, Used};
 
-/// A lease. It is closed by taking it out of its [key](super::key::Key), which nobody else
-/// may use meanwhile: from then on what was spent is final.
+/// The bit of the word that says that the lease is closed. A lease has fewer tokens.
+const CLOSED: u32 = 1 << 31;
+
+/// Tokens that any thread may spend.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) nonce: u64,
+    tokens: u32,
+    /// What was spent, and whether it is closed.
+    word: AtomicU32,
+    /// Until when it may be spent, on this node's clock.
+    valid_until_us: u64,
+    /// Until when nobody asks for another lease, though this one is half spent.
+    quiet_until_us: AtomicU64,
+    facts: Facts,
+}
+
+/// A lease, and what its [key](super::key::Key) knows of it.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) nonce: u64,
-    pub(super) tokens: u32,
-    /// When it was asked for, and until when it may be spent, on this node's clock.
+    lease: Arc<Lease>,
+    /// When it was asked for.
     pub(super) asked_at_us: u64,
-    pub(super) valid_until_us: u64,
-    pub(super) facts: Facts,
-    spent: AtomicU32,
     /// What was spent when it was last looked at, and since when that has not changed.
     seen: (u32, u64),
+    /// What was spent and is in the key's demand.
+    counted: u32,
 }
 
 /// What is told of a token of the lease.
@@ -54,11 +70,60 @@ pub(crate) struct Spent {
     pub(crate) is_half: bool,
 }
 
-impl Clone for Held {
-    fn clone(&self) -> Self {
-        Self {
-            spent: AtomicU32::new(self.spent()),
-            ..*self
+impl Lease {
+    /// Takes tokens, at a time that was read before.
+    #[inline]
+    pub(crate) fn spend(&self, cost: Cost, now_us: u64) -> Option<Spent> {
+        if now_us >= self.valid_until_us {
+            return None;
+        }
+        // A closed lease has more spent than it has tokens, read as a number.
+        let take = |word: u32| {
+            let spent = word.checked_add(cost.get())?;
+            (spent <= self.tokens).then_some(spent)
+        };
+        let before = self.word.fetch_update(Relaxed, Relaxed, take).ok()?;
+        Some(self.told(before + cost.get(), now_us))
+    }
+
+    /// Puts tokens back that were not used after all. Of a closed lease they stay spent.
+    fn put_back(&self, cost: Cost) -> bool {
+        let less = |word: u32| match word & CLOSED {
+            0 => word.checked_sub(cost.get()),
+            _ => None,
+        };
+        self.word.fetch_update(Relaxed, Relaxed, less).is_ok()
+    }
+
+    fn spent(&self) -> u32 {
+        self.word.load(Relaxed) & !CLOSED
+    }
+
+    /// Nobody spends it any more: what was spent is final.
+    fn close(&self) -> u32 {
+        self.word.fetch_or(CLOSED, Relaxed) & !CLOSED
+    }
+
+    #[inline]
+    fn told(&self, spent: u32, now_us: u64) -> Spent {
+        let Facts { limit, .. } = self.facts;
+        let used = self.facts.used.saturating_add(spent).min(limit);
+        let reset_after_us = match self.facts.ends_at_us {
+            Some(ends_at_us) => ends_at_us.saturating_sub(now_us),
+            None => self.facts.drains_us + u64::from(spent) * self.facts.token_us,
+        };
+        let is_half = self.tokens - spent <= self.tokens / 2;
+        Spent {
+            nonce: self.nonce,
+            at_us: now_us.saturating_add_signed(self.facts.offset_us),
+            era_us: self.facts.era_us,
+            outcome: Outcome {
+                limit,
+                used: Used::requests(used),
+                retry_after_us: Some(0),
+                reset_after_us,
+            },
+            is_half: is_half && now_us >= self.quiet_until_us.load(Relaxed),
         }
     }
 }
@@ -72,32 +137,49 @@ impl Held {
         now_us: u64,
     ) -> Self {
         Self {
-            nonce,
-            tokens,
+            lease: Arc::new(Lease {
+                nonce,
+                tokens,
+                word: AtomicU32::new(0),
+                valid_until_us,
+                quiet_until_us: AtomicU64::new(0),
+                facts,
+            }),
             asked_at_us,
-            valid_until_us,
-            facts,
-            spent: AtomicU32::new(0),
             seen: (0, now_us),
+            counted: 0,
         }
     }
 
+    /// What other threads spend.
+    pub(super) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    pub(super) fn nonce(&self) -> u64 {
+        self.lease.nonce
+    }
+
+    pub(super) fn tokens(&self) -> u32 {
+        self.lease.tokens
+    }
+
     pub(super) fn spent(&self) -> u32 {
-        self.spent.load(Relaxed)
+        self.lease.spent()
     }
 
     pub(super) fn left(&self) -> u32 {
-        self.tokens - self.spent()
+        self.tokens() - self.spent()
     }
 
     /// Whether at most half of it is left: then it is time for another one.
     pub(super) fn is_half(&self) -> bool {
-        self.left() <= self.tokens / 2
+        self.left() <= self.tokens() / 2
     }
 
     /// Whether it is of no use any more.
     pub(super) fn is_over(&self, now_us: u64) -> bool {
-        self.left() == 0 || now_us >= self.valid_until_us
+        self.left() == 0 || now_us >= self.lease.valid_until_us
     }
 
     /// Whether nothing was spent of it for so long.
@@ -109,45 +191,49 @@ impl Held {
         now_us.saturating_sub(self.seen.1) >= for_us
     }
 
-    /// Takes tokens, at a time that was read before.
-    #[inline]
-    pub(super) fn spend(&self, cost: Cost, now_us: u64) -> Option<Spent> {
-        if now_us >= self.valid_until_us {
-            return None;
-        }
-        let take = |spent: u32| {
-            let spent = spent.checked_add(cost.get())?;
-            (spent <= self.tokens).then_some(spent)
-        };
-        let before = self.spent.fetch_update(Relaxed, Relaxed, take).ok()?;
-        Some(self.told(before + cost.get(), now_us))
+    /// What was spent since this was last asked.
+    pub(super) fn newly_spent(&mut self) -> u32 {
+        let spent = self.spent();
+        let newly = spent.saturating_sub(self.counted);
+        self.counted = spent;
+        newly
     }
 
-    /// Puts tokens back that were not used after all.
+    /// Until then nobody asks for another lease because of this one.
+    pub(super) fn set_quiet_until(&self, us: u64) {
+        self.lease.quiet_until_us.store(us, Relaxed);
+    }
+
     pub(super) fn put_back(&self, cost: Cost) -> bool {
-        let less = |spent: u32| spent.checked_sub(cost.get());
-        self.spent.fetch_update(Relaxed, Relaxed, less).is_ok()
+        self.lease.put_back(cost)
     }
 
-    #[inline]
-    fn told(&self, spent: u32, now_us: u64) -> Spent {
-        let Facts { limit, .. } = self.facts;
-        let used = self.facts.used.saturating_add(spent).min(limit);
-        let reset_after_us = match self.facts.ends_at_us {
-            Some(ends_at_us) => ends_at_us.saturating_sub(now_us),
-            None => self.facts.drains_us + u64::from(spent) * self.facts.token_us,
-        };
-        Spent {
-            nonce: self.nonce,
-            at_us: now_us.saturating_add_signed(self.facts.offset_us),
-            era_us: self.facts.era_us,
-            outcome: Outcome {
-                limit,
-                used: Used::requests(used),
-                retry_after_us: Some(0),
-                reset_after_us,
-            },
-            is_half: self.tokens - spent <= self.tokens / 2,
+    /// Nobody spends it any more: what was spent is final.
+    pub(super) fn close(&self) -> u32 {
+        self.lease.close()
+    }
+}
+
+/// A lease of its own: for simulations that go on from one state in several ways.
+impl Clone for Held {
+    fn clone(&self) -> Self {
+        let Lease {
+            nonce,
+            tokens,
+            valid_until_us,
+            facts,
+            ..
+        } = *self.lease;
+        Self {
+            lease: Arc::new(Lease {
+                nonce,
+                tokens,
+                word: AtomicU32::new(self.lease.word.load(Relaxed)),
+                valid_until_us,
+                quiet_until_us: AtomicU64::new(self.lease.quiet_until_us.load(Relaxed)),
+                facts,
+            }),
+            ..*self
         }
     }
 }

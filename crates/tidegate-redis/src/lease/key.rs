@@ -3,9 +3,10 @@
 //! clock, a network or randomness of its own: production, the simulator and the explorer
 //! drive the same one.
 //!
-//! A token is spent under a shared lock. Everything else has the key for itself.
+//! A token is spent without a lock. Everything else has the key for itself.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use smallvec::SmallVec;
@@ -14,7 +15,7 @@ use tidegate::{Cost, Kind, Limit};
 
 #[cfg(test)]
 use super::fault::Fault;
-use super::held::{Facts, Held, Spent};
+use super::held::{Facts, Held, Lease, Spent};
 use super::message::{
     Grant, MOST_TOKENS, Message, RUNS, Reply, Run, SETTLES, Settle, TERM_US, size,
 };
@@ -24,7 +25,7 @@ use super::out::Out;
 const HORIZON_US: u64 = 100_000;
 
 /// Below so many tokens per horizon, a key is asked for as in the mode `exact`.
-const FEW: f64 = 4.0;
+pub(super) const FEW: f64 = 4.0;
 
 /// Checks of one message.
 const CHECKS: u32 = 1_000;
@@ -42,8 +43,8 @@ pub(crate) struct Key<W> {
     horizon_us: u64,
     /// The oldest first, which is spent first.
     held: SmallVec<[Held; 2]>,
-    /// The cost asked here since it was last counted, when that was, and what it came to,
-    /// older cost being worth less.
+    /// The cost asked here since it was last counted, but for what leases had; when that
+    /// was, and what it came to, older cost being worth less.
     asked: AtomicU64,
     counted_at_us: u64,
     demand: f64,
@@ -111,6 +112,17 @@ struct Refusal {
     offset_us: i64,
 }
 
+/// Why there may be something to say about a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Somebody asks, a lease is half spent, or the sweep has come by.
+    Usual,
+    /// A lease is wanted, though the store is asked in another way.
+    Wanted,
+    /// The program ends: everything is accounted for.
+    Over,
+}
+
 /// A refusal, told now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Refused {
@@ -165,7 +177,15 @@ impl<W> Key<W> {
         }
     }
 
-    /// Somebody asks for so much here, whatever comes of it.
+    /// The same for a key that was asked for before, by this much.
+    pub(super) fn with_demand(limit: Limit, now_us: u64, demand: f64) -> Self {
+        Self {
+            demand,
+            ..Self::new(limit, now_us)
+        }
+    }
+
+    /// Somebody asks for so much here that no lease has, whatever comes of it.
     #[inline]
     pub(crate) fn note(&self, cost: Cost) {
         self.asked.fetch_add(cost.get().into(), Relaxed);
@@ -175,26 +195,41 @@ impl<W> Key<W> {
     /// a message should leave now.
     #[inline]
     pub(crate) fn spend(&self, cost: Cost, now_us: u64) -> Option<Spent> {
-        let mut held = self.held.iter();
-        let mut spent = held.by_ref().find_map(|held| held.spend(cost, now_us))?;
-        spent.is_half &= held.next().is_none() && self.may_ask(now_us);
-        Some(spent)
+        self.spend_lease(cost, now_us).map(|(spent, _)| spent)
     }
 
-    /// Whether another lease may be asked for.
-    fn may_ask(&self, now_us: u64) -> bool {
-        self.request.is_none() && now_us >= self.no_grant_until_us
+    /// The same, with the lease.
+    #[inline]
+    pub(crate) fn spend_lease(&self, cost: Cost, now_us: u64) -> Option<(Spent, &Arc<Lease>)> {
+        self.held.iter().find_map(|held| {
+            let lease = held.lease();
+            Some((lease.spend(cost, now_us)?, lease))
+        })
+    }
+
+    /// Says to the leases when the next one may be asked for: the newest one says so when
+    /// it is half spent.
+    fn set_quiet(&self) {
+        let until_us = match self.request {
+            Some(_) => u64::MAX,
+            None => self.no_grant_until_us,
+        };
+        if let [older @ .., newest] = &self.held[..] {
+            older.iter().for_each(|held| held.set_quiet_until(u64::MAX));
+            let until_us = if older.is_empty() { until_us } else { u64::MAX };
+            newest.set_quiet_until(until_us);
+        }
     }
 
     /// Puts tokens of a lease back that is still open. In any other case they stay spent.
     pub(crate) fn put_back(&self, nonce: u64, cost: Cost) -> bool {
-        let held = self.held.iter().find(|held| held.nonce == nonce);
+        let held = self.held.iter().find(|held| held.nonce() == nonce);
         held.is_some_and(|held| held.put_back(cost))
     }
 
     /// The lease that a receipt of this time names by a part of its nonce.
     pub(crate) fn open_lease(&self, is_named: impl Fn(u64) -> bool) -> Option<u64> {
-        let mut held = self.held.iter().map(|held| held.nonce);
+        let mut held = self.held.iter().map(Held::nonce);
         held.find(|nonce| is_named(*nonce))
     }
 
@@ -259,11 +294,16 @@ impl<W> Key<W> {
     /// What was asked here by now. Cost that came since the last time is taken to have
     /// come evenly.
     fn count(&mut self, now_us: u64) {
-        let asked = std::mem::take(self.asked.get_mut());
+        let spent = self
+            .held
+            .iter_mut()
+            .map(|held| u64::from(held.newly_spent()));
+        let asked = std::mem::take(self.asked.get_mut()) + spent.sum::<u64>();
         let elapsed_us = now_us.saturating_sub(self.counted_at_us);
         self.counted_at_us = self.counted_at_us.max(now_us);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let (asked, horizons) = (asked as f64, elapsed_us as f64 / self.horizon_us as f64);
+        let asked = asked as f64;
+        let horizons = horizons(elapsed_us, self.horizon_us);
         if horizons < 1e-6 {
             self.demand += asked;
             return;
@@ -272,13 +312,31 @@ impl<W> Key<W> {
         self.demand = self.demand * kept + asked * (1.0 - kept) / horizons;
     }
 
+    /// Whether the store is asked for this key as in the mode `exact`: nothing is here or
+    /// on its way, and too little is asked for to be worth a lease.
+    pub(crate) fn asks_plainly(&mut self, now_us: u64) -> bool {
+        self.count(now_us);
+        self.demand < FEW && !self.is_active()
+    }
+
     /// The next message, if there is anything to say and none is on its way: with everyone
     /// who waits; with a lease that is wanted if somebody asks, if the last lease is half
-    /// spent, or if one is `wanted` in any case.
+    /// spent, or for that reason.
     pub(crate) fn message(
         &mut self,
         now_us: u64,
-        wanted: bool,
+        reason: Reason,
+        nonce: impl FnOnce() -> u64,
+    ) -> Option<Message> {
+        let message = self.next_message(now_us, reason, nonce);
+        self.set_quiet();
+        message
+    }
+
+    fn next_message(
+        &mut self,
+        now_us: u64,
+        reason: Reason,
         nonce: impl FnOnce() -> u64,
     ) -> Option<Message> {
         if self.request.is_some() {
@@ -288,7 +346,8 @@ impl<W> Key<W> {
         self.close_over(now_us);
         let asks = self.take_asks();
         let is_half = self.held.last().is_some_and(Held::is_half);
-        let wants = !asks.is_empty() || is_half || wanted && self.held.is_empty();
+        let is_wanted = reason == Reason::Wanted && self.held.is_empty();
+        let wants = !asks.is_empty() || is_half || is_wanted;
         let mut want = None;
         if wants && self.held.len() < 2 && now_us >= self.no_grant_until_us {
             match self.demand >= FEW {
@@ -298,7 +357,11 @@ impl<W> Key<W> {
             }
         }
         let settles = self.settles(now_us);
-        if asks.is_empty() && want.is_none() && settles.is_empty() {
+        let is_due = match reason {
+            Reason::Usual | Reason::Wanted => self.has_tokens_to_return(),
+            Reason::Over => !settles.is_empty(),
+        };
+        if asks.is_empty() && want.is_none() && !is_due {
             return None;
         }
         let id = nonce();
@@ -348,7 +411,7 @@ impl<W> Key<W> {
             && let Some(held) = self.held.first()
         {
             settles.push(Settle {
-                nonce: held.nonce,
+                nonce: held.nonce(),
                 spent: held.spent(),
             });
             settles.truncate(SETTLES);
@@ -392,13 +455,16 @@ impl<W> Key<W> {
 
     fn close_if(&mut self, mut is_meant: impl FnMut(&mut Held) -> bool) {
         let closed = &mut self.closed;
+        let asked = self.asked.get_mut();
         self.held.retain(|held| {
             let is_closed = is_meant(held);
             if is_closed {
+                let spent = held.close();
+                *asked += u64::from(held.newly_spent());
                 closed.push(Closed {
-                    nonce: held.nonce,
-                    tokens: held.tokens,
-                    spent: held.spent(),
+                    nonce: held.nonce(),
+                    tokens: held.tokens(),
+                    spent,
                     until_us: held.asked_at_us + 2 * TERM_US,
                 });
             }
@@ -434,7 +500,8 @@ impl<W> Key<W> {
         self.tally.settles += (known - self.closed.len()) as u64;
         #[cfg(test)]
         if self.fault == Fault::ClosesAfterSending {
-            self.held.retain(|it| !request.settled.contains(&it.nonce));
+            self.held
+                .retain(|it| !request.settled.contains(&it.nonce()));
         }
         if reply.given > 0 {
             let sent_at_us = request.sent_at_us;
@@ -449,6 +516,7 @@ impl<W> Key<W> {
             self.no_grant_until_us = request.sent_at_us + self.horizon_us;
         }
         self.learn(&request, reply, now_us);
+        self.set_quiet();
         let mut answers = self.tell(request, reply, now_us);
         // Who has come meanwhile is served in order, from what is here.
         while let Some((cost, _)) = self.waiting.front() {
@@ -511,7 +579,8 @@ impl<W> Key<W> {
         let runs = request.asks.iter().zip(&reply.admitted);
         let refused = runs.filter(|((_, who), admitted)| (**admitted as usize) < who.len());
         let mut cost = refused.map(|((cost, _), _)| cost.get()).min();
-        if reply.is_full(&self.limit) {
+        let is_full = reply.is_full(&self.limit);
+        if is_full {
             cost = Some(1);
         }
         let Some(cost) = cost else {
@@ -520,9 +589,14 @@ impl<W> Key<W> {
         let asked = Cost::new(cost.into()).unwrap_or(Cost::ONE);
         let outcome = reply.out.outcome(&self.limit, &reply.used, asked, false);
         let wait_us = outcome.retry_after_us.unwrap_or(REFUSED_US);
+        let until_us = request.sent_at_us + wait_us.max(self.horizon_us).min(REFUSED_US);
+        if is_full {
+            // There is nothing to be had, however little is left here.
+            self.no_grant_until_us = self.no_grant_until_us.max(until_us);
+        }
         self.refusal = Some(Refusal {
             cost,
-            until_us: request.sent_at_us + wait_us.max(self.horizon_us).min(REFUSED_US),
+            until_us,
             used: reply.used,
             out: reply.out,
             offset_us: offset(reply.now_us, now_us),
@@ -572,6 +646,7 @@ impl<W> Key<W> {
             });
             self.bound_closed();
         }
+        self.set_quiet();
         request.asks.into_iter().flat_map(|(_, who)| who).collect()
     }
 
@@ -580,6 +655,7 @@ impl<W> Key<W> {
     pub(crate) fn sweep(&mut self, now_us: u64) -> Vec<W> {
         self.count(now_us);
         self.close_if(|held| held.is_over(now_us) || held.is_idle(now_us, TERM_US / 2));
+        self.set_quiet();
         self.forget_closed(now_us);
         let late = self.request.as_ref();
         let late = late.filter(|request| now_us >= request.sent_at_us + TERM_US / 2);
@@ -596,19 +672,29 @@ impl<W> Key<W> {
 
     /// Forgets its leases without returning them: the key was reset.
     pub(crate) fn forget(&mut self) {
-        self.held.clear();
+        for held in self.held.drain(..) {
+            held.close();
+        }
         self.closed.clear();
         self.refusal = None;
     }
 
-    /// Whether somebody waits, or leases have to be accounted for.
+    /// Whether somebody waits, or tokens have to be returned. A lease that is spent has
+    /// none: it is accounted for with the next message, or by the store when it ends.
     pub(crate) fn has_something_to_say(&self) -> bool {
-        !self.waiting.is_empty() || !self.closed.is_empty()
+        !self.waiting.is_empty() || self.has_tokens_to_return()
+    }
+
+    fn has_tokens_to_return(&self) -> bool {
+        self.closed.iter().any(|it| it.spent < it.tokens)
     }
 
     /// Whether it has to be looked at again by itself.
     pub(crate) fn is_active(&self) -> bool {
-        !self.held.is_empty() || self.request.is_some() || self.has_something_to_say()
+        !self.held.is_empty()
+            || self.request.is_some()
+            || !self.waiting.is_empty()
+            || !self.closed.is_empty()
     }
 
     /// Whether nothing is lost with it.
@@ -642,8 +728,14 @@ impl<W> Key<W> {
     }
 }
 
+/// A time in horizons.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+pub(super) fn horizons(elapsed_us: u64, horizon_us: u64) -> f64 {
+    elapsed_us as f64 / horizon_us as f64
+}
+
 /// `h`: how far ahead a node asks for tokens.
-fn horizon_us(limit: &Limit) -> u64 {
+pub(super) fn horizon_us(limit: &Limit) -> u64 {
     let refill_us = match limit.kind() {
         Kind::TokenBucket(bucket) => bucket.capacity().us,
         Kind::FixedWindow(window) => window.rate().window_us(),

@@ -7,6 +7,7 @@
 //! are leases.
 
 mod clock;
+mod cold;
 #[cfg(test)]
 pub(crate) mod fault;
 pub(crate) mod held;
@@ -14,6 +15,7 @@ pub(crate) mod held;
 pub(crate) mod kept;
 pub(crate) mod key;
 pub(crate) mod message;
+mod near;
 pub(crate) mod out;
 #[cfg(test)]
 mod rules;
@@ -34,7 +36,7 @@ use crate::question::Flush;
 use crate::script::Task;
 use crate::store::RedisStore;
 pub(crate) use held::Spent;
-pub(crate) use key::{Answer, Refused};
+pub(crate) use key::{Answer, Reason, Refused};
 use message::{Reply, TERM_US};
 use table::{Outgoing, Table, Taken};
 
@@ -100,7 +102,11 @@ pub(crate) struct Level {
 pub(crate) enum Got {
     Spent(Spent),
     Refused(Refused),
-    Missing,
+    /// Nothing, but it may be worth a lease: how much was asked for, if the key does not
+    /// know.
+    Missing(Option<f64>),
+    /// Nothing, and it is not worth a lease.
+    Cold,
 }
 
 impl Leases {
@@ -129,8 +135,19 @@ impl Leases {
         })))
     }
 
-    /// Takes tokens of every level that has a lease here.
+    /// Takes tokens of a lease that this thread has spent before.
     #[inline]
+    pub(crate) fn spend(&self, key: &LevelKey<'_>, cost: Cost) -> Option<Spent> {
+        let now_us = clock::now_us();
+        let fingerprint = self.0.table.fingerprint(key);
+        let spent = near::spend(fingerprint, cost, now_us)?;
+        if spent.is_half {
+            self.0.speak(fingerprint, Reason::Usual);
+        }
+        Some(spent)
+    }
+
+    /// Takes tokens of every level that has a lease here.
     pub(crate) fn take(&self, keys: &Keys<'_>, cost: Cost) -> Taking<'_> {
         let table = &self.0.table;
         let now_us = clock::now_us();
@@ -140,12 +157,13 @@ impl Leases {
             let got = match table.take(fingerprint, key.limit(), cost, now_us) {
                 Taken::Spent(spent) => {
                     if spent.is_half {
-                        self.0.speak(fingerprint, false);
+                        self.0.speak(fingerprint, Reason::Usual);
                     }
                     Got::Spent(spent)
                 }
                 Taken::Refused(refused) => Got::Refused(refused),
-                Taken::Missing => Got::Missing,
+                Taken::Missing(demand) => Got::Missing(demand),
+                Taken::Cold => Got::Cold,
             };
             levels.push(Level { fingerprint, got });
         }
@@ -158,7 +176,7 @@ impl Leases {
     }
 
     /// Asks the store for one level, and waits for the answer for as long as a check may
-    /// take. `None` where there is no room for the key.
+    /// take. `None` where it is asked for as in the mode `exact`.
     pub(crate) async fn ask(
         &self,
         level: &Level,
@@ -167,11 +185,11 @@ impl Leases {
     ) -> Option<Result<Answer, StoreError>> {
         let (sender, answer) = oneshot::channel();
         let now_us = clock::now_us();
-        let table = &self.0.table;
-        if !table.wait(level.fingerprint, key, cost, Some(sender), now_us) {
+        let (table, asked) = (&self.0.table, (cost, level.got.demand()));
+        if !table.wait(level.fingerprint, key, asked, Some(sender), now_us) {
             return None;
         }
-        self.0.speak(level.fingerprint, false);
+        self.0.speak(level.fingerprint, Reason::Usual);
         let within = self.0.store.timeout();
         Some(match timeout(within, answer).await {
             Ok(Ok(answer)) => answer,
@@ -185,12 +203,9 @@ impl Leases {
     /// Wants a lease of a level that the store is asked for in another way.
     pub(crate) fn want(&self, level: &Level, key: &LevelKey<'_>, cost: Cost) {
         let now_us = clock::now_us();
-        let is_here = self
-            .0
-            .table
-            .wait(level.fingerprint, key, cost, None, now_us);
-        if is_here {
-            self.0.speak(level.fingerprint, true);
+        let (table, asked) = (&self.0.table, (cost, level.got.demand()));
+        if table.wait(level.fingerprint, key, asked, None, now_us) {
+            self.0.speak(level.fingerprint, Reason::Wanted);
         }
     }
 
@@ -241,6 +256,16 @@ impl Leases {
             settles: tally.settles,
             lapsed: tally.lapsed,
             messages: tally.messages,
+        }
+    }
+}
+
+impl Got {
+    /// How much is asked for here, if the key does not know.
+    fn demand(&self) -> Option<f64> {
+        match self {
+            Self::Missing(demand) => *demand,
+            Self::Spent(_) | Self::Refused(_) | Self::Cold => None,
         }
     }
 }
@@ -298,8 +323,8 @@ fn mark_part(mark: u64) -> u64 {
 impl Inner {
     /// Sends what there is to say about a key.
     #[cold]
-    fn speak(self: &Arc<Self>, fingerprint: Fingerprint, wanted: bool) {
-        let outgoing = self.table.message(fingerprint, wanted, clock::now_us());
+    fn speak(self: &Arc<Self>, fingerprint: Fingerprint, reason: Reason) {
+        let outgoing = self.table.message(fingerprint, reason, clock::now_us());
         if let Some(outgoing) = outgoing {
             tokio::spawn(Arc::clone(self).fly(outgoing));
             self.start();

@@ -5,7 +5,7 @@ use tidegate::{Cost, Limit};
 
 use super::fault::Fault;
 use super::kept::Store;
-use super::key::{Answer, Key};
+use super::key::{Answer, Key, Reason};
 use super::message::{Grant, Message, Reply, Run, Settle};
 
 const MS: u64 = 1_000;
@@ -43,7 +43,7 @@ impl Pair {
         self.key.wait(Cost::ONE, 0);
         self.nonces += 1;
         let nonce = self.nonces;
-        let message = self.key.message(now_us, false, || nonce);
+        let message = self.key.message(now_us, Reason::Usual, || nonce);
         (nonce, message.expect("something to say"))
     }
 
@@ -209,7 +209,10 @@ fn few_tokens_are_asked_for_without_a_lease() {
     let mut pair = Pair::new("100r/s", Fault::None);
     pair.key.note(Cost::of(3));
     pair.key.wait(Cost::ONE, 7);
-    let message = pair.key.message(0, false, || 1).expect("somebody asks");
+    let message = pair
+        .key
+        .message(0, Reason::Usual, || 1)
+        .expect("somebody asks");
     assert_eq!(message.grant, None);
     let reply = pair.arrive(&message, 0);
     let answers = pair.key.answered(1, &reply, MS);
@@ -225,7 +228,7 @@ fn callers_that_arrive_during_a_request_are_served_in_order() {
         pair.key.wait(Cost::ONE, who);
     }
     assert_eq!(
-        pair.key.message(0, false, || 9),
+        pair.key.message(0, Reason::Usual, || 9),
         None,
         "one request at a time"
     );
@@ -258,7 +261,7 @@ fn idle_lease_is_returned_unspent() {
     pair.key.sweep(550 * MS);
     let message = pair
         .key
-        .message(550 * MS, false, || 2)
+        .message(550 * MS, Reason::Usual, || 2)
         .expect("a lease to return");
     assert_eq!(message.settles.len(), 1);
     let reply = pair.arrive(&message, 550 * MS);
@@ -273,7 +276,10 @@ fn refusal_holds_for_as_long_as_the_store_said() {
     for who in 0..3 {
         pair.key.wait(Cost::ONE, who);
     }
-    let message = pair.key.message(0, false, || 1).expect("somebody asks");
+    let message = pair
+        .key
+        .message(0, Reason::Usual, || 1)
+        .expect("somebody asks");
     let reply = pair.arrive(&message, 0);
     let answers = pair.key.answered(1, &reply, 0);
     let refused = answers
@@ -291,12 +297,12 @@ fn returned_leases_are_told_of_until_the_store_has_heard() {
     pair.key.close_all();
     let first = pair
         .key
-        .message(MS, false, || 2)
+        .message(MS, Reason::Usual, || 2)
         .expect("a lease to return");
     pair.key.failed(2, true);
     let again = pair
         .key
-        .message(2 * MS, false, || 3)
+        .message(2 * MS, Reason::Usual, || 3)
         .expect("the same once more");
     assert_eq!(first.settles, again.settles);
     pair.key.failed(3, true);

@@ -1,5 +1,7 @@
-//! The keys of a policy that leases, on this node. A token is spent under a shared lock of
-//! its shard; everything else takes the shard for itself.
+//! The keys of a policy that leases, on this node: those that are worth a lease, or were a
+//! moment ago. A token is spent without a lock if this thread has spent some of the same
+//! lease before, and under a shared lock of its shard otherwise; everything else takes the
+//! shard for itself.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -9,9 +11,11 @@ use foldhash::fast::FixedState;
 use tidegate::{Cost, LevelKey, Limit};
 use tokio::sync::oneshot;
 
+use super::cold::Cold;
 use super::held::Spent;
-use super::key::{Answer, Key, Refused, Tally};
+use super::key::{Answer, FEW, Key, Reason, Refused, Tally, horizon_us};
 use super::message::{Message, Reply};
+use super::near;
 use crate::background::KEYS;
 use crate::error::StoreError;
 use crate::fingerprint::{Fingerprint, Fingerprints, shard_of};
@@ -26,6 +30,8 @@ pub(super) struct Table {
     prefix: String,
     shards: Box<[RwLock<Shard>]>,
     fingerprints: Fingerprints,
+    /// The keys that are not here.
+    cold: Cold,
     /// Keys that have to be looked at by themselves.
     active: AtomicUsize,
 }
@@ -61,8 +67,11 @@ pub(super) struct Outgoing {
 pub(super) enum Taken {
     Spent(Spent),
     Refused(Refused),
-    /// The store has to be asked.
-    Missing,
+    /// The store has to be asked, and for a lease, too, if this is enough to be worth one:
+    /// how much is asked for here, unless the key knows that itself.
+    Missing(Option<f64>),
+    /// The store has to be asked, as in the mode `exact`.
+    Cold,
 }
 
 impl Table {
@@ -71,16 +80,17 @@ impl Table {
             prefix: prefix.to_owned(),
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             fingerprints: Fingerprints::default(),
+            cold: Cold::new(),
             active: AtomicUsize::new(0),
         }
     }
 
+    #[inline]
     pub(super) fn fingerprint(&self, key: &LevelKey<'_>) -> Fingerprint {
         self.fingerprints.of(key)
     }
 
     /// Takes tokens of a lease, or refuses by what was heard.
-    #[inline]
     pub(super) fn take(
         &self,
         fingerprint: Fingerprint,
@@ -88,48 +98,62 @@ impl Table {
         cost: Cost,
         now_us: u64,
     ) -> Taken {
-        let shard = self.read(fingerprint);
-        let Some(entry) = shard.keys.get(&fingerprint) else {
-            return Taken::Missing;
-        };
-        entry.key.note(cost);
-        if let Some(spent) = entry.key.spend(cost, now_us) {
+        if let Some(spent) = near::spend(fingerprint, cost, now_us) {
             return Taken::Spent(spent);
         }
+        let shard = self.read(fingerprint);
+        let Some(entry) = shard.keys.get(&fingerprint) else {
+            drop(shard);
+            let horizon_us = horizon_us(limit);
+            let demand = self.cold.note(fingerprint, cost, horizon_us, now_us);
+            return match demand < FEW {
+                true => Taken::Cold,
+                false => Taken::Missing(Some(demand)),
+            };
+        };
+        if let Some((spent, lease)) = entry.key.spend_lease(cost, now_us) {
+            near::keep(fingerprint, lease);
+            return Taken::Spent(spent);
+        }
+        entry.key.note(cost);
         match entry.key.refuses(cost, now_us) {
             Some(refused) if entry.key.limit == *limit => Taken::Refused(refused),
-            _ => Taken::Missing,
+            _ => Taken::Missing(None),
         }
     }
 
-    /// Waits for an answer of the store. False where there is no room for the key.
+    /// Waits for an answer of the store. False where the store is asked as in the mode
+    /// `exact`: for a key that is not worth a lease any more, and where there is no room.
     pub(super) fn wait(
         &self,
         fingerprint: Fingerprint,
         key: &LevelKey<'_>,
-        cost: Cost,
+        (cost, demand): (Cost, Option<f64>),
         waiter: Option<Waiter>,
         now_us: u64,
     ) -> bool {
         let mut shard = self.write(fingerprint);
         let shard = &mut *shard;
         if !shard.keys.contains_key(&fingerprint) {
-            if !shard.has_room(now_us) {
+            let Some(demand) = demand.filter(|_| shard.has_room(now_us)) else {
                 return false;
-            }
+            };
             let entry = Entry {
-                key: Key::new(*key.limit(), now_us),
+                key: Key::with_demand(*key.limit(), now_us, demand),
                 stored: key.stored(&self.prefix).into(),
                 is_listed: false,
             };
-            entry.key.note(cost);
             shard.keys.insert(fingerprint, entry);
         }
-        if let Some(entry) = shard.keys.get_mut(&fingerprint) {
-            entry.key.set_limit(key.limit());
-            if let Some(waiter) = waiter {
-                entry.key.wait(cost, waiter);
-            }
+        let Some(entry) = shard.keys.get_mut(&fingerprint) else {
+            return false;
+        };
+        entry.key.set_limit(key.limit());
+        if entry.key.asks_plainly(now_us) {
+            return false;
+        }
+        if let Some(waiter) = waiter {
+            entry.key.wait(cost, waiter);
         }
         true
     }
@@ -138,11 +162,11 @@ impl Table {
     pub(super) fn message(
         &self,
         fingerprint: Fingerprint,
-        wanted: bool,
+        reason: Reason,
         now_us: u64,
     ) -> Option<Outgoing> {
         let mut shard = self.write(fingerprint);
-        let outgoing = shard.message(fingerprint, wanted, now_us);
+        let outgoing = shard.message(fingerprint, reason, now_us);
         self.list(&mut shard, fingerprint);
         outgoing
     }
@@ -165,7 +189,7 @@ impl Table {
         }
         let has_waiting = entry.key.has_waiting();
         let next = match has_waiting {
-            true => shard.message(fingerprint, false, now_us),
+            true => shard.message(fingerprint, Reason::Usual, now_us),
             false => None,
         };
         self.list(&mut shard, fingerprint);
@@ -198,11 +222,15 @@ impl Table {
                     continue;
                 };
                 drop(entry.key.sweep(now_us));
+                let reason = match is_over {
+                    true => Reason::Over,
+                    false => Reason::Usual,
+                };
                 if is_over {
                     entry.key.close_all();
                 }
-                if entry.key.has_something_to_say() {
-                    messages.extend(shard.message(fingerprint, false, now_us));
+                if is_over || entry.key.has_something_to_say() {
+                    messages.extend(shard.message(fingerprint, reason, now_us));
                 }
                 let Some(entry) = shard.keys.get_mut(&fingerprint) else {
                     continue;
@@ -290,10 +318,15 @@ impl Table {
 }
 
 impl Shard {
-    fn message(&mut self, fingerprint: Fingerprint, wanted: bool, now_us: u64) -> Option<Outgoing> {
+    fn message(
+        &mut self,
+        fingerprint: Fingerprint,
+        reason: Reason,
+        now_us: u64,
+    ) -> Option<Outgoing> {
         let entry = self.keys.get_mut(&fingerprint)?;
         entry.key.keep_waiting(|waiter| !waiter.is_closed());
-        let message = entry.key.message(now_us, wanted, nonce)?;
+        let message = entry.key.message(now_us, reason, nonce)?;
         Some(Outgoing {
             fingerprint,
             id: entry.key.request()?,

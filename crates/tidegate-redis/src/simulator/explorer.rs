@@ -14,7 +14,7 @@ use tidegate::{Cost, Limit};
 
 use crate::lease::fault::Fault;
 use crate::lease::kept::Store;
-use crate::lease::key::{Answer, Key};
+use crate::lease::key::{Answer, Key, Reason};
 use crate::lease::message::{Message, Reply};
 
 const START_US: u64 = 1_700_000_000_000_000;
@@ -202,7 +202,7 @@ impl Explorer {
     fn message(&self, state: &mut State, node: usize) {
         let (now_us, nonce) = (state.now_us, state.nonces + 1);
         let key = &mut state.nodes[node];
-        let message = key.message(now_us, true, || nonce);
+        let message = key.message(now_us, Reason::Wanted, || nonce);
         key.calm(now_us);
         if let Some(message) = message {
             state.nonces = nonce;

@@ -10,6 +10,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tidegate::algorithm::State;
 use tidegate::audit::{Audit, Record};
 use tidegate::{Cost, Kind, Limit};
 
@@ -20,7 +21,7 @@ use super::node::drifted;
 use crate::lease::fault::Fault;
 use crate::lease::held::Spent;
 use crate::lease::kept::Store;
-use crate::lease::key::{Answer, Key};
+use crate::lease::key::{Answer, Key, Reason};
 use crate::lease::message::{Message, Reply, TERM_US, size};
 
 const START_US: u64 = 1_700_000_000_000_000;
@@ -40,9 +41,11 @@ pub(super) struct Setting {
     /// The longest pause between two requests of the fleet.
     pub(super) pause_us: u64,
     pub(super) requests: u64,
-    /// Whether times in which many ask alternate with times in which few do.
-    pub(super) waves: bool,
+    pub(super) pattern: Pattern,
     pub(super) costs: u64,
+    /// Whether keys that are not worth a lease are asked for as in the mode `exact`. That
+    /// is what production does, where such checks share calls, too: here they do not.
+    pub(super) plainly: bool,
     pub(super) network: Network,
     /// In a thousand requests, each of them.
     pub(super) pauses: u64,
@@ -56,6 +59,29 @@ pub(super) struct Setting {
     /// How wrong clocks of nodes run, in parts of a million.
     pub(super) drift: u64,
     pub(super) fault: Fault,
+}
+
+/// Who asks when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pattern {
+    /// All nodes, all the time.
+    Even,
+    /// Times in which many ask alternate with times in which few do.
+    Waves,
+    /// Everybody asks in a rush, and then nobody for a while.
+    Rushes { busy: Duration, lull: Duration },
+    /// One node takes leases in a rush, keeps them while the others use up the rest, and
+    /// spends them when they are about to end; then nobody asks for a while. Some of its
+    /// leases arrive late by up to so long, and its messages are handed over again so many
+    /// times in a thousand.
+    Hoard {
+        busy: Duration,
+        lull: Duration,
+        /// Whether the others wait until it spends them.
+        is_quiet: bool,
+        late_us: u64,
+        again: u64,
+    },
 }
 
 /// What a run came to.
@@ -303,14 +329,26 @@ impl World {
                 let reply = self.stores[level].message(&message, self.read_us);
                 self.look_at(level, &reply);
                 let at_us = self.passed_us;
-                self.send(&Event::Reply {
+                let late_us = match self.setting.pattern {
+                    Pattern::Hoard { late_us, .. } if node == 0 && reply.given > 0 => late_us,
+                    _ => 0,
+                };
+                let reply = Event::Reply {
                     node,
                     born,
                     level,
                     id,
                     reply,
                     at_us,
-                });
+                };
+                match late_us {
+                    0 => self.send(&reply),
+                    _ if self.random.chance(600) => self.send(&reply),
+                    _ => {
+                        let late_us = self.random.below(late_us);
+                        self.after(Duration::from_micros(late_us), reply);
+                    }
+                }
             }
             Event::Reply {
                 node,
@@ -325,7 +363,9 @@ impl World {
                 for (number, answer) in answers {
                     self.answer(node, level, number, answer, at_us);
                 }
-                self.message(node, level, false);
+                if self.nodes[node].keys[level].has_waiting() {
+                    self.message(node, level, Reason::Usual);
+                }
             }
             Event::Ask {
                 node,
@@ -379,38 +419,86 @@ impl World {
     /// The store never has more used and out than the limit, unless that was lowered.
     fn look_at(&mut self, level: usize, reply: &Reply) {
         let limit = self.limits[level];
-        let all = reply.out.on(&limit, reply.used);
-        let remaining = limit.outcome(&all, Cost::ONE, true).used;
-        let used = tidegate::algorithm::Outcome {
-            limit: size(&limit),
-            used: remaining,
-            retry_after_us: None,
-            reset_after_us: 0,
+        let is_over = match (reply.out.on(&limit, reply.used), limit.kind()) {
+            (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
+                let size = bucket.capacity();
+                (state.debt.us, state.debt.parts) > (size.us, size.parts)
+            }
+            (State::FixedWindow(state), _) => state.count > size(&limit),
+            _ => false,
         };
-        if used.rate() > f64::from(size(&limit)) * 1.000_001 && !self.lowered {
+        if is_over && !self.lowered {
             self.outcome.overfull = true;
         }
     }
 
     fn request(&mut self, number: u64) {
+        let (pause, node) = self.who_asks();
         if number + 1 < self.setting.requests {
-            let wave = self.now.as_micros() / 300_000 % 4;
-            let pause_us = match self.setting.waves {
-                true if wave > 0 => self.setting.pause_us * 20,
-                _ => self.setting.pause_us,
-            };
-            let pause = Duration::from_micros(self.random.below(pause_us + 1));
             self.after(pause, Event::Request { number: number + 1 });
         }
         self.outcome.span = self.now - FIRST;
         self.trouble();
-        let nodes = self.nodes.len() as u64;
-        let node = usize::try_from(self.random.below(nodes)).unwrap_or(0);
         let cost = u32::try_from(1 + self.random.below(self.setting.costs)).unwrap_or(1);
         if self.nodes[node].paused_until > self.now {
             return;
         }
         self.check(node, number, Cost::of(cost));
+    }
+
+    /// How long it takes until the next request, and which node this one is for.
+    fn who_asks(&mut self) -> (Duration, usize) {
+        let nodes = self.nodes.len() as u64;
+        let (mut pause_us, mut wait) = (self.setting.pause_us, Duration::ZERO);
+        let mut node = self.random.below(nodes);
+        match self.setting.pattern {
+            Pattern::Even => {}
+            Pattern::Waves => {
+                if !(self.now.as_micros() / 300_000).is_multiple_of(4) {
+                    pause_us *= 20;
+                }
+            }
+            Pattern::Rushes { busy, lull } => {
+                pause_us /= 4;
+                let cycle = (busy + lull).as_micros().max(1);
+                let since = (self.now - FIRST).as_micros() % cycle;
+                if since >= busy.as_micros() {
+                    wait = Duration::from_micros(u64::try_from(cycle - since).unwrap_or(0));
+                }
+            }
+            Pattern::Hoard {
+                busy,
+                lull,
+                is_quiet,
+                ..
+            } => {
+                let cycle = (busy + lull).as_micros().max(1);
+                let since = (self.now - FIRST).as_micros() % cycle;
+                let part = since * 1_000 / busy.as_micros().max(1);
+                let (of_first, pace) = match part {
+                    0..40 => (1_000, 4),
+                    40..820 if is_quiet => {
+                        wait = Duration::from_millis(200);
+                        (1_000, 1)
+                    }
+                    40..820 => (40, 1),
+                    820..1_000 if is_quiet => (500, 4),
+                    820..1_000 => (700, 2),
+                    _ => {
+                        let left = u64::try_from(cycle - since).unwrap_or(0);
+                        wait = Duration::from_micros(left);
+                        (1_000, 1)
+                    }
+                };
+                pause_us /= pace;
+                node = match self.random.chance(of_first) {
+                    true => 0,
+                    false => 1 + self.random.below(nodes - 1),
+                };
+            }
+        }
+        let pause = Duration::from_micros(self.random.below(pause_us + 1));
+        (wait + pause, usize::try_from(node).unwrap_or(0))
     }
 
     fn check(&mut self, node: usize, number: u64, cost: Cost) {
@@ -426,7 +514,6 @@ impl World {
                 let limit = self.limits[level];
                 let key = &mut self.nodes[node].keys[level];
                 key.set_limit(&limit);
-                key.note(cost);
                 match key.spend(cost, now_us) {
                     Some(spent) => {
                         held.push((level, spent, self.passed_us));
@@ -434,7 +521,10 @@ impl World {
                             halves.push(level);
                         }
                     }
-                    None => missing.push(level),
+                    None => {
+                        key.note(cost);
+                        missing.push(level);
+                    }
                 }
             }
         }
@@ -456,13 +546,19 @@ impl World {
             let born = self.nodes[node].born;
             self.nodes[node].waiting.insert(number, waiting);
             self.after(DEADLINE, Event::Deadline { node, born, number });
-            match missing[..] {
-                [level] if !self.nodes[node].keys.is_empty() => {
-                    self.nodes[node].keys[level].wait(cost, number);
-                    self.message(node, level, false);
+            let plainly = self.setting.plainly;
+            let keys = &mut self.nodes[node].keys;
+            let mut hot = missing.clone();
+            hot.retain(|level| {
+                let key = keys.get_mut(*level);
+                key.is_some_and(|key| !(plainly && key.asks_plainly(now_us)))
+            });
+            match (&missing[..], &hot[..]) {
+                ([_], [level]) => {
+                    self.nodes[node].keys[*level].wait(cost, number);
+                    self.message(node, *level, Reason::Usual);
                 }
                 _ => {
-                    let hot = missing.clone();
                     self.send(&Event::Ask {
                         node,
                         born,
@@ -471,24 +567,24 @@ impl World {
                         cost,
                     });
                     for level in hot {
-                        self.message(node, level, true);
+                        self.message(node, level, Reason::Wanted);
                     }
                 }
             }
         }
         for level in halves {
-            self.message(node, level, false);
+            self.message(node, level, Reason::Usual);
         }
     }
 
-    fn message(&mut self, node: usize, level: usize, wanted: bool) {
+    fn message(&mut self, node: usize, level: usize, reason: Reason) {
         let now_us = self.clock(node);
         let nonce = self.random.next();
         let born = self.nodes[node].born;
         let Some(key) = self.nodes[node].keys.get_mut(level) else {
             return;
         };
-        let Some(mut message) = key.message(now_us, wanted, || nonce) else {
+        let Some(mut message) = key.message(now_us, reason, || nonce) else {
             return;
         };
         let id = key.request().expect("it has just been sent");
@@ -506,7 +602,11 @@ impl World {
         };
         self.send(&event);
         // Now and then it is handed over again.
-        if self.random.chance(self.setting.network.repeated) {
+        let again = match self.setting.pattern {
+            Pattern::Hoard { again, .. } if node == 0 => again,
+            _ => self.setting.network.repeated,
+        };
+        if self.random.chance(again) {
             let delay = Duration::from_micros(self.random.below(300_000));
             let later = clock(self.now + delay, self.nodes[node].drift);
             self.nodes[node].keys[level].sent_again(later);
@@ -519,7 +619,7 @@ impl World {
             let now_us = self.clock(node);
             self.nodes[node].keys[level].sweep(now_us);
             if self.nodes[node].keys[level].has_something_to_say() {
-                self.message(node, level, false);
+                self.message(node, level, Reason::Usual);
             }
         }
         let is_over = self
@@ -612,11 +712,11 @@ impl World {
             self.after(SWEEP, Event::Sweep { node: some, born });
         }
         if self.random.chance(clock_steps) {
-            let by_us = self
+            let by_us: i64 = self
                 .random
                 .one_of(&[-3_000_000, -400_000, 30_000, 700_000, 5_000_000]);
             if by_us > 0 {
-                self.step_forward();
+                self.step_forward(by_us.unsigned_abs());
             }
             self.offset_us += by_us;
         }
@@ -640,8 +740,10 @@ impl World {
         }
     }
 
-    /// Leases run on after their ends, by as much as the clock was set.
-    fn step_forward(&mut self) {
+    /// Leases run on after their ends, by as much as the clock was set. The store has
+    /// charged them by then, and what drained of that in this time is spent once more: at
+    /// most all that is out, and at most what the rate gives. A window may be over.
+    fn step_forward(&mut self, by_us: u64) {
         for (level, limit) in self.limits.iter().enumerate() {
             let keys = self.nodes.iter().filter_map(|node| node.keys.get(level));
             let here: u64 = keys.map(Key::tokens).sum();
@@ -649,7 +751,15 @@ impl World {
             let (_, out, _) = self.stores[level]
                 .clone()
                 .check(*limit, Cost::ONE, 0, self.read_us);
-            self.slack[level] += here.max(out.tokens.into());
+            let tokens = here.max(out.tokens.into());
+            self.slack[level] += match limit.kind() {
+                Kind::TokenBucket(bucket) => {
+                    let parts = u128::from(by_us) * u128::from(bucket.parts_per_us());
+                    let drained = parts.div_ceil(bucket.token_parts().into());
+                    tokens.min(u64::try_from(drained).unwrap_or(u64::MAX))
+                }
+                _ => tokens,
+            };
         }
     }
 
@@ -735,8 +845,9 @@ pub(super) fn calm(limit: Limit, nodes: usize, requests: u64, pause_us: u64) -> 
         exact: 0,
         pause_us,
         requests,
-        waves: false,
+        pattern: Pattern::Even,
         costs: 1,
+        plainly: false,
         network: Network::PERFECT,
         pauses: 0,
         crashes: 0,

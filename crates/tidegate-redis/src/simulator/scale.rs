@@ -15,7 +15,7 @@ use tidegate::{Cost, Limit};
 use super::Random;
 use super::due::Due;
 use crate::lease::kept::Store;
-use crate::lease::key::{Answer, Key};
+use crate::lease::key::{Answer, Key, Reason};
 use crate::lease::message::{Message, Reply};
 
 const START_US: u64 = 1_700_000_000_000_000;
@@ -103,13 +103,15 @@ impl World {
         let (now_us, limit) = (self.now_us, self.limit);
         let machine = self.nodes.entry((node, key));
         let machine = machine.or_insert_with(|| Key::new(limit, now_us));
-        machine.note(Cost::ONE);
         if let Some(spent) = machine.spend(Cost::ONE, now_us) {
             self.admit(key, 1);
             if spent.is_half {
                 self.message(node, key);
             }
-        } else if machine.refuses(Cost::ONE, now_us).is_none() {
+            return;
+        }
+        machine.note(Cost::ONE);
+        if machine.refuses(Cost::ONE, now_us).is_none() {
             machine.wait(Cost::ONE, ());
             self.message(node, key);
         }
@@ -121,7 +123,7 @@ impl World {
             return;
         };
         let was_active = machine.is_active() && !machine.has_waiting();
-        if let Some(message) = machine.message(now_us, false, || nonce) {
+        if let Some(message) = machine.message(now_us, Reason::Usual, || nonce) {
             if !was_active {
                 self.after(50_000, Event::Sweep(node, key));
             }

@@ -1,14 +1,14 @@
 //! The mode `lease`: tokens are taken out of the store and spent here, and all nodes
 //! together keep to the limit.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tidegate::{Cost, Limit, Mode, OnError, Policy, Source};
+use tidegate::{Cost, Limit, Mode, OnError, OnLease, Policy, Source};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::{YEAR, check, limiter, limiter_over, look, policy};
+use crate::support::{YEAR, check, check_cost, limiter, limiter_over, look, policy};
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
@@ -124,6 +124,173 @@ async fn tokens_of_a_level_go_back_when_another_level_refuses() {
             "{used} of {admitted}"
         );
     }
+}
+
+/// A lease ends after a second, and is returned when nobody spends it for half of one. What
+/// was seen of it counts only if the machine did not stall meanwhile: otherwise it is looked
+/// at anew, with another key.
+struct InTime(Instant);
+
+impl InTime {
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.elapsed() > Duration::from_millis(350)
+    }
+}
+
+/// Checks until a lease is here with tokens that are not spent.
+async fn until_leased(node: &SharedLimiter, policy: &str) -> u32 {
+    for admitted in 1..=400 {
+        assert!(check(node, policy, &KEY).await.allowed());
+        if tokens_of(node, policy) > 1 {
+            return admitted;
+        }
+    }
+    panic!("it never leases");
+}
+
+fn tokens_of(node: &SharedLimiter, policy: &str) -> u64 {
+    let stats = node.lease_stats(policy).expect("the mode lease");
+    stats.leased_tokens
+}
+
+/// What is on lease, as anybody who looks is told.
+async fn on_lease(limiter: &SharedLimiter, policy: &str) -> OnLease {
+    let explained = limiter.explain(policy, &KEY).await.expect("a store");
+    explained[0].numbers.expect("it counts").on_lease()
+}
+
+/// A limit by each algorithm that can lease.
+fn limits(requests: u32) -> [Limit; 2] {
+    let limit = Limit::per(requests, YEAR);
+    [limit, limit.fixed_window()]
+}
+
+#[tokio::test]
+async fn a_look_tells_what_is_on_lease() {
+    let server = Server::start();
+    let mut seen = 0;
+    for number in 0..40 {
+        let limit = limits(1_000)[number % 2];
+        let name = format!("p{number}");
+        let node = limiter(&server, [lease(&name, limit)]);
+        let exact = limiter(&server, [policy(&name, limit)]);
+        assert_eq!(on_lease(&exact, &name).await, OnLease::default());
+        let in_time = InTime::start();
+        until_leased(&node, &name).await;
+        let out = on_lease(&exact, &name).await;
+        let look = look(&exact, &name, &KEY).await;
+        let looked = look.levels().next().expect("a level").numbers().on_lease();
+        let here = tokens_of(&node, &name);
+        if in_time.is_over() {
+            continue;
+        }
+        // What is spent of a lease is out until the store has heard of it.
+        assert!(u64::from(out.tokens) >= here, "{out:?}, {here} here");
+        assert!((1..=2).contains(&out.leases), "{out:?}");
+        assert_eq!(out, looked, "{limit}");
+        assert!(node.flush(Duration::from_secs(20)).await);
+        assert_eq!(on_lease(&exact, &name).await, OnLease::default(), "{limit}");
+        seen += 1;
+        if seen == 4 {
+            return;
+        }
+    }
+    panic!("the machine stalls all the time");
+}
+
+/// Refusals that are counted use up what is there, and not what others have on lease.
+#[tokio::test]
+async fn counted_refusals_leave_leases_alone() {
+    let server = Server::start();
+    let mut seen = 0;
+    for number in 0..40 {
+        let limit = limits(1_000)[number % 2];
+        let name = format!("p{number}");
+        let counting = |mode: Mode| {
+            let policy = Policy::builder(&*name).limit(limit).mode(mode);
+            policy.count_denied(true).build().expect("a policy")
+        };
+        let node = limiter(&server, [counting(Mode::Lease)]);
+        let exact = limiter(&server, [counting(Mode::Exact)]);
+        let in_time = InTime::start();
+        until_leased(&node, &name).await;
+        let refused = check_cost(&exact, &name, &KEY, 1_000).await;
+        let full = look(&exact, &name, &KEY).await;
+        // Nothing is left, but what is out: that is spent, or comes back.
+        let here = tokens_of(&node, &name);
+        let spent = check(&node, &name, &KEY).await;
+        let refused_again = check(&exact, &name, &KEY).await;
+        let is_flushed = node.flush(Duration::from_secs(20)).await;
+        if in_time.is_over() {
+            continue;
+        }
+        assert!(!refused.allowed() && !refused_again.allowed(), "{limit}");
+        assert!((full.rate() - 1_000.0).abs() < 0.01, "{limit}: {full:?}");
+        assert!(
+            spent.allowed() && spent.source() == Source::Lease,
+            "{limit}"
+        );
+        assert!(is_flushed);
+        let back = look(&exact, &name, &KEY).await.remaining();
+        assert_eq!(u64::from(back), here - 1, "{limit}");
+        seen += 1;
+        if seen == 4 {
+            return;
+        }
+    }
+    panic!("the machine stalls all the time");
+}
+
+/// Below what is used and out, nothing is granted or admitted; leases run on.
+#[tokio::test]
+async fn lowered_limit_waits_for_what_is_used_and_out() {
+    let server = Server::start();
+    let mut seen = 0;
+    for number in 0..40 {
+        let limit = |requests| limits(requests)[number % 2];
+        let name = format!("p{number}");
+        let node = limiter(&server, [lease(&name, limit(1_000))]);
+        let exact = limiter(&server, [policy(&name, limit(1_000))]);
+        let in_time = InTime::start();
+        let admitted = until_leased(&node, &name).await;
+        let out = on_lease(&exact, &name).await.tokens;
+        let taken = 1_000 - look(&exact, &name, &KEY).await.remaining();
+        // As much as is used and out together, so there is no room at all.
+        let lower = limit(taken);
+        let exact = exact.changed([policy(&name, lower)]).expect("policies");
+        let refused = check(&exact, &name, &KEY).await;
+        let other = limiter(&server, [lease(&name, lower)]);
+        let of_other = spend(&other, &name, 1).await.0;
+        let stats = other.lease_stats(&name).expect("the mode lease");
+        // The node that has tokens goes on with them under the lower limit.
+        let here = tokens_of(&node, &name);
+        let node = node.changed([lease(&name, lower)]).expect("policies");
+        let spent = check(&node, &name, &KEY).await;
+        let is_flushed = node.flush(Duration::from_secs(20)).await;
+        if in_time.is_over() {
+            continue;
+        }
+        assert!(out > 0 && taken >= admitted, "{out} out, {taken} taken");
+        assert!(!refused.allowed(), "{lower}");
+        assert_eq!((of_other, stats.grants), (0, 0), "{lower}");
+        assert!(
+            spent.allowed() && spent.source() == Source::Lease,
+            "{lower}"
+        );
+        assert!(is_flushed);
+        // What it returns can be admitted again, and no more.
+        let left = spend(&exact, &name, 2_000).await.0;
+        assert_eq!(u64::from(left), here - 1, "{lower}");
+        seen += 1;
+        if seen == 4 {
+            return;
+        }
+    }
+    panic!("the machine stalls all the time");
 }
 
 #[tokio::test]

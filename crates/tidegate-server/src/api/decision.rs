@@ -63,6 +63,11 @@ pub(crate) fn write(
                 put_numbers(json, Some(*numbers), rate, numbers.retry_after());
             }
         }
+        let on_lease = numbers.on_lease();
+        if on_lease.leases > 0 {
+            put(json, ",\"leased_tokens\":", on_lease.tokens);
+            put(json, ",\"leases\":", on_lease.leases);
+        }
         json.push(b'}');
     }
     json.push(b']');

@@ -39,6 +39,9 @@ struct LevelBody<'r> {
     rate: Option<f64>,
     retry_after_ms: Option<u64>,
     reset_after_ms: Option<u64>,
+    /// What nodes have taken out of the store, which the numbers count as used.
+    leased_tokens: Option<u32>,
+    leases: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -125,6 +128,8 @@ impl<'r> LevelBody<'r> {
             rate: numbers.map(|it| it.rate()),
             retry_after_ms: numbers.and_then(|it| it.retry_after()).map(milliseconds),
             reset_after_ms: numbers.map(|it| milliseconds(it.reset_after())),
+            leased_tokens: numbers.map(|it| it.on_lease().tokens),
+            leases: numbers.map(|it| it.on_lease().leases),
         }
     }
 }

@@ -189,6 +189,16 @@ fn described(decision: &Value) -> String {
             text.push_str(&format!(", quota full in {reset} s"));
         }
     }
+    for level in decision["levels"].as_array().into_iter().flatten() {
+        if let (Some(tokens), Some(leases)) =
+            (level["leased_tokens"].as_u64(), level["leases"].as_u64())
+        {
+            let name = level["name"].as_str().unwrap_or_default();
+            text.push_str(&format!(
+                "; level {name:?}: {tokens} on lease ({leases} leases)"
+            ));
+        }
+    }
     if let Some(source) = decision["source"].as_str().filter(|it| *it != "store") {
         text.push_str(&format!(" (answered by {source})"));
     }

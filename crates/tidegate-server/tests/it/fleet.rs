@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::bench::bench;
-use crate::process::Tidegate;
+use crate::process::{Start, Tidegate};
 use crate::redis_server::Server;
 
 /// What one fleet came to.
@@ -70,7 +70,61 @@ fn a_server_that_stops_tells_what_it_has_admitted_in_the_background() {
 
 /// How much of a limit is used.
 mod timing {
+    use std::time::{Duration, Instant};
+
     use super::*;
+
+    /// A server that is told to stop returns its leases, and what it has spent of them is
+    /// counted.
+    #[test]
+    fn a_server_that_is_told_to_stop_returns_its_leases() {
+        let server = Server::start();
+        let config = format!(
+            "[stores.default]\nurl = \"{}\"\ntimeout = \"20s\"\n[[policies]]\nname = \"p\"\n\
+             limit = \"1000/1d\"\nalgorithm = \"fixed_window\"\nmode = \"lease\"\n",
+            server.url()
+        );
+        let other = Tidegate::start(&config);
+        for number in 0..20 {
+            let start = Start::new(&config).argument("--drain").argument("0");
+            let mut tidegate = start.start();
+            let key = format!(r#"{{"policy":"p","key":"{number}"}}"#);
+            let level = || {
+                let path = format!("/v1/keys/p?key={number}");
+                other.get(&path).json()["levels"][0].clone()
+            };
+            // A client that is busy.
+            let many = format!("[{}]", [&*key; 8].join(","));
+            let mut admitted = 0.0;
+            let (mut asked, mut before) = (Instant::now(), level());
+            while admitted < 400.0 && before["leased_tokens"] == 0 {
+                asked = Instant::now();
+                let answers = tidegate.check(&many).json();
+                let answers = answers.as_array().expect("a list").clone();
+                assert!(answers.iter().all(|it| it["allowed"] == true));
+                admitted += answers.len() as f64;
+                before = level();
+            }
+            assert!(before["leases"].as_u64() > Some(0), "{before}");
+            let look = key.replace('}', r#","peek":true}"#);
+            let look = other.check(&look).json();
+            let looked = look["levels"][0].clone();
+            tidegate.signal("TERM");
+            let (status, _) = tidegate.end();
+            // A lease ends after a second, whoever stalls.
+            if asked.elapsed() > Duration::from_millis(900) {
+                continue;
+            }
+            assert!(status.success());
+            assert!(looked["leased_tokens"].as_u64() > Some(0), "{look}");
+            let after = level();
+            assert_eq!(after["leased_tokens"], 0, "{after}");
+            assert_eq!(after["leases"], 0, "{after}");
+            assert_eq!(after["rate"], admitted, "{after}");
+            return;
+        }
+        panic!("the machine stalls all the time");
+    }
 
     #[test]
     fn three_processes_at_ten_times_the_limit_keep_to_what_their_mode_promises() {

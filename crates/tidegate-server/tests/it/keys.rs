@@ -67,7 +67,7 @@ fn a_key_is_explained_and_nothing_is_charged() {
                              "window_ms": 3_600_000, "burst": null},
                 "overridden_by": null,
                 "limit": 3, "remaining": 1, "rate": 2.0, "retry_after_ms": 0,
-                "reset_after_ms": reset,
+                "reset_after_ms": reset, "leased_tokens": 0, "leases": 0,
             }],
         });
         assert_eq!(key, expected);

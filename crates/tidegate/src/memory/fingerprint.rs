@@ -7,9 +7,11 @@
 //! nearly two million years. The seeds are random, so nobody can look for such a
 //! pair in advance.
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::algorithm::Algorithm;
+use crate::policy::LevelKey;
 
 /// Bits of [`Fingerprint::high`].
 pub(super) const HIGH_BITS: u32 = 19;
@@ -42,6 +44,45 @@ pub(super) struct Seeds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scope([u64; 2]);
 
+/// Turns the keys of a policy into 128 bits, for those who keep tables of keys. The hash
+/// is seeded anew for every hasher, so no client can choose keys that collide.
+pub struct KeyHasher {
+    seeds: Seeds,
+    scope: Scope,
+}
+
+impl KeyHasher {
+    /// A hasher with seeds of its own, from the system.
+    #[must_use]
+    pub fn new() -> Self {
+        let seeds = Seeds::random();
+        let scope = seeds.scope("");
+        Self { seeds, scope }
+    }
+
+    /// The hash of a key: of its level's place in the policy, its algorithm and its values.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, key: &LevelKey<'_>) -> [u64; 2] {
+        let place = u64::from(key.level) << 48 | key.limit().algorithm() as u64;
+        self.seeds
+            .hash_tuple(self.scope.varied(place), key.values)
+            .0
+    }
+}
+
+impl Default for KeyHasher {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for KeyHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyHasher").finish_non_exhaustive()
+    }
+}
+
 impl Seeds {
     pub(super) fn random() -> Self {
         // The standard library's random state is seeded by the system.
@@ -72,6 +113,7 @@ impl Seeds {
 
     /// Each value is hashed under the hash of those before it, so it matters where one
     /// ends and the next begins.
+    #[inline]
     fn hash_tuple(&self, scope: Scope, values: &[&[u8]]) -> Scope {
         let scope = scope.varied((values.len() as u64) << 32);
         let hashed = values.iter();

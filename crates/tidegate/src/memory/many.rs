@@ -17,7 +17,7 @@ use super::table::{Seen, Table, pack, release};
 use super::{Ask, Charge, Level};
 use crate::algorithm::{Kind, Log, Outcome, State, Used};
 use crate::cost::Cost;
-use crate::decision::{Charged, Decision, LevelDecision, Levels, Source, fresh_id};
+use crate::decision::{Charged, Decision, LevelDecision, Levels, OnLease, Source, fresh_id};
 
 /// As many levels as are handled without allocating.
 type Few<T> = SmallVec<[T; 4]>;
@@ -354,6 +354,10 @@ impl Part<'_> {
             era: shard.era(),
             mark_us,
         };
-        LevelDecision { outcome, charge }
+        LevelDecision {
+            outcome,
+            charge,
+            on_lease: OnLease::NONE,
+        }
     }
 }

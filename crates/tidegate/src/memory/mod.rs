@@ -20,6 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use bounds::{Stats, WhenFull};
+pub use fingerprint::KeyHasher;
 pub use limits::TooManyLimits;
 
 use bounds::Bounds;

@@ -10,7 +10,7 @@ use super::table::{Locked, Table, release};
 use super::{Ask, Charge, Level};
 use crate::algorithm::{Compact, Packed};
 use crate::cost::Cost;
-use crate::decision::{Charged, Decision, LevelDecision, Levels, Source, fresh_id};
+use crate::decision::{Charged, Decision, LevelDecision, Levels, OnLease, Source, fresh_id};
 
 impl<R: RawMutex, M: Region> Table<R, M> {
     #[inline]
@@ -135,6 +135,7 @@ pub(super) fn level_decision<C: Compact>(
             era,
             mark_us: limit.mark_us(state),
         },
+        on_lease: OnLease::NONE,
     }
 }
 

@@ -36,10 +36,10 @@ struct Keyed {
 #[derive(Debug, Clone, Copy)]
 pub struct LevelKey<'a> {
     policy: &'a Policy,
-    pub(super) level: u16,
+    pub(crate) level: u16,
     pub(super) case: u16,
     /// Distinguishes it from other keys of the level.
-    pub(super) values: &'a [&'a [u8]],
+    pub(crate) values: &'a [&'a [u8]],
     pub(super) given: Option<&'a Limit>,
 }
 
@@ -229,12 +229,14 @@ impl<'a> Keys<'a> {
 
 impl<'a> LevelKey<'a> {
     /// The level.
+    #[inline]
     #[must_use]
     pub fn level(&self) -> &'a PolicyLevel {
         &self.policy.levels[usize::from(self.level)]
     }
 
     /// The limit that applies to this key.
+    #[inline]
     #[must_use]
     pub fn limit(&self) -> &'a Limit {
         let own = || self.case().limit.as_ref();
@@ -243,6 +245,7 @@ impl<'a> LevelKey<'a> {
     }
 
     /// The limit that came with the check, if it applies.
+    #[inline]
     #[must_use]
     pub fn given_limit(&self) -> Option<&'a Limit> {
         self.given.filter(|_| self.overridden_by().is_none())
@@ -259,6 +262,7 @@ impl<'a> LevelKey<'a> {
     }
 
     /// The override that applies, by its index among the level's overrides.
+    #[inline]
     #[must_use]
     pub fn overridden_by(&self) -> Option<usize> {
         let case = usize::from(self.case);
