@@ -90,6 +90,7 @@ pub use headers::{Dialect, Headers, HeadersIntoIter};
 pub use key::{Key, KeyValue};
 pub use limit::{Algorithm, Align, Kind, Limit, LimitSpec};
 pub use limiter::{Limiter, LimiterBuilder, SingleLimiter};
+pub use memory::zone;
 pub use memory::{
     Charge, Check, KeyHasher, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits,
     WhenFull,

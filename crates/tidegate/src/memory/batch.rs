@@ -4,10 +4,9 @@
 //! its bucket. Here the first of these waits is begun for all checks, then the second
 //! for all, and only then is each decided. So the waits overlap.
 
-use lock_api::RawMutex;
 use smallvec::SmallVec;
 
-use super::region::Region;
+use super::home::Home;
 use super::table::Table;
 use super::{Ask, Charge, Check};
 use crate::decision::Decision;
@@ -15,7 +14,7 @@ use crate::decision::Decision;
 /// Checks that are fetched together: more than a processor can wait for at once.
 const TOGETHER: usize = 32;
 
-impl<R: RawMutex, M: Region> Table<R, M> {
+impl<H: Home> Table<H> {
     pub(super) fn decide_each<'c>(
         &self,
         mut checks: impl Iterator<Item = Check<'c>>,
@@ -35,7 +34,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 return;
             }
             for ask in &batch {
-                let shard = self.locked(ask.print).shard.lock();
+                let shard = self.lock(self.shard_number(ask.print));
                 for bucket in shard.candidates(ask.print) {
                     bucket.lines().into_iter().for_each(prefetch);
                 }

@@ -6,18 +6,16 @@
 
 use std::array;
 
-use lock_api::{MutexGuard, RawMutex};
-
 use super::fingerprint::Fingerprint;
+use super::home::{Home, ShardGuard};
 use super::one::{at, level_decision};
-use super::region::Region;
-use super::shard::{Place, Shard};
+use super::shard::Place;
 use super::table::Table;
 use super::{Ask, Charge};
 use crate::algorithm::{Compact, Counter, Packed, each_compact};
 use crate::decision::{Decision, LevelDecision, Levels, Source, fresh_id};
 
-impl<R: RawMutex, M: Region> Table<R, M> {
+impl<H: Home> Table<H> {
     pub(super) fn decide_few<const LEVELS: usize>(
         &self,
         asks: [Ask<'_>; LEVELS],
@@ -46,9 +44,9 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         let numbers = prints.map(|print| self.shard_number(print));
         let mut order = numbers;
         sort(&mut order);
-        let mut shards: [Option<MutexGuard<'_, R, Shard<M>>>; LEVELS] = array::from_fn(|index| {
+        let mut shards: [Option<ShardGuard<'_, H>>; LEVELS] = array::from_fn(|index| {
             let is_new = index == 0 || order[index] != order[index - 1];
-            is_new.then(|| self.shards[order[index]].shard.lock())
+            is_new.then(|| self.lock(order[index]))
         });
         // Which of them has a level's key.
         let owner = numbers.map(|number| {

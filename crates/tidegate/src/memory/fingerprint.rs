@@ -32,12 +32,15 @@ pub(super) enum KeyRef<'a> {
     Tuple(&'a [&'a [u8]]),
 }
 
-/// The random numbers of one store.
+/// The random numbers of one store. All users of a store have the same.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
 pub(super) struct Seeds {
-    random: RandomState,
     /// Multipliers of the two lanes: for the bytes of a value, and for its length.
     bytes: [u64; 2],
     length: [u64; 2],
+    /// What the names of levels are hashed under.
+    levels: [u64; 2],
 }
 
 /// The seeds of one level, one per lane, which keep its keys apart from other levels'.
@@ -91,12 +94,12 @@ impl Seeds {
         Self {
             bytes: [number(0), number(1)],
             length: [number(2), number(3)],
-            random,
+            levels: [number(4), number(5)],
         }
     }
 
     pub(super) fn scope(&self, level: &str) -> Scope {
-        Scope([0, 1].map(|lane: u64| self.random.hash_one((lane, level))))
+        self.hash(Scope(self.levels), level.as_bytes())
     }
 
     #[inline(always)]

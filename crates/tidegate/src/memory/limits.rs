@@ -55,6 +55,11 @@ impl Handle {
         u32::from(self.0.turn) << 16 | u32::from(self.0.id)
     }
 
+    /// A number that is given out elsewhere.
+    pub(super) fn numbered(id: LimitId, turn: u16) -> Self {
+        Self(Arc::new(Number { id, turn }))
+    }
+
     fn is_unused(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
@@ -72,6 +77,14 @@ const MAX_LIMITS: u16 = LOG_BIT - 1;
 pub(super) struct Seen(Box<[bool; 1 << 16]>);
 
 impl Seen {
+    pub(super) fn none() -> Self {
+        Self(Box::new([false; 1 << 16]))
+    }
+
+    pub(super) fn has(&self, id: LimitId) -> bool {
+        self.0[usize::from(id)]
+    }
+
     pub(super) fn add(&mut self, id: LimitId) {
         self.0[usize::from(id)] = true;
     }
@@ -91,7 +104,7 @@ impl Limits {
         let _one_at_a_time = self.search.lock().unwrap_or_else(PoisonError::into_inner);
         let retired = self.write().retire();
         if !retired.is_empty() {
-            let mut seen = Seen(Box::new([false; 1 << 16]));
+            let mut seen = Seen::none();
             search(&mut seen);
             self.write().release(&retired, &seen);
         }
@@ -158,7 +171,7 @@ impl Known {
     fn release(&mut self, retired: &[usize], seen: &Seen) {
         for index in retired {
             let id = self.slots[*index].handle.id();
-            if !seen.0[usize::from(id)] {
+            if !seen.has(id) {
                 self.free.push(*index);
             }
         }

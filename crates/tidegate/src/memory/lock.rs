@@ -8,13 +8,13 @@ use spin::mutex::SpinMutex;
 use spin::relax::RelaxStrategy;
 
 /// A shard's lock.
-pub(super) type ShardLock = SpinMutex<(), Patience>;
+pub(crate) type ShardLock = SpinMutex<(), Patience>;
 
 /// How to wait for it: about a microsecond before every look, which is as long as ten
 /// checks take. So the holder of the lock processes several checks with the entry in its
 /// cache, instead of the entry going back and forth. Then others may run, among them,
 /// perhaps, the one that has the lock.
-pub(super) struct Patience;
+pub(crate) struct Patience;
 
 /// On most processors a pause takes ten to forty nanoseconds.
 const PAUSES: u32 = 64;

@@ -6,11 +6,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use lock_api::{MutexGuard, RawMutex};
 use smallvec::SmallVec;
 
 use super::bounds::Full;
 use super::fingerprint::Fingerprint;
+use super::home::{Home, ShardGuard};
 use super::region::{LogId, Region};
 use super::shard::Shard;
 use super::table::{Seen, Table, pack, release};
@@ -47,7 +47,7 @@ struct After {
     log_growth: usize,
 }
 
-impl<R: RawMutex, M: Region> Table<R, M> {
+impl<H: Home> Table<H> {
     pub(super) fn decide_many(
         &self,
         asks: &[Ask<'_>],
@@ -62,10 +62,8 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         numbers.sort_unstable();
         numbers.dedup();
 
-        let mut shards: Few<MutexGuard<'_, R, Shard<M>>> = numbers
-            .iter()
-            .map(|&number| self.shards[number].shard.lock())
-            .collect();
+        let mut shards: Few<ShardGuard<'_, H>> =
+            numbers.iter().map(|&number| self.lock(number)).collect();
         let now_us = self.clock_under_locks(before_us, shards.iter_mut().map(|shard| &mut **shard));
 
         let mut parts: Few<Part<'_>> = SmallVec::new();
@@ -116,7 +114,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                     part.after = None;
                     part.full = Some(full);
                     denied = Some(index);
-                    self.bounds.denied_full.fetch_add(1, Relaxed);
+                    self.bounds().denied_full.fetch_add(1, Relaxed);
                     break;
                 }
             }
@@ -126,7 +124,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             denied = parts.iter_mut().position(|part| {
                 let is_new = part.seen.place.is_none();
                 part.full = is_new
-                    .then(|| shards[part.shard].is_full_for(now_us, &self.bounds))
+                    .then(|| shards[part.shard].is_full_for(now_us, self.bounds()))
                     .flatten();
                 part.full.is_some()
             });
@@ -160,7 +158,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     /// more event. Changes nothing that is visible outside.
     fn provide(
         &self,
-        shard: &mut Shard<M>,
+        shard: &mut Shard<H::Region>,
         part: &mut Part<'_>,
         now_us: u64,
         pinned: &[Fingerprint],
@@ -180,10 +178,10 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                     new.bytes() + new.growth(&limit.view(&new, now_us), limit.rate().requests())
                 }
             };
-            let mut taken = self.bounds.take_log_bytes(growth);
+            let mut taken = self.bounds().take_log_bytes(growth);
             if !taken {
                 self.reclaim_logs(shard, growth, now_us, pinned);
-                taken = self.bounds.take_log_bytes(growth);
+                taken = self.bounds().take_log_bytes(growth);
             }
             if !taken {
                 return Err(full);
@@ -193,7 +191,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 None if after.event > 0 => {
                     let opened = shard.open_log();
                     if opened.is_none() {
-                        self.bounds.log_bytes.give_back(growth);
+                        self.bounds().log_bytes.give_back(growth);
                         return Err(full);
                     }
                     opened
@@ -207,11 +205,11 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         {
             let id = part.level.id;
             self.find_room(shard, now_us, pinned);
-            let inserted = shard.insert(part.print, id, state, now_us, &self.bounds, pinned);
+            let inserted = shard.insert(part.print, id, state, now_us, self.bounds(), pinned);
             if let (Err(_), Some(log)) = (&inserted, after.log) {
                 let empty = shard.log(log).bytes();
-                shard.close_log(log, &self.bounds);
-                self.bounds.log_bytes.give_back(after.log_growth - empty);
+                shard.close_log(log, self.bounds());
+                self.bounds().log_bytes.give_back(after.log_growth - empty);
             }
             inserted?;
         }
@@ -219,7 +217,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     }
 
     /// Takes back what was provided for a level when another found no room.
-    fn withdraw(&self, shard: &mut Shard<M>, part: &mut Part<'_>) {
+    fn withdraw(&self, shard: &mut Shard<H::Region>, part: &mut Part<'_>) {
         let Some(after) = part.after.take() else {
             return;
         };
@@ -228,14 +226,14 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             && let Some(place) = shard.find(part.print)
         {
             // Gives back what its empty log counts for.
-            shard.remove(place, &self.bounds);
+            shard.remove(place, self.bounds());
             taken = taken.saturating_sub(Log::default().bytes());
         }
-        self.bounds.log_bytes.give_back(taken);
+        self.bounds().log_bytes.give_back(taken);
     }
 
     /// Writes a level's new state to the place that was provided.
-    fn commit(&self, shard: &mut Shard<M>, part: &mut Part<'_>, now_us: u64) {
+    fn commit(&self, shard: &mut Shard<H::Region>, part: &mut Part<'_>, now_us: u64) {
         let Some(After {
             state,
             event,
@@ -264,7 +262,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 cost => events.write(&view, cost, limit.rate().requests()),
             }
             // What was provided, less what was freed.
-            self.bounds
+            self.bounds()
                 .log_bytes
                 .give_back(held + *log_growth - events.bytes());
             // What has expired is no longer in it.

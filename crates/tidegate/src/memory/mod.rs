@@ -5,6 +5,7 @@ mod bounds;
 mod bucket;
 mod few;
 mod fingerprint;
+mod home;
 mod limits;
 mod lock;
 mod logs;
@@ -15,6 +16,7 @@ mod refused;
 mod region;
 mod shard;
 mod table;
+pub mod zone;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,9 +28,8 @@ pub use limits::TooManyLimits;
 use bounds::Bounds;
 use bucket::LimitId;
 use fingerprint::{Fingerprint, KeyRef, Scope};
+use home::Heaped;
 use limits::Handle;
-use lock::ShardLock;
-use region::Heap;
 use table::{MAX_KEYS, Table};
 
 use crate::clock::{Clock, TimeSource};
@@ -63,7 +64,7 @@ use crate::limit::Limit;
 /// grows beyond its previous length.
 #[derive(Clone)]
 pub struct MemoryStore {
-    table: Arc<Table<ShardLock, Heap>>,
+    table: Arc<Table<Heaped>>,
 }
 
 /// A named limit of a store. Levels with different names have separate keys. A level with
@@ -281,13 +282,13 @@ impl MemoryStore {
     /// How many keys the store holds, and how many it has evicted or refused so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.table.bounds.stats()
+        self.table.bounds().stats()
     }
 
     /// The maximum number of keys, and what happens to a new key beyond it.
     #[must_use]
     pub fn bounds(&self) -> (usize, WhenFull) {
-        let bounds = &self.table.bounds;
+        let bounds = self.table.bounds();
         (bounds.max_keys(), bounds.when_full())
     }
 
@@ -299,7 +300,7 @@ impl MemoryStore {
     /// When `max_keys` is 0 or above 1,000,000,000.
     pub fn set_bounds(&self, max_keys: usize, when_full: WhenFull) {
         assert_keys(max_keys);
-        let bounds = &self.table.bounds;
+        let bounds = self.table.bounds();
         bounds.change(max_keys, bounds.max_log_bytes(), when_full);
     }
 

@@ -2,17 +2,15 @@
 //! this same limit, on a clock that goes on. Everything else goes, untouched, to
 //! `many.rs`, which could do this as well, but takes longer.
 
-use lock_api::RawMutex;
-
 use super::fingerprint::Fingerprint;
-use super::region::Region;
-use super::table::{Locked, Table, release};
+use super::home::Home;
+use super::table::{Table, release};
 use super::{Ask, Charge, Level};
 use crate::algorithm::{Compact, Packed};
 use crate::cost::Cost;
 use crate::decision::{Charged, Decision, LevelDecision, Levels, OnLease, Source, fresh_id};
 
-impl<R: RawMutex, M: Region> Table<R, M> {
+impl<H: Home> Table<H> {
     #[inline]
     pub(super) fn decide_one<C: Compact>(
         &self,
@@ -22,7 +20,8 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         before_us: Option<u64>,
     ) -> Decision {
         let Ask { level, print, cost } = ask;
-        let Locked { shard, refused } = self.locked(print);
+        let locked = self.locked(print);
+        let refused = &locked.refused;
 
         // A refusal that changes nothing needs no lock.
         if let Some(stored) = refused.get(print, level.id)
@@ -44,7 +43,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             }
         }
 
-        let mut shard = shard.lock();
+        let mut shard = self.guard(locked);
         let key = (print, shard.era());
         let now_us = match before_us {
             Some(before_us) => before_us.max(shard.latest_us),
@@ -57,7 +56,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 let packed = limit.pack(&state);
                 self.find_room(&mut shard, now_us, &[print]);
                 let inserted =
-                    shard.insert(print, level.id, packed, now_us, &self.bounds, &[print]);
+                    shard.insert(print, level.id, packed, now_us, self.bounds(), &[print]);
                 if inserted.is_ok() {
                     refused.forget(print);
                     shard.latest_us = now_us;

@@ -76,6 +76,17 @@ impl LastRefused {
         }
     }
 
+    /// Drops the copy, though one who wrote it may have stopped halfway. Only under the
+    /// shard's lock.
+    #[cold]
+    pub(super) fn wipe(&self) {
+        let odd = self.version.load(Relaxed) | 1;
+        self.version.store(odd, Relaxed);
+        fence(Release);
+        self.low.store(0, Relaxed);
+        self.version.store(odd.wrapping_add(1), Release);
+    }
+
     fn write(&self, store: impl FnOnce()) {
         let version = self.version.load(Relaxed);
         self.version.store(version.wrapping_add(1), Relaxed);

@@ -1,10 +1,10 @@
 //! The memory a shard lives in.
 //!
 //! Entries are plain integers without pointers, reached through this trait as one
-//! slice of buckets. [`Heap`] grows as it is needed; memory of a fixed size that
-//! several processes map can take its place, and a test at the end of `shard.rs` runs a
-//! shard in one. Logs and notes about receipts are optional: where a region has no
-//! room for them, limits that need a log are refused and so are refunds.
+//! slice of buckets. [`Heap`] grows as it is needed; [`Fixed`] is an array without a pointer
+//! in it, which several processes can map (`zone.rs`). Logs and notes about receipts are
+//! optional: a region of a fixed size has no room for them, so limits that need a log are
+//! refused there, and so are refunds of receipts.
 
 use super::bucket::Bucket;
 use super::notes::Notes;
@@ -132,5 +132,72 @@ impl Region for Heap {
             Some(rare) => std::mem::take(&mut rare.discarded),
             None => Vec::new(),
         }
+    }
+}
+
+/// An array of buckets, without a pointer in it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Fixed<const BUCKETS: usize> {
+    buckets: [Bucket; BUCKETS],
+}
+
+impl<const BUCKETS: usize> Default for Fixed<BUCKETS> {
+    fn default() -> Self {
+        Self {
+            buckets: [Bucket::EMPTY; BUCKETS],
+        }
+    }
+}
+
+impl<const BUCKETS: usize> Region for Fixed<BUCKETS> {
+    const GROWS: bool = false;
+
+    #[inline]
+    fn buckets(&self) -> &[Bucket] {
+        &self.buckets
+    }
+
+    #[inline]
+    fn buckets_mut(&mut self) -> &mut [Bucket] {
+        &mut self.buckets
+    }
+
+    fn replace(&mut self, _: Box<[Bucket]>) {
+        unreachable!("this region does not grow");
+    }
+
+    fn has_logs(&self) -> bool {
+        false
+    }
+
+    fn log(&self, _: LogId) -> &Log {
+        unreachable!("this region has no logs");
+    }
+
+    fn log_mut(&mut self, _: LogId) -> &mut Log {
+        unreachable!("this region has no logs");
+    }
+
+    fn open_log(&mut self) -> Option<LogId> {
+        None
+    }
+
+    fn close_log(&mut self, _: LogId) -> Log {
+        unreachable!("this region has no logs");
+    }
+
+    fn notes(&self) -> Option<&Notes> {
+        None
+    }
+
+    fn notes_mut(&mut self) -> Option<&mut Notes> {
+        None
+    }
+
+    fn discard(&mut self, _: Log) {}
+
+    fn take_discarded(&mut self) -> Vec<Log> {
+        Vec::new()
     }
 }

@@ -221,6 +221,17 @@ impl<M: Region> Shard<M> {
         buckets.flat_map(Bucket::entries).map(|(_, limit, _)| limit)
     }
 
+    /// Forgets all keys, whatever state they are in. A key that was on its way in or out may
+    /// stay counted in the bounds.
+    #[cold]
+    pub(super) fn wipe(&mut self, bounds: &Bounds) {
+        let held = self.region.buckets().iter().flat_map(Bucket::entries);
+        let held = held.count().max(self.len as usize);
+        self.region.buckets_mut().fill(Bucket::EMPTY);
+        self.len = 0;
+        bounds.keys.give_back(held);
+    }
+
     /// Removes this entry, where that is allowed, for a new key, which gets its
     /// quota.
     fn evict(
@@ -379,73 +390,10 @@ fn move_aside(buckets: &mut [Bucket], bucket: usize, moves: usize) -> Option<usi
 #[cfg(test)]
 mod tests {
     use super::super::fingerprint::{KeyRef, Seeds};
-    use super::super::region::{Heap, LogId};
+    use super::super::region::Heap;
     use super::*;
-    use crate::algorithm::Log;
 
-    /// Memory of a fixed size, as several processes could share it: an array of
-    /// buckets without a pointer in it.
-    struct Fixed {
-        buckets: [Bucket; 8],
-    }
-
-    impl Default for Fixed {
-        fn default() -> Self {
-            Self {
-                buckets: [Bucket::EMPTY; 8],
-            }
-        }
-    }
-
-    impl Region for Fixed {
-        const GROWS: bool = false;
-
-        fn buckets(&self) -> &[Bucket] {
-            &self.buckets
-        }
-
-        fn buckets_mut(&mut self) -> &mut [Bucket] {
-            &mut self.buckets
-        }
-
-        fn replace(&mut self, _: Box<[Bucket]>) {
-            unreachable!("this region does not grow");
-        }
-
-        fn has_logs(&self) -> bool {
-            false
-        }
-
-        fn log(&self, _: LogId) -> &Log {
-            unreachable!("this region has no logs");
-        }
-
-        fn log_mut(&mut self, _: LogId) -> &mut Log {
-            unreachable!("this region has no logs");
-        }
-
-        fn open_log(&mut self) -> Option<LogId> {
-            None
-        }
-
-        fn close_log(&mut self, _: LogId) -> Log {
-            unreachable!("this region has no logs");
-        }
-
-        fn notes(&self) -> Option<&Notes> {
-            None
-        }
-
-        fn notes_mut(&mut self) -> Option<&mut Notes> {
-            None
-        }
-
-        fn discard(&mut self, _: Log) {}
-
-        fn take_discarded(&mut self) -> Vec<Log> {
-            Vec::new()
-        }
-    }
+    type Fixed = super::super::region::Fixed<8>;
 
     struct Test<M> {
         shard: Shard<M>,

@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 use super::bounds::Bounds;
 use super::bucket::LimitId;
 use super::fingerprint::{Fingerprint, HIGH_BITS, Seeds};
-use super::limits::{Handle, Limits, TooManyLimits};
+use super::home::{Heaped, Home, ShardGuard, ZoneLock};
+use super::limits::{Handle, Seen as SeenLimits, TooManyLimits};
 use super::logs::owned_log;
 use super::refused::LastRefused;
 use super::region::{LogId, Region};
@@ -36,11 +37,10 @@ const RECLAIM_SHARDS: usize = 4;
 /// The most keys of a store. Shards of that one hold twice as many as usual.
 pub(super) const MAX_KEYS: usize = 1_000_000_000;
 
-/// The table of keys, generic over its locks and its memory.
-pub(crate) struct Table<R, M> {
-    pub(super) shards: Box<[Locked<R, M>]>,
-    pub(super) bounds: Bounds,
-    limits: Limits,
+/// The table of keys, generic over its home: where its shards live, and how they are
+/// locked.
+pub(crate) struct Table<H> {
+    pub(super) home: H,
     pub(super) seeds: Seeds,
     pub(super) clock: TimeSource,
     /// The next shard to search.
@@ -50,9 +50,18 @@ pub(crate) struct Table<R, M> {
 /// A shard, and the key it refused last. The shard and the first word of that key
 /// share a cache line: one line tells most checks all they need to find their key.
 #[repr(C, align(128))]
-pub(super) struct Locked<R, M> {
+pub(crate) struct Locked<R, M> {
     pub(super) shard: Mutex<R, Shard<M>>,
     pub(super) refused: LastRefused,
+}
+
+impl<R: RawMutex, M: Default> Default for Locked<R, M> {
+    fn default() -> Self {
+        Self {
+            shard: Mutex::new(Shard::default()),
+            refused: LastRefused::default(),
+        }
+    }
 }
 
 /// A level's key as found in the table, brought to the instant of a check.
@@ -69,27 +78,54 @@ pub(super) struct Seen {
     pub(super) outdated: bool,
 }
 
-impl<R: RawMutex, M: Region + Default> Table<R, M> {
+impl Table<Heaped> {
     pub(super) fn new(bounds: Bounds, clock: TimeSource) -> Self {
         let shards = (bounds.max_keys() / KEYS_PER_SHARD)
             .next_power_of_two()
             .min(MAX_SHARDS);
-        let locked = || Locked {
-            shard: Mutex::new(Shard::default()),
-            refused: LastRefused::default(),
-        };
+        Self::over(Heaped::new(shards, bounds), Seeds::random(), clock)
+    }
+
+    /// The number of a limit.
+    pub(super) fn limit_handle(&self, limit: &Limit) -> Result<Handle, TooManyLimits> {
+        let limits = &self.home.limits;
+        limits.handle(&limit.numbered(), |seen| self.search_limits(seen))
+    }
+}
+
+impl<H: Home> Table<H> {
+    pub(super) fn over(home: H, seeds: Seeds, clock: TimeSource) -> Self {
         Self {
-            shards: (0..shards).map(|_| locked()).collect(),
-            bounds,
-            limits: Limits::default(),
-            seeds: Seeds::random(),
+            home,
+            seeds,
             clock,
             hand: AtomicUsize::new(0),
         }
     }
-}
 
-impl<R: RawMutex, M: Region> Table<R, M> {
+    #[inline]
+    pub(super) fn bounds(&self) -> &Bounds {
+        self.home.bounds()
+    }
+
+    /// Locks a shard.
+    #[inline]
+    pub(super) fn lock(&self, number: usize) -> ShardGuard<'_, H> {
+        self.guard(self.home.shard(number))
+    }
+
+    /// Locks a shard of this table. One whose last owner died while it held the lock may be
+    /// half written: it begins anew.
+    #[inline]
+    pub(super) fn guard<'s>(&'s self, locked: &'s Locked<H::Lock, H::Region>) -> ShardGuard<'s, H> {
+        let mut shard = locked.shard.lock();
+        if H::Lock::take_abandoned(&locked.shard) {
+            shard.wipe(self.bounds());
+            locked.refused.wipe();
+        }
+        shard
+    }
+
     /// Decides at `at_us`, or now.
     #[inline]
     pub(super) fn decide(
@@ -125,18 +161,17 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         )
     }
 
-    /// The number of a limit.
-    pub(super) fn limit_handle(&self, limit: &Limit) -> Result<Handle, TooManyLimits> {
-        self.limits.handle(&limit.numbered(), |seen| {
-            for Locked { shard, .. } in &self.shards {
-                let before_us = self.clock_before_locks();
-                let mut shard = shard.lock();
-                let now_us = self.clock_under_locks(before_us, [&mut *shard]);
-                shard.sweep_all(now_us, &self.bounds, &[]);
-                shard.limits().for_each(|limit| seen.add(limit));
-                release(shard);
-            }
-        })
+    /// Looks through all entries for the limits they were written under, and drops those
+    /// that are dead.
+    pub(super) fn search_limits(&self, seen: &mut SeenLimits) {
+        for number in 0..self.home.shards() {
+            let before_us = self.clock_before_locks();
+            let mut shard = self.lock(number);
+            let now_us = self.clock_under_locks(before_us, [&mut *shard]);
+            shard.sweep_all(now_us, self.bounds(), &[]);
+            shard.limits().for_each(|limit| seen.add(limit));
+            release(shard);
+        }
     }
 
     /// Forgets a key under every algorithm.
@@ -151,15 +186,15 @@ impl<R: RawMutex, M: Region> Table<R, M> {
 
     fn reset_one(&self, print: Fingerprint) -> bool {
         let before_us = self.clock_before_locks();
-        let Locked { shard, refused } = self.locked(print);
-        let mut shard = shard.lock();
+        let locked = self.locked(print);
+        let mut shard = self.guard(locked);
         let now_us = self.clock_under_locks(before_us, [&mut *shard]);
-        refused.forget(print);
+        locked.refused.forget(print);
         let place = shard.find(print);
         if let Some(place) = place {
             let (_, stored) = shard.read(place);
             shard.void_receipts(print, stored, now_us);
-            shard.remove(place, &self.bounds);
+            shard.remove(place, self.bounds());
         }
         release(shard);
         place.is_some()
@@ -199,19 +234,25 @@ impl<R: RawMutex, M: Region> Table<R, M> {
             .unwrap_or(0);
         let forget_at_us = receipt.decided_at_us.saturating_add(counts_for_us);
         let before_us = self.clock_before_locks();
-        let mut shard = self.locked(*first).shard.lock();
+        let mut shard = self.guard(self.locked(*first));
         let now_us = self.clock_under_locks(before_us, [&mut *shard]);
         shard.region.notes_mut().is_some_and(|notes| {
-            let bound = (&self.bounds.refunds, self.bounds.max_refunds());
+            let bound = (&self.bounds().refunds, self.bounds().max_refunds());
             notes.spend(receipt.id.get(), forget_at_us, now_us, bound)
         })
     }
 
-    fn refund_one(&self, level: &Level, print: Fingerprint, receipt: &Receipt, charged: &Charged) {
+    pub(super) fn refund_one(
+        &self,
+        level: &Level,
+        print: Fingerprint,
+        receipt: &Receipt,
+        charged: &Charged,
+    ) {
         let before_us = self.clock_before_locks();
-        let Locked { shard, refused } = self.locked(print);
-        let mut shard = shard.lock();
-        refused.forget(print);
+        let locked = self.locked(print);
+        let mut shard = self.guard(locked);
+        locked.refused.forget(print);
         let now_us = self.clock_under_locks(before_us, [&mut *shard]);
         let Seen {
             place: Some(place),
@@ -249,7 +290,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
                 let view = limit.view(ring, now_us);
                 let state = State::SlidingLog(limit.read(ring, &view, Cost::ONE));
                 let freed = bytes - ring.bytes();
-                self.bounds.log_bytes.give_back(freed);
+                self.bounds().log_bytes.give_back(freed);
                 pack(&level.limit, &state, Some(log))
             }
             _ => {
@@ -268,7 +309,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     /// Finds a level's key and brings its state to this instant.
     pub(super) fn see(
         &self,
-        shard: &Shard<M>,
+        shard: &Shard<H::Region>,
         print: Fingerprint,
         level: &Level,
         cost: Cost,
@@ -301,7 +342,7 @@ impl<R: RawMutex, M: Region> Table<R, M> {
         }
         let old = match id == level.id {
             true => Some(level.limit),
-            false => self.limits.get(id),
+            false => self.home.limit(id),
         };
         let Some(old) = old else {
             return seen;
@@ -322,26 +363,31 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     /// At the bound on keys, makes room for a new one: drops the dead keys of this shard,
     /// or of another one that nobody holds.
     #[inline]
-    pub(super) fn find_room(&self, shard: &mut Shard<M>, now_us: u64, pinned: &[Fingerprint]) {
-        if self.bounds.is_full() {
+    pub(super) fn find_room(
+        &self,
+        shard: &mut Shard<H::Region>,
+        now_us: u64,
+        pinned: &[Fingerprint],
+    ) {
+        if self.bounds().is_full() {
             self.sweep(shard, now_us, pinned);
         }
     }
 
     #[cold]
-    fn sweep(&self, shard: &mut Shard<M>, now_us: u64, pinned: &[Fingerprint]) {
+    fn sweep(&self, shard: &mut Shard<H::Region>, now_us: u64, pinned: &[Fingerprint]) {
         if shard.earliest_us <= now_us {
-            shard.sweep_all(now_us, &self.bounds, pinned);
+            shard.sweep_all(now_us, self.bounds(), pinned);
         }
-        for _ in 0..SEARCHED_SHARDS.min(self.shards.len()) {
-            if !self.bounds.is_full() {
+        for _ in 0..SEARCHED_SHARDS.min(self.home.shards()) {
+            if !self.bounds().is_full() {
                 return;
             }
-            let next = self.hand.fetch_add(1, Relaxed) % self.shards.len();
-            if let Some(mut other) = self.shards[next].shard.try_lock()
+            let next = self.hand.fetch_add(1, Relaxed) % self.home.shards();
+            if let Some(mut other) = self.home.shard(next).shard.try_lock()
                 && other.earliest_us <= now_us
             {
-                other.sweep_all(now_us, &self.bounds, &[]);
+                other.sweep_all(now_us, self.bounds(), &[]);
                 release(other);
             }
         }
@@ -351,24 +397,24 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     #[cold]
     pub(super) fn reclaim_logs(
         &self,
-        shard: &mut Shard<M>,
+        shard: &mut Shard<H::Region>,
         bytes: usize,
         now_us: u64,
         pinned: &[Fingerprint],
     ) {
-        if bytes > self.bounds.max_log_bytes() {
+        if bytes > self.bounds().max_log_bytes() {
             return;
         }
-        let mut freed = shard.reclaim_logs(bytes, now_us, &self.bounds, pinned);
-        for _ in 0..RECLAIM_SHARDS.min(self.shards.len()) {
+        let mut freed = shard.reclaim_logs(bytes, now_us, self.bounds(), pinned);
+        for _ in 0..RECLAIM_SHARDS.min(self.home.shards()) {
             if freed >= bytes {
                 return;
             }
-            let next = self.hand.fetch_add(1, Relaxed) % self.shards.len();
+            let next = self.hand.fetch_add(1, Relaxed) % self.home.shards();
             // Only tries: this thread holds locks, and waiting for one of a lower
             // number could last for ever.
-            if let Some(mut other) = self.shards[next].shard.try_lock() {
-                freed += other.reclaim_logs(bytes - freed, now_us, &self.bounds, &[]);
+            if let Some(mut other) = self.home.shard(next).shard.try_lock() {
+                freed += other.reclaim_logs(bytes - freed, now_us, self.bounds(), &[]);
                 release(other);
             }
         }
@@ -385,12 +431,12 @@ impl<R: RawMutex, M: Region> Table<R, M> {
 
     #[inline]
     pub(super) fn shard_number(&self, print: Fingerprint) -> usize {
-        (print.high as usize * self.shards.len()) >> HIGH_BITS
+        (print.high as usize * self.home.shards()) >> HIGH_BITS
     }
 
     #[inline]
-    pub(super) fn locked(&self, print: Fingerprint) -> &Locked<R, M> {
-        &self.shards[self.shard_number(print)]
+    pub(super) fn locked(&self, print: Fingerprint) -> &Locked<H::Lock, H::Region> {
+        self.home.shard(self.shard_number(print))
     }
 
     /// The time that the caller knows, or that of the clock.
@@ -414,10 +460,10 @@ impl<R: RawMutex, M: Region> Table<R, M> {
     pub(super) fn clock_under_locks<'s>(
         &self,
         before_us: Option<u64>,
-        shards: impl IntoIterator<Item = &'s mut Shard<M>>,
+        shards: impl IntoIterator<Item = &'s mut Shard<H::Region>>,
     ) -> u64
     where
-        M: 's,
+        H::Region: 's,
     {
         let Some(before_us) = before_us else {
             return self.clock.now_us();
