@@ -20,6 +20,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("npm", "npm"),
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),
+    ("h2load", "nghttp2-client"),
 ];
 
 /// The browser that opens the pages of tests and screenshots.
@@ -30,6 +31,16 @@ const REDIS: &[(&str, &str)] = &[
     ("redis-server", "redis-server"),
     ("redis-benchmark", "redis-tools"),
 ];
+
+/// Packages that the module for nginx is built with.
+const NGINX: &[&str] = &[
+    "nginx",
+    "nginx-dev",
+    "libpcre2-dev",
+    "libssl-dev",
+    "zlib1g-dev",
+];
+const CLANG: &[&str] = &["clang", "libclang-dev"];
 
 /// Programs that build the server that ours is compared with.
 const PEERS: &[(&str, &str)] = &[("protoc", "protobuf-compiler")];
@@ -156,6 +167,31 @@ pub(crate) fn redis() -> Result<()> {
 /// Installs the browser, or says what to install.
 pub(crate) fn browser() -> Result<()> {
     packages(&missing(BROWSER))
+}
+
+/// What the module for the installed nginx is built with.
+pub(crate) fn nginx_headers() -> Result<()> {
+    let all = NGINX.iter().chain(CLANG);
+    packages(
+        &all.copied()
+            .filter(|it| !is_installed(it))
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// What bindings to nginx's headers are made with.
+pub(crate) fn clang() -> Result<()> {
+    let missing = CLANG.iter().copied().filter(|it| !is_installed(it));
+    packages(&missing.collect::<Vec<_>>())
+}
+
+/// Whether Debian has installed a package.
+fn is_installed(package: &str) -> bool {
+    let asked = program("dpkg-query")
+        .args(["--show", "--showformat", "${db:Status-Status}", package])
+        .stderr(std::process::Stdio::null())
+        .output();
+    asked.is_ok_and(|asked| asked.stdout == b"installed")
 }
 
 /// Builds the server that ours is compared with, once, and says where it lies.

@@ -13,6 +13,7 @@ mod dockerfile;
 mod figures;
 mod fuzz;
 mod install;
+mod nginx;
 mod pictures;
 mod publish;
 mod readme;
@@ -59,6 +60,10 @@ const HELP: &str = "usage: cargo xtask COMMAND
   dist --test --debug  the same with the debug build that the tests use
   docker               lint the Dockerfile, and build the image if a daemon runs
   publish --dry-run    package every crate, and build each from its package
+  nginx build          build the module for the installed nginx, and say where it is
+  nginx build --nginx-source DIR
+                       the same for the nginx whose configured source is in DIR
+  nginx test           check and test the module with the installed nginx
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
   pictures             draw the pictures of docs/algorithms.md into docs/pictures
@@ -78,6 +83,9 @@ fn main() -> ExitCode {
         ["docker"] => dockerfile::build(),
         ["publish", "--dry-run"] => publish::dry_run(),
         ["trial"] => trial::run_all(),
+        ["nginx", "build"] => nginx::build(None),
+        ["nginx", "build", "--nginx-source", source] => nginx::build(Some(source)),
+        ["nginx", "test"] => nginx::test(),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, root, run as execute, run_beside};
-use crate::{dist, dockerfile, install, readme, suites};
+use crate::{dist, dockerfile, install, nginx, readme, suites};
 
 /// A heading, and what to do.
 type Step = (&'static str, fn() -> Result<()>);
@@ -23,6 +23,7 @@ const STEPS: &[Step] = &[
         "Tests that need real time, beside documentation, loom and the Debian package",
         timing,
     ),
+    ("The nginx module", nginx::test),
     ("The commands of README.md", readme::run_commands),
 ];
 

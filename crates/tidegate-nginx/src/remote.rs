@@ -1,0 +1,159 @@
+//! Zones in Redis: one thread per worker that does all I/O, and the questions it is asked.
+//!
+//! A question is first put on nginx's own thread. What this node can decide alone, from a
+//! lease, from its own count or from the memory of refusals, is decided there and then. Only
+//! what has to wait for the store goes over to the other thread.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use tidegate::{Cost, Decision, Policy, Receipt};
+use tidegate_redis::{RedisStore, SharedHandle, SharedLimiter};
+use tokio::runtime::{self, Handle};
+use tokio::sync::oneshot;
+
+use crate::answer::Decided;
+use crate::spec::StoreSpec;
+
+/// How long the end of a worker may wait for what the stores do not know yet.
+const FLUSH: Duration = Duration::from_millis(500);
+
+/// May this request go on?
+pub(crate) struct Question {
+    pub(crate) zone: usize,
+    pub(crate) key: Box<[u8]>,
+    pub(crate) cost: Cost,
+}
+
+/// The zones in Redis.
+pub(crate) struct Remote {
+    runtime: Handle,
+    limiter: Arc<SharedLimiter>,
+    handles: HashMap<usize, SharedHandle>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+type Answering = Pin<Box<dyn Future<Output = Decided> + Send>>;
+
+impl Remote {
+    /// Starts the thread, over these stores and these zones with their policies.
+    pub(crate) fn start(stores: &[StoreSpec], zones: Vec<(usize, Policy)>) -> Result<Self, String> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("cannot start the I/O thread: {error}"))?;
+        let handle = runtime.handle().clone();
+        let inside = handle.enter();
+        let mut opened = Vec::new();
+        for store in stores {
+            let redis = RedisStore::new(&store.url, store.options());
+            let redis = redis.map_err(|error| error.to_string())?;
+            opened.push((store.name.as_str(), redis));
+        }
+        let policies = zones.iter().map(|(_, policy)| policy.clone());
+        let limiter = SharedLimiter::new(opened, policies);
+        let limiter = limiter.map_err(|error| error.to_string())?;
+        drop(inside);
+        let handles = zones
+            .iter()
+            .filter_map(|(number, policy)| Some((*number, limiter.handle(policy.name())?)))
+            .collect();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = Builder::new().name("tidegate".into()).spawn(move || {
+            // An end without a message is an end, too.
+            runtime.block_on(async { drop(stopped.await) });
+        });
+        let thread = thread.map_err(|error| format!("cannot start the I/O thread: {error}"))?;
+        Ok(Self {
+            runtime: handle,
+            limiter: Arc::new(limiter),
+            handles,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// The answers, if they are known at once; otherwise they are handed to `done`, on the
+    /// other thread.
+    pub(crate) fn ask(
+        &self,
+        questions: Vec<Question>,
+        done: impl FnOnce(Decided) + Send + 'static,
+    ) -> Option<Decided> {
+        let _inside = self.runtime.enter();
+        let asked = questions.into_iter().filter_map(|question| {
+            let handle = self.handles.get(&question.zone)?.clone();
+            Some((handle, question))
+        });
+        let asked: Vec<_> = asked.collect();
+        let mut answering: Answering = Box::pin(answer(Arc::clone(&self.limiter), asked));
+        // It is looked at again by the other thread, which then is the one to wake.
+        let mut context = Context::from_waker(Waker::noop());
+        match answering.as_mut().poll(&mut context) {
+            Poll::Ready(answers) => Some(answers),
+            Poll::Pending => {
+                self.runtime.spawn(async move { done(answering.await) });
+                None
+            }
+        }
+    }
+
+    /// Tells the stores what they do not know yet, for a moment, and ends the thread.
+    pub(crate) fn stop(mut self) {
+        let (flushed, wait) = mpsc::channel::<()>();
+        let limiter = Arc::clone(&self.limiter);
+        self.runtime.spawn(async move {
+            limiter.flush(FLUSH).await;
+            drop(flushed);
+        });
+        let _ = wait.recv_timeout(FLUSH * 2);
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Asks in order. The first refusal ends it, and what was charged before it is given back.
+async fn answer(limiter: Arc<SharedLimiter>, asked: Vec<(SharedHandle, Question)>) -> Decided {
+    let mut decided = Decided::new();
+    for (handle, question) in &asked {
+        let attributes = [("key", &question.key)];
+        // A zone's policy needs a key and nothing else.
+        let Ok(decision) = handle.check(&attributes, question.cost).await else {
+            continue;
+        };
+        let decision: Decision = decision.into_decision();
+        let is_allowed = decision.allowed();
+        decided.push((question.zone, decision));
+        if !is_allowed {
+            break;
+        }
+    }
+    if decided.last().is_some_and(|(_, last)| !last.allowed()) {
+        let refusal = decided.pop();
+        for (zone, decision) in decided.drain(..) {
+            let asked = asked.iter().find(|(_, question)| question.zone == zone);
+            if let (Some((handle, question)), Some(receipt)) = (asked, decision.receipt()) {
+                give_back(&limiter, handle, question, &receipt).await;
+            }
+        }
+        decided.extend(refusal);
+    }
+    decided
+}
+
+/// A store that fails now is not worth a failed request.
+async fn give_back(
+    limiter: &SharedLimiter,
+    handle: &SharedHandle,
+    question: &Question,
+    receipt: &Receipt,
+) {
+    let attributes = [("key", &question.key)];
+    let policy = handle.policy().name();
+    drop(limiter.refund(policy, &attributes, receipt).await);
+}

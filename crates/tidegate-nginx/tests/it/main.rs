@@ -1,0 +1,27 @@
+//! The module in a real nginx, with a real Redis where limits are shared.
+//!
+//! `cargo xtask nginx test` runs this. Tests that need real time are in modules named
+//! `timing`, and hold on a machine that stalls for a second.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod client;
+mod process;
+
+mod nginx;
+mod redis;
+mod upstream;
+
+#[allow(dead_code, reason = "tests of its own are in the file")]
+#[path = "../../src/lock.rs"]
+mod lock;
+
+mod answers;
+mod directives;
+mod fleet;
+mod manual;
+mod memory;
+mod operations;
+mod requests;
+mod seeds;
+mod stores;

@@ -1,0 +1,174 @@
+//! Redis stopped, hung, restarted, and down at the start; zones and `tidegate serve` share
+//! their keys.
+
+use std::time::{Duration, Instant};
+
+use crate::client::{get, statuses};
+use crate::nginx::Nginx;
+use crate::process::{free_port, wait_for};
+use crate::redis::{Redis, store};
+
+#[test]
+fn zone_is_the_policy_of_its_name_in_redis() {
+    let redis = Redis::start();
+    let zones = format!(
+        "{} tidegate_zone login key=$arg_k rate=5r/d mode=exact; tidegate_zone w key=$arg_k rate=5r/d algorithm=fixed_window store=default;",
+        redis.store()
+    );
+    let nginx = Nginx::serve(
+        1,
+        &zones,
+        "location / { tidegate login; } location /w { tidegate w; try_files /index.html =404; }",
+    );
+    assert_eq!(get(nginx.port, "/?k=a:b").status, 200);
+    assert_eq!(get(nginx.port, "/w?k=x").status, 200);
+    let keys = redis.command(&["KEYS", "*"]);
+    let mut keys: Vec<&str> = keys.lines().collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["tg:{a%3Ab}:login:login", "tg:{x}:w:w~fw"]);
+}
+
+#[test]
+fn zones_in_two_places_are_all_or_none() {
+    let redis = Redis::start();
+    let zones = format!(
+        "{} tidegate_zone total key=all rate=5r/d;
+         tidegate_zone each key=$arg_k rate=2r/d mode=exact;
+         tidegate_zone third key=$arg_t rate=1r/d store=default;",
+        redis.store()
+    );
+    let locations = "
+        location / { tidegate total; tidegate each; tidegate third; }
+        location /total { tidegate total; try_files /index.html =404; }
+        location /each { tidegate each; try_files /index.html =404; }";
+    let nginx = Nginx::serve(1, &zones, locations);
+    assert_eq!(statuses(nginx.port, "/?k=a", 4), [200, 200, 429, 429]);
+    assert_eq!(statuses(nginx.port, "/?k=b&t=x", 3), [200, 429, 429]);
+    // Refusals of the third zone have cost neither Redis nor memory anything.
+    assert_eq!(statuses(nginx.port, "/each?k=b", 2), [200, 429]);
+    assert_eq!(statuses(nginx.port, "/total", 3), [200, 200, 429]);
+}
+
+mod timing {
+    use super::*;
+
+    const ZONES: &str = "
+        tidegate_zone open key=$arg_k rate=3r/d mode=exact;
+        tidegate_zone closed key=$arg_k rate=3r/d mode=exact on_error=deny;
+        tidegate_zone alone key=all rate=3r/d mode=exact on_error=local;
+        tidegate_zone leased key=all rate=1000r/d mode=lease on_error=deny;
+        tidegate_zone behind key=all rate=3r/d mode=background;
+        log_format t '$status $tidegate_status $tidegate_source'; access_log FOLDER/t.log t;";
+
+    const LOCATIONS: &str = "
+        location /open { tidegate open; try_files /index.html =404; }
+        location /closed { tidegate closed; try_files /index.html =404; }
+        location /alone { tidegate alone; try_files /index.html =404; }
+        location /leased { tidegate leased; try_files /index.html =404; }
+        location /behind { tidegate behind; try_files /index.html =404; }";
+
+    fn start(port: u16) -> Nginx {
+        Nginx::serve(1, &format!("{} {ZONES}", store(port, "100ms")), LOCATIONS)
+    }
+
+    /// What each zone does without its store.
+    fn is_down(nginx: &Nginx) {
+        assert_eq!(statuses(nginx.port, "/open?k=down", 10), [200; 10]);
+        let refused = get(nginx.port, "/closed?k=down");
+        assert_eq!(refused.status, 503);
+        let wait: u32 = refused.header("Retry-After").unwrap().parse().unwrap();
+        assert!((1..=60).contains(&wait), "{wait}");
+        assert_eq!(refused.header("RateLimit"), None);
+        assert!(
+            refused
+                .body
+                .contains("the store of policy closed is unavailable"),
+            "{refused:?}"
+        );
+        let passed = statuses(nginx.port, "/alone", 6);
+        assert!(
+            passed.iter().filter(|status| **status == 200).count() <= 3,
+            "{passed:?}"
+        );
+        assert!(passed.contains(&429), "{passed:?}");
+        let passed = statuses(nginx.port, "/behind", 6);
+        assert!(
+            passed.contains(&429),
+            "a node alone keeps the limit: {passed:?}"
+        );
+    }
+
+    /// Waits until the store decides again.
+    fn is_back(nginx: &Nginx) {
+        let mut keys = 0..;
+        wait_for(|| {
+            let key = keys.next()?;
+            get(nginx.port, &format!("/open?k={key}"));
+            let log = nginx.read("t.log");
+            let decided = log
+                .lines()
+                .last()
+                .is_some_and(|line| line.ends_with(" store"));
+            let closed = get(nginx.port, &format!("/closed?k={key}"));
+            (decided && closed.status == 200).then_some(())
+        });
+    }
+
+    #[test]
+    fn redis_that_is_down_at_the_start_and_comes_later() {
+        let port = free_port();
+        let nginx = start(port);
+        is_down(&nginx);
+        let _redis = Redis::start_at(port);
+        is_back(&nginx);
+        let log = nginx.read("error.log");
+        let began = log.matches("on_error decides").count();
+        assert!((1..=3).contains(&began), "{log}");
+        assert!(log.contains("answers again"), "{log}");
+    }
+
+    #[test]
+    fn redis_that_is_killed_and_restarted() {
+        let mut redis = Redis::start();
+        let nginx = start(redis.port);
+        is_back(&nginx);
+        redis.process.kill();
+        is_down(&nginx);
+        let port = redis.port;
+        drop(redis);
+        let _redis = Redis::start_at(port);
+        is_back(&nginx);
+    }
+
+    #[test]
+    fn redis_that_hangs_costs_a_deadline_now_and_then() {
+        let redis = Redis::start();
+        let nginx = start(redis.port);
+        is_back(&nginx);
+        redis.process.signal("STOP");
+        let start = Instant::now();
+        is_down(&nginx);
+        // The breaker keeps it to a few deadlines of a tenth of a second.
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            start.elapsed()
+        );
+        redis.process.signal("CONT");
+        is_back(&nginx);
+        assert!(!nginx.read("error.log").contains("[alert]"));
+    }
+
+    #[test]
+    fn lease_decides_without_asking_for_each_request() {
+        let redis = Redis::start();
+        let nginx = start(redis.port);
+        // A key that is asked for often enough is leased.
+        for _ in 0..200 {
+            get(nginx.port, "/leased");
+        }
+        let log = nginx.read("t.log");
+        let leased = log.lines().filter(|line| line.ends_with(" lease")).count();
+        assert!(leased > 0, "{log}");
+    }
+}
