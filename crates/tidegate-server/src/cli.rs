@@ -308,7 +308,7 @@ pub enum Config {
     },
     /// Print the config that `serve` would use, with flags, environment variables and all
     /// defaults applied. Secrets are hidden.
-    Print(Print),
+    Print(Box<Print>),
 }
 
 /// `tidegate config print`.

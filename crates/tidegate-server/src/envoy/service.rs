@@ -73,6 +73,10 @@ impl UnaryService<RateLimitRequest> for Ask {
 type Answer = Result<Response<RateLimitResponse>, Status>;
 
 /// A decision while it is made. Most are made in memory, and need no future of their own.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "an answer in place spares the common case an allocation"
+)]
 enum Deciding {
     Now(Option<Answer>),
     Later(Pin<Box<dyn Future<Output = Answer> + Send>>),
