@@ -137,7 +137,7 @@ fn skip_reason(command: &str) -> Option<&'static str> {
     matching.map(|(_, reason)| *reason)
 }
 
-/// The commands in blocks fenced as `sh`, one a line but for a line that ends
+/// The commands in blocks fenced as `sh`, one per line, except a line that ends
 /// with a backslash; comments and empty lines are not commands.
 fn commands(markdown: &str) -> Vec<String> {
     let mut commands = Vec::new();

@@ -93,16 +93,16 @@ pub(crate) fn new_keys() -> Comparison {
     }
 }
 
-/// Bytes a key at a million keys.
+/// Bytes per key at a million keys.
 pub(crate) fn memory() -> Comparison {
     fn bytes_a_key<L: Keyed>() -> Series {
         let (limiter, bytes) = allocator::live_bytes(|| filled::<L>(Load::Admitted, MILLION));
         drop(limiter);
         Series::constant(bytes as f64 / MILLION as f64)
     }
-    progress("bytes a key");
+    progress("bytes per key");
     Comparison {
-        label: "memory a key at 1 million".into(),
+        label: "memory per key at 1 million".into(),
         unit: Unit::Bytes,
         series: [
             bytes_a_key::<Tidegate>(),

@@ -10,7 +10,7 @@ use crate::rounds::Series;
 pub(crate) enum Unit {
     /// Time a check.
     Nanoseconds,
-    /// Memory a key.
+    /// Memory per key.
     Bytes,
 }
 
@@ -297,7 +297,7 @@ pub(crate) fn machine() -> String {
             write!(text, ", {output}").expect("a string takes everything");
         }
     }
-    // Whoever else was at work is in the figures, too.
+    // Other load on the machine is in the figures, too.
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     if let Some(load) = load.split(' ').next().filter(|load| !load.is_empty()) {
         write!(text, ", load {load} at the start").expect("a string takes everything");

@@ -122,7 +122,7 @@ impl Records<'_> {
             }
             let entry = match parse(&line) {
                 Ok(entry) => entry,
-                // Whoever wrote it was interrupted.
+                // The writer was interrupted.
                 Err(_) if !is_whole => {
                     say(&format!("{name}:{number}: truncated, ignored"));
                     break;

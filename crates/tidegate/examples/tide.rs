@@ -1,5 +1,5 @@
 //! A limiter at work: three clients with different paces meet one limit of
-//! 10 requests a second with a burst of 5. Run it with
+//! 10 requests per second with a burst of 5. Run it with
 //! `cargo run --release --example tide`; it takes five seconds.
 
 #![expect(clippy::print_stdout, reason = "an example is there to be looked at")]

@@ -9,7 +9,7 @@ use crate::redis::server::Server;
 /// What is asked with.
 const KEY: [(&str, &str); 1] = [("user", "203.0.113.7")];
 
-/// So many checks before others have their turn: who asks for leases is among them.
+/// Checks between two yields, so that the task that asks for leases gets its turn.
 const TURN: usize = 64;
 
 /// Makes so many checks, all of them admitted. `None` for a name that is none of these.

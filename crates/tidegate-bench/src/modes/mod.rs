@@ -84,11 +84,11 @@ pub(crate) fn measure(picture: &Path) -> std::io::Result<()> {
     let header = [
         "load",
         "mode",
-        "checks a second",
+        "checks per second",
         "times the first",
         "p50",
         "p99",
-        "calls to Redis a check",
+        "calls to Redis per check",
         "limit",
     ];
     println!("{}", table(header, rows.into_iter()));

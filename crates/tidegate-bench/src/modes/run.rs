@@ -30,7 +30,7 @@ impl Load {
         Self::new(flags, &["--duration", "4s"])
     }
 
-    /// So many checks a second, whatever becomes of them.
+    /// Checks offered per second, admitted or not.
     pub(super) fn open(flags: &[&str], rate: u32) -> Self {
         Self::new(flags, &["--duration", "5s", "--rate", &rate.to_string()])
     }

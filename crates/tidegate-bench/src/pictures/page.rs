@@ -94,7 +94,11 @@ fn fixed_window() {
     assert_eq!(blast.iter().filter(|&&at_ms| at_ms < 30_000).count(), 10);
     assert_eq!(blast[19] - blast[0], 1_520);
     assert_eq!(most(&run), (20, blast[19]));
-    assert_eq!(at(&run, 10_000), (10, 10), "full, and yet as good as new");
+    assert_eq!(
+        at(&run, 10_000),
+        (10, 10),
+        "full, and yet it reports all of its quota"
+    );
     assert_eq!(at(&run, 39_990).1, 0);
 }
 

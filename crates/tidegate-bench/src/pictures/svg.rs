@@ -16,7 +16,7 @@ pub(crate) enum Anchor {
 }
 
 impl Svg {
-    /// A drawing of this size on white, with words for those who cannot see it.
+    /// A drawing of this size on white, with a text for readers who cannot see it.
     pub(crate) fn new(width: u32, height: u32, title: &str, description: &str) -> Self {
         let mut svg = Self {
             text: String::new(),

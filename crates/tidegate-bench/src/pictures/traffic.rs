@@ -2,10 +2,10 @@
 //!
 //! Light traffic, then a blast far above the limit; a pause of two windows; then a
 //! blast that lies across the edge of an aligned window, and busy traffic after it.
-//! The pause leaves every algorithm as good as new, and a whole aligned window empty:
+//! The pause lets every algorithm refill, and leaves a whole aligned window empty:
 //! what follows is the worst that the two window algorithms can do.
 
-/// Requests a window: the `N` of every picture.
+/// Requests per window: the `N` of every picture.
 pub(crate) const REQUESTS: u32 = 10;
 
 /// The window: the `W` of every picture.

@@ -1,4 +1,4 @@
-//! Those who ask: tidegate, the scripts it replaces, and the least a counter can cost.
+//! The clients that are compared: tidegate, the scripts it replaces, and the least a counter can cost.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl Ask for Tidegate {
     }
 }
 
-/// One command a request over one connection that all callers share.
+/// One command per request, over one connection that all callers share.
 #[derive(Clone)]
 pub(super) struct Plain {
     connection: MultiplexedConnection,
@@ -176,7 +176,7 @@ impl Ask for Plain {
 
 async fn connect(server: &Server) -> MultiplexedConnection {
     let client = redis::Client::open(server.url()).expect("a url that is right");
-    // As patient as the limiter is told to be.
+    // The limiter's own timeout.
     let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
     let connection = client.get_multiplexed_async_connection_with_config(&patient);
     connection.await.expect("a server that answers")

@@ -10,7 +10,7 @@ use crate::waits::{Measured, Waits};
 /// How long one measurement takes.
 pub(super) const LENGTH: Duration = Duration::from_millis(900);
 
-/// Somebody who asks. Every caller has a clone.
+/// A client that is measured. Every caller has a clone.
 pub(super) trait Ask: Clone + Send + 'static {
     /// Whether a request of this key may go on.
     fn ask(&mut self, key: &'static str) -> impl Future<Output = bool> + Send;

@@ -21,7 +21,7 @@ use crate::rounds::{Series, interleave};
 /// How many masters.
 const MASTERS: [usize; 3] = [1, 2, 3];
 
-/// Those who are compared on each cluster.
+/// The clients that are compared on each cluster.
 const WHO: [&str; 3] = [
     "500 callers",
     "the ceiling",
@@ -41,7 +41,7 @@ struct Rig {
     bucket: Plain,
     travel: Travel,
     pace: RefCell<f64>,
-    /// Of each who asks: microseconds of scripts, and of the masters' processors, a check.
+    /// Per client: microseconds of scripts and of the masters' processors per check.
     costs: [RefCell<Vec<(f64, f64)>>; 3],
 }
 
@@ -87,7 +87,7 @@ impl Rig {
         }
     }
 
-    /// One round of one who asks: how many a second.
+    /// One round of one client: checks per second.
     fn measure(&self, who: usize, runtime: &Runtime, order: Order, sent: &Sent) -> f64 {
         let mut nodes: Vec<_> = self.cluster.nodes.iter().map(Server::connect).collect();
         for node in &mut nodes {
@@ -154,12 +154,12 @@ fn targets(cluster: &Cluster) -> Vec<Target> {
 
 fn report(rigs: &[Rig; 3], series: &[Series; 9]) -> String {
     let header = [
-        "masters, who asks",
-        "a second",
+        "masters, client",
+        "per second",
         "times one master",
         "of the ceiling",
-        "scripts' time a check",
-        "masters' time a check",
+        "scripts' time per check",
+        "masters' time per check",
         "a core could",
     ];
     let rows = (0..series.len()).map(|lane| {

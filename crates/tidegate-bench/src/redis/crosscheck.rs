@@ -10,7 +10,7 @@ use super::load::{DIGITS, KEYS};
 use super::server::Server;
 use crate::rounds::interleave;
 
-/// Our requests a second with the tutorial's token bucket, as a share of those of
+/// Our requests per second with the tutorial's token bucket, as a share of those of
 /// `redis-benchmark`.
 pub(super) fn measure(server: &Server, bucket: &Plain, travel: Travel) -> f64 {
     let own = || ceiling::measure(server, &bucket.command(DIGITS), travel).a_second;
@@ -51,7 +51,7 @@ pub(super) fn run(
     read(&text).unwrap_or_else(|| panic!("redis-benchmark says: {text}"))
 }
 
-/// The last line: the name of the test, requests a second, and six more figures.
+/// The last line: the name of the test, requests per second, and six more figures.
 fn read(csv: &str) -> Option<f64> {
     let figure = csv.lines().last()?.rsplit(',').nth(6)?;
     figure.trim_matches('"').parse().ok()

@@ -7,7 +7,7 @@ use crate::report::{table, thousands, time};
 use crate::rounds::Series;
 use crate::waits::Measured;
 
-/// One row: how one of those who ask has fared.
+/// One row: the figures of one client.
 pub(super) struct Row {
     pub(super) label: String,
     pub(super) rounds: Vec<(Measured, Cpu)>,
@@ -22,13 +22,13 @@ pub(super) struct Row {
 pub(super) fn throughput(rows: &[Row]) -> String {
     let header = [
         "callers, keys",
-        "a second",
+        "per second",
         "p50",
         "p99",
         "server's time",
         "client's time",
-        "commands a write",
-        "checks a command",
+        "commands per write",
+        "checks per command",
         "of the ceiling",
         "goal",
         "",
@@ -129,7 +129,7 @@ pub(super) fn crosscheck(checked: &[(Travel, f64)]) -> String {
 pub(super) fn cost(rows: &[Cost]) -> String {
     let header = [
         "script",
-        "a call in the server",
+        "per call in the server",
         "times the tutorial's",
         "goal",
         "",

@@ -44,7 +44,7 @@ impl Fared {
 pub(super) fn compared(compared: &[Compared], when: &str) -> String {
     let header = [
         &format!("connections, request{when}"),
-        "a second",
+        "per second",
         "p50",
         "p99",
         "server's time",
@@ -124,11 +124,11 @@ pub(super) fn goals(compared: &[Compared], when: &str) -> String {
 pub(super) fn growth(sizes: &[Fared]) -> String {
     let header = [
         "keys in use, JSON check",
-        "a second",
+        "per second",
         "p50",
         "p99",
         "server's time",
-        "a second, times the first",
+        "per second, times the first",
         "server's time, times the first",
         "goal",
         "",

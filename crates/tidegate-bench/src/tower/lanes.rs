@@ -1,4 +1,4 @@
-//! Those who are compared: one handler, with different layers around it.
+//! The lanes that are compared: one handler, with different layers around it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

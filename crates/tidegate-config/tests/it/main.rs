@@ -25,7 +25,7 @@ mod wrong_syntax;
 use tidegate::Limit;
 use tidegate_config::Config;
 
-/// What a file is, its text, and everything that is said about it.
+/// A description of a file, its text, and its error messages.
 type Wrong<'t> = (&'t str, &'t str, &'t str);
 
 fn check(table: &[Wrong<'_>]) {
@@ -34,7 +34,7 @@ fn check(table: &[Wrong<'_>]) {
     }
 }
 
-/// Everything that is said about a wrong file.
+/// All error messages of a wrong file.
 fn errors(text: &str) -> String {
     match text.parse::<Config>() {
         Ok(config) => panic!("this is right:\n{text}\nand means:\n{config}"),

@@ -23,7 +23,7 @@ sync_interval = "10ms""#,
             r#"tidegate.toml:4:8: policies.login.mode: "backgrund": expected one of "exact", "lease", "background""#,
         ),
         (
-            "refusals counted by those who decide alone",
+            "refusals counted by nodes that decide alone",
             r#"[[policies]]
 name = "login"
 limit = "10r/s"

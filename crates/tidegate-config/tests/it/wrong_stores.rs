@@ -5,7 +5,7 @@ use super::{check, errors};
 /// What every message about a wrong URL ends with.
 const EXPECTED: &str = r#"expected "memory:", "redis://host:port/database", "rediss://user:password@host:port/database", "redis-sentinel://host:port,host:port/master", "redis-cluster://host:port,host:port", or "env:NAME""#;
 
-/// What is said about a URL, without that end.
+/// The error message of a URL, without that end.
 fn said(url: &str) -> String {
     let errors = errors(&format!("[stores.default]\nurl = {url}\nmax_keys = 5"));
     let start = "tidegate.toml:2:7: stores.default.url: ";
@@ -144,7 +144,7 @@ tidegate.toml:4:12: stores.default.tls_cert: 1: expected the path of a file
 tidegate.toml:5:11: stores.default.tls_key: a list: expected the path of a file"#,
         ),
         (
-            "nothing is said about the rest before the URL is right",
+            "a wrong URL hides errors of the other fields",
             r#"[stores.default]
 url = "redis://"
 tls_ca = "ca.pem"

@@ -1,4 +1,4 @@
-//! What a bench process is told before it begins, and what the processes and the
+//! What a bench process receives before it begins, and what the processes and the
 //! one that started them say to each other.
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub(super) struct Plan {
     pub(super) cost: u32,
     pub(super) duration: Duration,
     pub(super) callers: u32,
-    /// Checks a second, of all processes together; none is as many as go.
+    /// Checks per second of all processes together; none means as many as possible.
     pub(super) rate: Option<f64>,
     pub(super) processes: u32,
     /// Which of the processes this is, from 0.

@@ -64,7 +64,7 @@ pub(super) fn limiter(plan: &Plan) -> anyhow::Result<Option<SharedLimiter>> {
     Ok(Some(SharedLimiter::from_config(&config, folder)?))
 }
 
-/// Asks until it is told to stop.
+/// Asks until it is stopped.
 pub(super) async fn run(plan: Plan, limiter: SharedLimiter, mut stop: Receiver<()>) -> Told {
     let value = format!("{}-probe", plan.run);
     let names = plan.attributes.iter();

@@ -11,7 +11,7 @@ use super::Bench;
 use super::target::{self, Subject, Target};
 use crate::client::Client;
 
-/// The deadline of a request when none is said.
+/// The default deadline of a request.
 const TIMEOUT_MS: u64 = 5_000;
 
 /// The policy that the command line means, of the server at a URL.

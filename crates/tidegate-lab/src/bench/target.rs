@@ -13,13 +13,13 @@ use tidegate_config::{Config, ConfigErrors, StoreUrl, read};
 use super::Bench;
 use super::server;
 
-/// The limit when none is said.
+/// The default limit.
 const LIMIT: &str = "100r/s";
 
 /// The name of the policy that the flags make.
 const POLICY: &str = "bench";
 
-/// As many keys as a store in memory holds when nothing is said.
+/// The default bound on keys of a store in memory.
 const MEMORY_KEYS: u32 = 1_000_000;
 
 /// Whom a process asks.
@@ -38,7 +38,7 @@ pub(super) enum Target {
     Server {
         url: String,
         timeout_ms: u64,
-        /// Who has signed its certificate.
+        /// The authority that signed its certificate.
         ca: Option<PathBuf>,
     },
 }

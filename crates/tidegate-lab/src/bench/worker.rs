@@ -30,7 +30,7 @@ const MAX_AHEAD: Duration = Duration::from_secs(10);
 
 /// What a process that `bench` has started does.
 pub async fn run() -> anyhow::Result<ExitCode> {
-    // Whoever started it hears the interrupt, too, and says when to stop.
+    // The parent process also gets the interrupt, and says when to stop.
     tokio::spawn(async { while ctrl_c().await.is_ok() {} });
     let mut lines = BufReader::new(stdin()).lines();
     let plan: Plan = serde_json::from_str(&line(&mut lines).await?)?;
@@ -61,7 +61,7 @@ pub async fn run() -> anyhow::Result<ExitCode> {
     telling.abort();
     drop(telling.await);
     if let Some(probing) = probing {
-        // Whoever does not listen has ended.
+        // If nobody receives it, the task has ended.
         let _ = stop.send(());
         run.tally().counted.told = probing.await?;
     }

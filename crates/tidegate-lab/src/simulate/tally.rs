@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn clients_and_minutes_are_counted() {
         let mut tally = Tally::default();
-        // Client n asks n times a minute, and every second of its requests is marked.
+        // Client n asks n times per minute, and every second of its requests is marked.
         for minute in 0..3_u64 {
             for client in 1..=20_u64 {
                 for number in 0..client {

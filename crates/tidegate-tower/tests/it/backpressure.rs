@@ -65,7 +65,7 @@ async fn who_waits_for_a_turn_holds_no_place() {
     assert!(is_ready(&second));
 }
 
-/// A limiter of one request a minute, in Redis.
+/// A limiter of one request per minute, in Redis.
 fn in_redis(server: &Server) -> RateLimit<ConcurrencyLimit<Hello>> {
     let options = RedisOptions::default().timeout(Duration::from_secs(20));
     let store = RedisStore::new(&server.url(), options).expect("a right url");

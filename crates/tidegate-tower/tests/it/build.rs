@@ -1,4 +1,4 @@
-//! What cannot be meant is told when a layer is built.
+//! Building a layer reports settings that contradict each other.
 
 use tidegate::{Limit, Policy};
 use tidegate_tower::{Key, LayerError, Proxies, RateLimitBuilder, RateLimitLayer};

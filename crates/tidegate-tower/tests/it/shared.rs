@@ -151,7 +151,7 @@ fn cost_for_a_script_that_is_not_told_it_is_found_by_build() {
     assert_eq!(script(["{cost}"]), Ok(()));
     assert_eq!(
         script(["1"])
-            .expect_err("a cost nobody is told")
+            .expect_err("the script takes no cost")
             .to_string(),
         "policy \"p\" is decided by a script without \"{cost}\" among its args: expected it without `cost`"
     );

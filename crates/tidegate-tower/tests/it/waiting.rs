@@ -11,7 +11,7 @@ use tower::ServiceExt;
 
 use crate::support::{around_hello, by, request, send, statuses};
 
-/// One a second for each key, on a clock of the test's own.
+/// One request per second and key, on the test's own clock.
 fn by_the_second(clock: &ManualClock) -> RateLimitBuilder {
     let store = MemoryStore::builder().clock(clock.clone()).build();
     let policy = Policy::builder("p").key("{k}").limit(Limit::per_second(1));

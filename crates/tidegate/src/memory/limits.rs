@@ -32,7 +32,7 @@ struct Slot {
     handle: Handle,
 }
 
-/// A limit's number, held by those who can write entries under it.
+/// A limit's number, held by everything that can write entries under it.
 #[derive(Debug, Clone)]
 pub(super) struct Handle(Arc<Number>);
 

@@ -298,7 +298,7 @@ impl Draft {
                 used = true;
                 if level.limit.is_none_or(|limit| limit == Limit::block()) {
                     // Wrong itself, which has been said; or it refuses everything,
-                    // whoever asks.
+                    // no matter who asks.
                     continue;
                 }
                 let limit = match level.fields.changed(change.limit).limit() {

@@ -34,7 +34,7 @@ fn a2_refused_requests_cost_nothing_unless_asked() {
         );
         assert!(minutes.iter().sum::<usize>() <= 110, "{limit} {minutes:?}");
     }
-    // Counting them is a choice, and then who does not slow down stays out.
+    // With `count_denied`, a client that does not slow down stays refused.
     for limit in [
         Limit::per_minute(10),
         Limit::per_minute(10).sliding_window(),

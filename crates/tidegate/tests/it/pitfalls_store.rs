@@ -46,7 +46,7 @@ fn p5_half_a_million_keys_stay_within_the_bound_when_new_ones_are_refused() {
     let refused = timed.limiter.check("late");
     assert_eq!((refused.allowed(), refused.remaining()), (false, 0));
     assert!(refused.retry_after().is_some_and(|wait| !wait.is_zero()));
-    // As soon as the others are as good as new, there is room.
+    // As soon as the others are fully refilled, there is room.
     timed.at(2 * HOUR);
     assert!(timed.limiter.check("late").allowed());
     assert_eq!(timed.limiter.stats().evicted, 0);
@@ -107,7 +107,7 @@ fn p6_one_keys_decisions_never_go_back_in_time() {
         let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("no panic");
         asking.into_iter().flat_map(join).collect()
     });
-    // What remains shrinks by one a check: that is the order they were made in.
+    // `remaining` shrinks by one per check: that is the order they were made in.
     decided.sort_unstable_by(|a, b| b.cmp(a));
     assert_eq!(decided.len(), THREADS * CHECKS);
     for (index, pair) in decided.windows(2).enumerate() {

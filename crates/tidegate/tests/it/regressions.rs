@@ -219,7 +219,7 @@ fn a_refusal_under_a_changed_limit_holds_for_as_long_as_it_says() {
         let refused = timed.check();
         let wait = refused.retry_after().expect("not for ever");
         assert!(!refused.allowed(), "{new}");
-        // Under the old limit the key would be as good as new by now.
+        // Under the old limit the key would be fully refilled by now.
         timed.at(2 * SECOND);
         assert!(!timed.check().allowed(), "{new}");
         timed

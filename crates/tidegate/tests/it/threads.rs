@@ -181,7 +181,7 @@ fn levels_in_opposite_orders_do_not_deadlock_and_are_charged_all_or_none() {
         .unwrap();
     let total = store.level("total", Limit::per_hour(9_000)).unwrap();
     let keys: Vec<[u8; 1]> = (0_u8..).map(|key| [key]).take(KEYS).collect();
-    // What each key was charged, as counted by those who were admitted.
+    // What each key was charged, as counted by the admitted callers.
     let spent: [[AtomicU64; KEYS]; 2] = Default::default();
     let admitted: u64 = on_all(|thread| {
         let mut admitted = 0;
@@ -255,7 +255,7 @@ fn decided_at(ready: Result<Decision, WaitError>) -> u64 {
     ready.expect("in time").decided_at_us()
 }
 
-/// A clock on which those who sleep at once sleep together.
+/// A clock on which concurrent sleepers sleep together.
 #[derive(Clone)]
 struct SharedSleep(Arc<AtomicU64>);
 

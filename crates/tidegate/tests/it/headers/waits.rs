@@ -1,4 +1,4 @@
-//! How long a client is told to wait.
+//! `Retry-After`: how long a client should wait.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn p2_retry_after_is_rounded_up_and_at_least_1() {
             assert_eq!(headers.get("retry-after"), Some(wait), "{limit}");
             let last = sent(&headers).pop();
             assert_eq!(last.expect("a header").0, "Retry-After");
-            // Those who wait so long are let in.
+            // A client that waits that long is admitted.
             let seconds = wait.parse().expect("seconds");
             client.clock.advance(Duration::from_secs(seconds));
             assert!(client.login(1).allowed(), "{limit}");

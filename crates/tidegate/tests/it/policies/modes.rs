@@ -139,7 +139,7 @@ fn with_count_denied_who_keeps_on_asking_stays_out() {
     for (count_denied, admitted) in [(false, 9), (true, 0)] {
         let timed = Timed::of([policy(count_denied)]);
         assert_eq!(timed.admitted_of(10, "p", &KEY), 10);
-        // One request a second, for the rest of the minute.
+        // One request per second, for the rest of the minute.
         let later: usize = (1..60)
             .map(|second| timed.at(second * SECOND).admitted_of(1, "p", &KEY))
             .sum();
