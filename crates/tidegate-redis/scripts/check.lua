@@ -17,7 +17,7 @@
 -- digits, which takes longer than all the arithmetic here.
 --
 -- Invariant: every key is read, and every error found, before the first write; a write
--- expires its key at the moment it is as good as new.
+-- expires its key at the moment its quota is full.
 
 --+names
 --+time

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn most_decide_and_those_who_fail_are_replaced() {
+    async fn majority_decides_and_failed_servers_are_replaced() {
         for (names, at_once, expected) in [
             (&["1 7"][..], 3, Some(vec![(7, 1)])),
             (&["1 6", "2 7", "3 7"], 3, Some(vec![(7, 2), (6, 1)])),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_waited_for_when_enough_agree() {
+    async fn no_answer_is_awaited_once_enough_agree() {
         let start = Instant::now();
         ask(&["10 7", "20 7", "never"], 3).await;
         assert_eq!(start.elapsed(), Duration::from_millis(20));

@@ -124,7 +124,7 @@ impl Prepared {
     }
 }
 
-/// One check of a policy, ready to be asked by anybody who wants the same.
+/// One check of a policy, which callers with the same question share.
 #[derive(Debug)]
 pub(crate) struct Call {
     template: Template,

@@ -59,7 +59,7 @@ struct Inner {
     paused: Mutex<Option<(Instant, Duration)>>,
 }
 
-/// Who has which slots: ranges in order, first and last.
+/// Which server has which slots: ranges in order, first and last.
 #[derive(Default)]
 struct Map(Vec<(u16, u16, Arc<Server>)>);
 
@@ -163,7 +163,7 @@ impl Cluster {
 
     /// Fetches the map, unless somebody does.
     fn fetch(&self) {
-        // Whoever has no runtime panics a moment later, with nothing changed here.
+        // A caller without a runtime panics a moment later, with nothing changed here.
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
@@ -188,8 +188,8 @@ impl Cluster {
         });
     }
 
-    /// Many processes have the same doubts when a server fails, and those who are left have
-    /// to answer them all.
+    /// Many processes ask for the map when a server fails, and the servers that are left
+    /// have to answer them all.
     async fn pause(&self, is_new: bool) {
         let paused = || {
             let paused = self.0.paused.lock();
@@ -206,8 +206,8 @@ impl Cluster {
 
     /// The map that most of some servers tell.
     async fn ask_for_map(&self) -> Result<Vec<Range>, StoreError> {
-        // Those who have slots, who hear of changes first; then those named at the start,
-        // which the others may be, too. Not the same ones each time: they may be down.
+        // Servers with slots first, because they hear of changes first; then the servers
+        // named at the start. Not the same ones each time: they may be down.
         let mut addresses = Vec::new();
         for server in self.map().servers() {
             addresses.push(server.address.clone());

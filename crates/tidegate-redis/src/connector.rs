@@ -46,7 +46,7 @@ pub(crate) struct Direct {
     access: Access,
 }
 
-/// Those who know where the master is.
+/// The servers that know where the master is.
 pub(crate) struct Sentinels {
     addresses: Vec<String>,
     master: String,
@@ -146,8 +146,8 @@ impl Sentinels {
             leader.asked = Some(Instant::now());
             let sentinels = Arc::clone(self);
             tokio::spawn(async move {
-                // Of a change, the last sentinel hears some seconds after the first: as long
-                // as they differ, who is connected stays.
+                // The last sentinel hears of a change some seconds after the first. As long as
+                // they differ, a connection stays.
                 let masters = sentinels.masters().await.unwrap_or_default();
                 if let [(master, votes), ..] = &masters[..]
                     && *votes > sentinels.addresses.len() / 2
@@ -197,8 +197,8 @@ impl Sentinels {
         masters.await
     }
 
-    /// Where the master is, according to a sentinel. It lets anybody in, or those whom
-    /// the master lets in.
+    /// Where the master is, according to a sentinel, which needs no password or the
+    /// master's.
     async fn master(&self, sentinel: &str) -> RedisResult<String> {
         let anybody = self.access.client(&self.login.anonymous().url(sentinel))?;
         let answer = match self.ask(&anybody).await {

@@ -435,7 +435,7 @@ impl LimiterBuilder {
             store: self.name.clone(),
             problem,
         };
-        // What is wrong with a URL is said in the words of the config file.
+        // The config file has the same messages for a wrong URL.
         let url: RedisUrl = url.parse().map_err(unusable)?;
         let options = RedisOptions::default().name(&self.name);
         let store = RedisStore::new(url.as_str(), options);

@@ -85,7 +85,7 @@ pub(crate) struct Lane {
     queue: Arc<Queue>,
 }
 
-/// Those who wait.
+/// The requests that wait.
 #[derive(Default)]
 struct Queue(Mutex<Waiting>);
 
@@ -289,7 +289,7 @@ impl Task {
         }
     }
 
-    /// Sends everybody who waits, over a connection that is made if need be.
+    /// Sends all waiting requests, over a connection that is made if need be.
     async fn batch(&mut self) {
         let follows = |link: &Link| self.connector.leads_to(link.server.as_deref());
         let is_good = self
@@ -320,8 +320,8 @@ impl Task {
                 }
             }
         }
-        // Not before: connecting takes time, and who has given up meanwhile must not be
-        // charged.
+        // Not before: connecting takes time, and a caller that has given up meanwhile must
+        // not be charged.
         let requests = self.take();
         if let Some(link) = &mut self.link
             && !requests.is_empty()
@@ -333,7 +333,7 @@ impl Task {
         }
     }
 
-    /// Those who wait and have not given up.
+    /// The waiting requests whose callers have not given up.
     fn take(&self) -> Vec<Request> {
         let now = Instant::now();
         let mut queue = self.queue.lock();

@@ -15,7 +15,7 @@ const MOST_NAMES: usize = 20;
 /// The failures of one server without an answer between them.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
-    /// Whether there is one, for those who have an answer: they are many.
+    /// Whether there is one. Every answer reads it.
     is_failing: AtomicBool,
     failing: Mutex<Option<Failing>>,
 }

@@ -8,7 +8,7 @@ use tidegate_config::{RedisUrl, Servers};
 pub(crate) enum Place {
     /// One server, by its URL.
     One(String),
-    /// Those who know the master of a name, and how to reach it.
+    /// Sentinels, which know the master of a name and how to reach it.
     Sentinel {
         sentinels: Vec<String>,
         master: String,

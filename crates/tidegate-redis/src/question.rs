@@ -30,7 +30,7 @@ pub(crate) trait Question: Send + Sync + 'static {
 /// Where an answer goes.
 pub(crate) type Responder<A> = oneshot::Sender<Result<A, StoreError>>;
 
-/// A question on its way, with the one who waits for its answer.
+/// A question in flight, with the caller that waits for its answer.
 pub(crate) enum Asked {
     Check(Arc<Call>, Responder<Decision>),
     Flush(Arc<Flush>, Responder<Vec<u8>>),

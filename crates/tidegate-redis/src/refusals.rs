@@ -190,8 +190,8 @@ impl Shard {
 }
 
 impl Refusal {
-    /// Its numbers by now, if it still holds. It has held since the sending; the times it
-    /// tells count from the answer, so that whoever waits for so long has waited enough.
+    /// Its numbers by now, if it still holds. It has held since the question was sent; its
+    /// times count from the answer, so that a caller that waits for them waits long enough.
     fn at(&self, now: Duration, longest: Duration) -> Option<Outcome> {
         let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let passed = now.saturating_sub(self.sent);

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_past_the_deadline() {
+    fn no_wait_outlasts_the_deadline() {
         let mut schedule = Schedule::default();
         assert_eq!(schedule.pause(3 * MS, 1.0), Some(2 * MS));
         assert_eq!(schedule.pause(MS, 1.0), None);

@@ -91,7 +91,7 @@ impl Shared {
         }
         let script = self.policy.script();
         // A script that is not told the cost would charge too little.
-        if cost != Cost::ONE && script.is_some_and(|script| !script.is_told_the_cost()) {
+        if cost != Cost::ONE && script.is_some_and(|script| !script.takes_the_cost()) {
             return Err(CheckError::CostUntold {
                 policy: self.policy.name().into(),
                 cost: cost.get(),

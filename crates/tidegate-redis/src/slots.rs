@@ -11,7 +11,7 @@ const SLOTS: u16 = 16_384;
 /// Slots that one server has, from the first to the last, and where it is.
 pub(crate) type Range = (u16, u16, String);
 
-/// Where a server sends those who ask it for what it does not have.
+/// Where a server redirects a request for a slot that it does not have.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Redirection {
     pub(crate) address: String,

@@ -85,8 +85,8 @@ impl RedisStore {
     ///
     /// Fails if the URL names no server, or if the prefix is invalid.
     pub fn new(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
-        // The client leaves it to us who does the arithmetic of TLS, and panics when
-        // nobody does; whoever has chosen before stays.
+        // The client needs a provider of cryptography for TLS and panics without one. One
+        // that the program has already installed stays.
         drop(rustls::crypto::ring::default_provider().install_default());
         if !is_prefix(&options.prefix) {
             let (name, prefix) = (&options.name, &options.prefix);
@@ -483,7 +483,7 @@ impl RedisStore {
 
     /// Whether the last call was answered.
     fn heard(&self, up: bool) {
-        // Nearly always as before: those who read it need not read it again.
+        // Nearly always unchanged: without a write, readers keep their cache line.
         if self.0.up.load(Relaxed) != up {
             self.0.up.store(up, Relaxed);
         }

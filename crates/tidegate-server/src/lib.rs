@@ -17,7 +17,7 @@
 //! | [`envoy`] | Envoy's rate limit service: descriptors in, statuses out |
 //! | [`quota`] | the quotas of Envoys: reports in, assignments out |
 //! | [`serve`] | sockets, connections, and how they end |
-//! | `live` | what happens now: a message per second for those who watch |
+//! | `live` | what happens now: one message per second for all viewers |
 //! | `top` | who is limited: the most frequent keys of each policy |
 //! | [`reload`] | a new config while requests go on |
 //! | [`log`] | how much is logged, and how it looks |

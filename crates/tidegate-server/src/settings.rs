@@ -233,7 +233,7 @@ impl Settings {
 
 impl Seen {
     fn new(own: Option<Vec<u8>>, named: Vec<PathBuf>) -> Self {
-        // What is missing will be said by whoever needs it.
+        // The reader of a file reports that it is missing.
         static HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let hash = |bytes: Vec<u8>| HASH.hash_one(bytes);
         let files = named.iter().map(|path| std::fs::read(path).ok().map(hash));

@@ -319,7 +319,7 @@ impl RateLimitBuilder {
                 return Err(LayerError::WaitCountsDenied(name.clone()));
             }
             let script = policy.script();
-            if self.cost.is_some() && script.is_some_and(|script| !script.is_told_the_cost()) {
+            if self.cost.is_some() && script.is_some_and(|script| !script.takes_the_cost()) {
                 return Err(LayerError::CostNotTold(name.clone()));
             }
             let levels = policy.levels().iter();

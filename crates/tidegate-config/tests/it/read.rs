@@ -451,7 +451,7 @@ fn line_ends_and_a_byte_order_mark_do_not_move_an_error() {
 }
 
 #[test]
-fn what_looks_like_a_mistake_is_told() {
+fn likely_mistakes_are_warned_about() {
     let config = config(
         r#"
         policies = [

@@ -27,7 +27,7 @@ fn every_directive_and_option_is_accepted() {
     assert!(accepted, "{said}");
 }
 
-/// What stands in `http`, the line of the mistake in it, and what is said.
+/// The content of `http`, the line of the mistake in it, and the error message.
 const WRONG: &[(&str, usize, &str)] = &[
     (
         "tidegate_store a;",

@@ -67,7 +67,7 @@ mod timing {
     }
 
     #[test]
-    fn login_zone_of_100_requests_a_second() {
+    fn login_zone_of_100_requests_per_second() {
         each("login key=$binary_remote_addr rate=100r/s", |nginx| {
             let start = Instant::now();
             let passed: u32 = std::thread::scope(|scope| {
@@ -89,7 +89,7 @@ mod timing {
     }
 
     #[test]
-    fn two_requests_a_minute_and_four_of_them_a_fifth_of_a_second_apart() {
+    fn two_requests_per_minute_refuse_the_third_and_fourth() {
         each("login key=$binary_remote_addr rate=2r/m", |nginx| {
             let statuses = [0, 1, 2, 3].map(|number| {
                 if number > 0 {

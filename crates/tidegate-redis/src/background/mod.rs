@@ -42,8 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the store is tried to be told what is left, when nobody asks any more.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// A policy that is decided here. The store is told by a task that ends some time after
-/// the last of those who ask is gone.
+/// A policy that is decided here. A task reports to the store, and ends some time after
+/// the last caller is gone.
 #[derive(Debug)]
 pub(crate) struct Background(Arc<Inner>);
 
@@ -198,7 +198,7 @@ async fn run(running: Running) {
             };
             flights.spawn(flight.flush());
         }
-        // First said, then looked: whoever adds a key after the look sees this.
+        // Set before the look: a task that adds a key after the look sees it.
         inner.is_idle.store(true, SeqCst);
         let next = sender.wakes_at(&inner.table);
         inner.is_idle.store(next.is_none(), SeqCst);
@@ -264,7 +264,7 @@ impl Drop for Flight {
     }
 }
 
-/// What the script that is told says: the time there, and what it has come to.
+/// The reply of the script: the store's time, and the count over all nodes.
 pub(crate) fn heard(limit: &tidegate::Limit, reply: &[i64]) -> Option<(u64, State)> {
     let mut numbers = Numbers::new(reply);
     let now_us = numbers.next().ok()?;

@@ -30,7 +30,7 @@ pub(crate) struct Table {
     prefix: String,
     shards: Box<[Mutex<Shard>]>,
     keys_a_shard: usize,
-    /// In an order with what whoever waits for it says: no key is missed.
+    /// Ordered with the waiting task's own flag, so that no key is missed.
     queued: AtomicUsize,
     /// Keys that the round in progress has still to send.
     due: AtomicUsize,
@@ -293,7 +293,7 @@ impl Table {
         self.landed(outgoing, Entry::lose);
     }
 
-    /// Broken on purpose: charges what it admits only to what the store is told.
+    /// Broken on purpose: leaves out the node's own count of what it admits.
     #[cfg(test)]
     pub(crate) fn decide_by_hearsay(
         &self,
@@ -372,7 +372,7 @@ mod tests {
         Some(decided.decision.allowed())
     }
 
-    /// Tells a store that has only what it is told.
+    /// Reports to a store that no other node uses.
     fn tell(table: &Table, now: Duration) -> usize {
         table.begin_round();
         let sent = table.send(1_000, now);
@@ -385,14 +385,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_has_no_room_until_keys_are_told_and_as_good_as_new() {
+    fn full_table_has_no_room_until_keys_are_reported_and_refilled() {
         let (table, policy) = (table(3), policy(Limit::per_second(1)));
         for key in ["a", "b", "c"] {
             assert_eq!(decide(&table, &policy, key, Duration::ZERO), Some(true));
         }
         assert_eq!(decide(&table, &policy, "d", Duration::ZERO), None);
         assert_eq!(decide(&table, &policy, "a", Duration::ZERO), Some(false));
-        // As good as new, but nobody has been told of them.
+        // Fully refilled, but not reported yet.
         assert_eq!(decide(&table, &policy, "d", 2 * SECOND), None);
         assert_eq!(tell(&table, 2 * SECOND), 3);
         assert_eq!(table.queued(), 0);

@@ -48,7 +48,7 @@ pub(crate) struct Unsent {
 pub(crate) struct Parcel {
     pub(crate) limit: Limit,
     pub(crate) unsent: Unsent,
-    /// How long the key has been as good as new without them, as far as the node knows.
+    /// How long the key's quota has been full without them, as far as the node knows.
     pub(crate) idle_us: u64,
     /// Whether the node has the store's clock.
     pub(crate) on_time: bool,

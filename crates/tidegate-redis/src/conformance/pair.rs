@@ -58,7 +58,7 @@ pub(super) struct Pair {
     pub(super) charge: Charge,
     /// Of every charge so far, from both stores.
     pub(super) receipts: Vec<[Receipt; 2]>,
-    /// What is said when the stores differ.
+    /// The message when the stores differ.
     pub(super) context: String,
     /// Every second call is one of the script for many checks.
     calls: usize,
@@ -312,7 +312,7 @@ impl Pair {
     }
 
     /// After a check: every key with something in it expires in the millisecond in
-    /// which it is as good as new.
+    /// which its quota is full.
     fn assert_expiry(&mut self, decision: &Decision) {
         if !self.tells_expiry {
             return;

@@ -47,7 +47,7 @@ fn a1_fifty_at_once_at_limit_ten_admits_ten() {
 }
 
 /// What each of ten minutes admits of 12 requests, one every 5 s.
-fn twelve_a_minute(server: &Server, limit: Limit, charge: Charge) -> Vec<usize> {
+fn twelve_per_minute(server: &Server, limit: Limit, charge: Charge) -> Vec<usize> {
     let mut pair = Pair::one(server, &format!("a2 {charge:?}"), limit);
     pair.charge = charge;
     let admitted = pair.admitted_at((0..120).map(|index| index * 5 * SECOND));
@@ -59,19 +59,19 @@ fn twelve_a_minute(server: &Server, limit: Limit, charge: Charge) -> Vec<usize> 
 fn a2_refused_requests_cost_nothing_unless_asked() {
     let server = Server::start();
     for limit in every_algorithm(10, MINUTE) {
-        let minutes = twelve_a_minute(&server, limit, Charge::Admitted);
+        let minutes = twelve_per_minute(&server, limit, Charge::Admitted);
         let enough = minutes.iter().all(|&count| count >= 9);
         assert!(
             enough && minutes.iter().sum::<usize>() <= 110,
             "{limit} {minutes:?}"
         );
     }
-    // Counting them is a choice, and then who does not slow down stays out.
+    // With `count_denied`, a client that does not slow down stays refused.
     for limit in [
         Limit::per_minute(10),
         Limit::per_minute(10).sliding_window(),
     ] {
-        let minutes = twelve_a_minute(&server, limit, Charge::Always);
+        let minutes = twelve_per_minute(&server, limit, Charge::Always);
         assert!(minutes[0] >= 10, "{limit} {minutes:?}");
         assert_eq!(minutes[7..], [0, 0, 0], "{limit} {minutes:?}");
     }
@@ -90,7 +90,7 @@ fn a3_ten_late_and_ten_early_pass_two_counters_but_not_the_log() {
 }
 
 #[test]
-fn b3_one_a_second_offered_three_admits_one() {
+fn b3_one_per_second_offered_three_admits_one() {
     let server = Server::start();
     // The two counters admit less: a full window blocks the whole next one.
     let admitted = [50, 50, 60, 30, 50];
@@ -191,7 +191,7 @@ fn c7_a_clock_that_steps_back_neither_refills_nor_stalls() {
 }
 
 #[test]
-fn d3_five_a_second_is_five_in_any_second() {
+fn d3_five_per_second_is_five_in_any_second() {
     let server = Server::start();
     for limit in [
         Limit::per_second(5).sliding_log(),
@@ -302,7 +302,7 @@ fn k1_a_refusal_by_one_level_charges_none() {
 }
 
 #[test]
-fn t1_a_key_expires_when_it_is_as_good_as_new() {
+fn t1_key_expires_when_its_quota_is_full() {
     let server = Server::start();
     let mut pair = Pair::one(&server, "t1", Limit::per_second(1).burst(1_000));
     let mut blast = |at: u64| {

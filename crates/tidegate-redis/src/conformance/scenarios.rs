@@ -2,7 +2,7 @@
 //!
 //! A line is when (since the start), what, and what comes of it: whether it is allowed
 //! or which level refuses, what each level has left of its limit, how long to wait, and
-//! until the level reported is as good as new.
+//! until the reported level's quota is full.
 //!
 //! | what | |
 //! | --- | --- |

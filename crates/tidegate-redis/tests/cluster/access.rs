@@ -106,7 +106,7 @@ async fn a_cluster_over_tls_with_the_manuals_user() {
     }
     assert_eq!(all.len(), rules().len() + 3);
 
-    // Strangers, and those who are mistaken: each is told what is wrong.
+    // No user, a wrong password, too few rights: each error says what is wrong.
     allow(&all);
     let quick = || RedisOptions::default().timeout(std::time::Duration::from_secs(2));
     let wrong = url.replace("a-long-password", "another");
@@ -132,7 +132,7 @@ async fn sentinels_and_a_master_over_tls_with_the_manuals_users() {
         arguments.extend(["--requirepass", "secret", "--masterauth", "secret"].map(str::to_owned));
         arguments
     };
-    // The plain port is for the test; it lets in whoever has the password.
+    // The plain port is for the test; it needs only the password.
     let arguments = both("{third}");
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let user = |number| rules_of(number).join(" ");

@@ -19,7 +19,7 @@ use crate::support::{limiter_over, policy};
 
 const PROCESSES: usize = 3;
 
-/// Checks a second of each process.
+/// Checks per second and process.
 const RATE: u32 = 300;
 
 /// Keys of each policy, and those that share an upper level.
@@ -69,7 +69,7 @@ pub(crate) fn stored(prefix: &str, policy: &str, key: usize) -> String {
     last.stored(prefix)
 }
 
-/// Processes that ask until they are told to stop.
+/// Processes that ask until they are stopped.
 pub(crate) struct Fleet(Vec<(Child, BufReader<ChildStdout>)>);
 
 impl Fleet {

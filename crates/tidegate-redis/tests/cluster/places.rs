@@ -134,7 +134,7 @@ async fn keys_are_where_the_cluster_looks_for_them() {
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].starts_with("policy \"total\""), "{warnings:?}");
 
-    // What was admitted in the background is told where the keys live.
+    // Reports of background mode go to the server that has the key.
     flush(&cluster);
     let limits = every_algorithm(100, YEAR);
     let background = limits.map(|(name, limit)| {

@@ -212,7 +212,7 @@ impl Cluster {
                 each();
             }
         }
-        // The one who gets it first, or nobody would have it for a moment.
+        // The new owner first, or no server would have the slot for a moment.
         let node = format!("CLUSTER SETSLOT {slot} NODE {target}");
         run::<()>(&mut into, &node);
         run::<()>(&mut out, &node);

@@ -48,7 +48,7 @@ async fn until_used(limiter: &SharedLimiter, policy: &str, expected: f64) {
 }
 
 #[tokio::test]
-async fn the_store_is_told_what_every_algorithm_has_admitted() {
+async fn store_counts_what_every_algorithm_has_admitted() {
     let server = Server::start();
     let limits = every_algorithm(5, YEAR);
     let policies = limits.map(|(name, limit)| background(name, limit));
@@ -111,7 +111,7 @@ async fn a_request_is_given_back_until_the_store_has_been_told() {
         .mode(Mode::Background)
         .sync_interval(Duration::from_secs(60));
     let limiter = limiter(&server, [policy.build().unwrap()]);
-    // The first is told at once, the next ones only after an interval.
+    // The first is reported at once, the next ones only after an interval.
     assert_eq!(admitted(&limiter, "p", 1).await, 1);
     assert!(limiter.flush(LONG).await);
     let decision = check(&limiter, "p", &KEY).await;
@@ -159,7 +159,7 @@ async fn all_levels_are_charged_or_none() {
     );
 }
 
-/// Tells the store once a minute, unless it is hurried.
+/// Reports to the store once per minute, unless it is flushed.
 fn seldom(limit: Limit) -> Policy {
     let policy = Policy::builder("p").limit(limit).mode(Mode::Background);
     let policy = policy.sync_interval(Duration::from_secs(60));
@@ -174,7 +174,7 @@ async fn other_policies_go_on_with_what_was_counted() {
     let second = first.changed([seldom(Limit::per(9, YEAR))]).unwrap();
     drop(first);
     assert_eq!(admitted(&second, "p", 8).await, 1);
-    // Those of a policy that is gone are told, too, and at once.
+    // Charges of a policy that was removed are reported too, and at once.
     let exact = Policy::builder("p").limit(Limit::per(20, YEAR)).build();
     let exact = second.changed([exact.unwrap()]).unwrap();
     drop(second);
@@ -211,7 +211,7 @@ fn a_runtime_that_ends_takes_nothing_along() {
 }
 
 #[tokio::test]
-async fn an_outage_is_not_noticed_by_those_who_ask() {
+async fn outage_is_not_noticed_by_callers() {
     let server = Server::start();
     let store = RedisStore::new(&server.url(), patient()).unwrap();
     drop(server);
@@ -321,7 +321,7 @@ mod timing {
         let window = Duration::from_secs(4);
         let given_back = async |limit: Limit| {
             let limiter = limiter(&server, [seldom(limit)]);
-            // The first is told at once: of the others, none is.
+            // The first is reported at once, the others are not.
             assert_eq!(admitted(&limiter, "p", 1).await, 1);
             assert!(limiter.flush(LONG).await);
             let receipt = check(&limiter, "p", &KEY).await.receipt().unwrap();

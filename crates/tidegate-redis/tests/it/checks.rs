@@ -13,7 +13,7 @@ use crate::server::Server;
 use crate::support::{MINUTE, check, limiter_over, patient, policy};
 
 #[tokio::test]
-async fn five_a_minute_are_five_a_minute() {
+async fn five_per_minute_are_five_per_minute() {
     let server = Server::start();
     let options = RedisOptions::default().timeout(Duration::from_secs(10));
     let store = RedisStore::new(&server.url(), options).unwrap();

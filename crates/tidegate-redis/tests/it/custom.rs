@@ -210,7 +210,7 @@ async fn a_script_that_is_not_told_the_cost_is_asked_for_one_only() {
 }
 
 #[tokio::test]
-async fn a_script_is_told_the_cost_where_its_args_say() {
+async fn script_receives_the_cost_if_its_args_name_it() {
     let server = Server::start();
     let echo = "return {'allow', {}, ARGV[1], ARGV[2], ARGV[3], ARGV[4], tostring(#ARGV)}";
     let args = ["{cost}", "x{cost}", "{cost}", "7"];
@@ -220,7 +220,7 @@ async fn a_script_is_told_the_cost_where_its_args_say() {
         let asked = limiter
             .check("custom", &[("ip", "x")], Cost::of(cost))
             .await;
-        let decision = asked.expect("a cost that is told");
+        let decision = asked.expect("a script that takes the cost");
         let answer = decision.answer().expect("a script has answered");
         let cost = cost.to_string();
         assert_eq!(answer.rest, [&*cost, "x{cost}", &*cost, "7", "4"]);

@@ -80,7 +80,7 @@ async fn a2_refused_requests_cost_nothing_unless_asked() {
 }
 
 #[tokio::test]
-async fn b3_one_a_second_offered_more_admits_one() {
+async fn b3_one_per_second_offered_more_admits_one() {
     let server = Server::start();
     let tenth = Duration::from_millis(100);
     let limiter = limiter(&server, every_policy(1, tenth));
@@ -111,7 +111,7 @@ async fn b3_one_a_second_offered_more_admits_one() {
 }
 
 #[tokio::test]
-async fn c1_below_the_rate_nobody_is_refused() {
+async fn c1_no_request_below_the_rate_is_refused() {
     let server = Server::start();
     let limiter = limiter(&server, [policy("c1", Limit::per_second(1_000).burst(1))]);
     let mut last = None;

@@ -211,8 +211,8 @@ fn spawn(program: &OsStr, port: u16, folder: &Path, arguments: &[String]) -> Chi
         .expect("redis-server is installed by `cargo xtask test`")
 }
 
-/// A port that nobody listens on, below those that the system hands out to whoever
-/// connects: nobody takes it in the meantime.
+/// A port that nobody listens on, below those that the system hands out for
+/// outgoing connections, so that it stays free.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = std::process::id().wrapping_mul(97);

@@ -143,7 +143,7 @@ async fn a_server_that_throws_out_limits_is_warned_about() {
 
 /// The user of the manual may not ask, unless told so, and loses nothing by it.
 #[tokio::test]
-async fn a_user_who_may_not_ask_is_not_warned() {
+async fn user_without_rights_to_look_is_not_warned() {
     let server =
         Server::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"]);
     let url = format!(

@@ -1,5 +1,5 @@
-//! Who waits for what: replicas hold up only those who were charged, and nobody is
-//! charged who has left.
+//! Only charged checks wait for replicas, and a caller that has given up is not
+//! charged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ mod timing {
     }
 
     #[tokio::test]
-    async fn with_replica_acks_nobody_is_charged_after_leaving() {
+    async fn caller_that_gives_up_is_not_charged_with_replica_acks() {
         let server = Server::start();
         let limiter = Arc::new(without_replicas(&server, Duration::from_millis(200)));
         // The store is connected to.
@@ -87,7 +87,7 @@ mod timing {
 
     /// One thread for everybody, which stands still when a check has just been asked for.
     #[tokio::test(flavor = "current_thread")]
-    async fn on_a_starved_runtime_nobody_is_sent_past_the_deadline() {
+    async fn starved_runtime_sends_nothing_past_the_deadline() {
         let server = Server::start();
         let options = RedisOptions::default().timeout(Duration::from_millis(50));
         let store = RedisStore::new(&server.url(), options.connections(1)).expect("a valid URL");

@@ -167,7 +167,7 @@ async fn keys_have_the_names_that_are_promised() {
 }
 
 #[tokio::test]
-async fn every_key_expires_in_the_millisecond_it_is_as_good_as_new() {
+async fn every_key_expires_in_the_millisecond_its_quota_is_full() {
     let server = Server::start();
     let mut redis = server.connect();
     let mut limits: Vec<(&str, Limit)> = every_algorithm(40, Duration::from_secs(3)).into();
@@ -243,7 +243,7 @@ async fn a_refund_of_all_that_was_charged_leaves_no_key() {
             .refund(name, &[("key", "back")], &receipt.unwrap())
             .await
             .unwrap();
-        // As good as new now, and so gone within a millisecond.
+        // Its quota is full now, so the key is gone within a millisecond.
         tokio::time::sleep(Duration::from_millis(5)).await;
         let mut keys = all_keys(&mut server.connect());
         // But for the marker, which says that it was refunded.

@@ -62,7 +62,7 @@ impl<H: Handler> Http<H> {
             // Answers are short: copied behind their heads they are sent sooner than as a
             // list of two.
             .writev(false)
-            // Whoever has no more to say may still want to hear the answer.
+            // A client that closes its sending side may still wait for the answer.
             .half_close(true);
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         let max_head = u32::try_from(MAX_HEAD).expect("far below");

@@ -357,7 +357,7 @@ fn request_id(head: &Parts) -> Option<HeaderValue> {
     (id.len() <= 128 && id.to_str().is_ok()).then(|| id.clone())
 }
 
-/// Whoever changes anything must show the admin token.
+/// Requests that change state need the admin token.
 fn authorize(current: &Current, head: &Parts) -> Result<(), Problem> {
     let header = head.headers.get(AUTHORIZATION);
     let token = header.and_then(|header| {

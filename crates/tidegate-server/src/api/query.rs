@@ -39,7 +39,7 @@ impl<'a> Query<'a> {
                 true => &mut query.reserved,
                 false => &mut query.attributes,
             };
-            // Of two values, whoever put the wrong one there would win.
+            // With two values, an injected one could win.
             if list.iter().any(|(other, _)| *other == name) {
                 return Err(format!(
                     "the query: {:?} twice: expected it once",
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_right_is_said() {
+    fn wrong_queries_are_errors() {
         let many: String = (0..65).map(|number| format!("a{number}=1&")).collect();
         for (query, expected) in [
             ("key", "the query: \"key\": expected name=value"),

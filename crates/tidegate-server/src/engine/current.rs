@@ -89,7 +89,7 @@ impl Current {
             let (name, store) = (policy.name(), policy.store());
             let is_memory = |url: &StoreUrl| *url == StoreUrl::Memory;
             let url = config.stores.get(store).map(|store| &store.url);
-            // Whoever reaches a shared store can give back what was charged there.
+            // Every server on a shared store can refund what was charged there.
             let instance = if url.is_some_and(is_memory) {
                 instance
             } else {

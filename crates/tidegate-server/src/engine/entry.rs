@@ -68,7 +68,7 @@ pub struct Pieces {
     /// From `source` to the time, of the store's decisions: where the policy would not
     /// and would refuse.
     stored: [Box<str>; 2],
-    /// The same from `shadow` on, whoever has decided.
+    /// The same from `shadow` on, for every source.
     shadow: [Box<str>; 2],
     /// How each level begins.
     levels: Box<[Box<str>]>,

@@ -90,7 +90,7 @@ impl Notes {
 }
 
 impl Engine {
-    /// Who has reset what.
+    /// The audit line of a reset.
     pub(super) fn log_reset<A>(
         &self,
         current: &Current,

@@ -133,8 +133,7 @@ impl Engine {
         self.start.elapsed()
     }
 
-    /// The config in force. Whoever holds it goes on with it while another one is put in
-    /// force.
+    /// The config in force. A caller that holds it keeps using it after a reload.
     #[inline]
     pub fn current(&self) -> Guard<Arc<Current>> {
         self.current.load()

@@ -14,7 +14,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use super::{Service, Tonic};
 use crate::engine::Engine;
 
-/// How often those who watch are looked after.
+/// How often watchers get news.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Answers for the server (`""`) and for the service under these names.

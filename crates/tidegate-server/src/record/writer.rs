@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_is_told_where_it_is_missing() {
+    fn lost_records_are_counted_where_they_are_missing() {
         let queue = Arc::new(Queue::default());
         assert!(queue.admits(MAX_QUEUED - 1));
         assert!(!queue.admits(2));

@@ -28,7 +28,7 @@ pub const SPARE: Duration = Duration::from_secs(1);
 /// How long a connection that was told to end may take to do so.
 const END: Duration = Duration::from_secs(10);
 
-/// What may be asked of a connection, and what it is told.
+/// How a connection behaves, and what to do next.
 #[derive(Debug)]
 pub struct Connection {
     clock: Arc<Clock>,
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_connection_is_told_to_end_and_then_dropped() {
+    fn idle_connection_is_asked_to_end_and_then_dropped() {
         let (clock, connection) = connection(false);
         let (verdict, passed) = sentence(&clock, &connection);
         assert_eq!(verdict, Verdict::End);

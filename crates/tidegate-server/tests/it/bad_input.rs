@@ -24,7 +24,7 @@ key = "{x}:{y}"
 limit = "5/10s"
 "#;
 
-/// Bodies of a check, and what is said about them.
+/// Bodies of a check, and their errors.
 const CHECKS: &[(&str, u16, &str)] = &[
     ("", 400, "the body: empty: expected a check in JSON"),
     ("  \n ", 400, "the body: empty: expected a check in JSON"),
@@ -231,7 +231,7 @@ const CHECKS: &[(&str, u16, &str)] = &[
     ),
 ];
 
-/// Queries, and what is said about them.
+/// Queries, and their errors.
 const QUERIES: &[(&str, u16, &str)] = &[
     ("/v1/gate/p", 400, "attribute \"key\""),
     ("/v1/gate/p?", 400, "attribute \"key\""),

@@ -554,7 +554,7 @@ fn three_processes_that_decide_on_their_own_keep_to_the_formula() {
         assert_eq!(figure("sync_interval_us"), 20_000.0);
         assert!(figure("round_trip_us") > 0.0);
         let (interval, round_trip) = (figure("sync_interval_us"), figure("round_trip_us"));
-        // A key is told of again when the last time was heard of.
+        // A key is reported again once its last report was answered.
         let waited = if round_trip > interval {
             round_trip
         } else {

@@ -54,7 +54,7 @@ fn the_names_in_json_are_those_of_the_page() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_said_on_one_line() {
+fn contradictory_flags_are_one_line() {
     let folder = Folder::new();
     let cases: &[(&[&str], &str)] = &[
         (

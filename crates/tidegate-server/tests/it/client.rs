@@ -93,7 +93,7 @@ impl Connection {
             .unwrap_or_else(|| panic!("{method} {path}: no answer"))
     }
 
-    /// Sends bytes. Who does not want them all has ended the connection.
+    /// Sends bytes. A server that stops reading has closed the connection.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let sent = match &mut self.stream {
             Stream::Tcp(stream) => stream.write_all(bytes),

@@ -71,7 +71,7 @@ fn every_command_explains_itself() {
 }
 
 #[test]
-fn what_is_not_understood_is_said_on_one_line() {
+fn usage_error_is_one_line() {
     let folder = Folder::new();
     for (arguments, message) in [
         (&["serv"][..], "unrecognized subcommand 'serv'"),
@@ -150,7 +150,7 @@ fn completions_are_scripts_of_their_shells() {
         .arg(folder.path("tidegate.bash"))
         .status();
     assert!(checked.expect("bash").success());
-    // Whoever has heard enough may go.
+    // A reader may close the pipe early.
     let script = format!(
         "{} completions bash | head -c 1; exit ${{PIPESTATUS[0]}}",
         env!("CARGO_BIN_EXE_tidegate")
@@ -201,7 +201,7 @@ fn manual_pages_cover_every_command() {
 }
 
 #[test]
-fn colors_are_for_terminals_and_for_who_wants_them() {
+fn colors_are_for_terminals_unless_forced() {
     let folder = Folder::new();
     let on_a_terminal = |arguments: &str, variable: Option<&str>| {
         let program = env!("CARGO_BIN_EXE_tidegate");
@@ -215,7 +215,7 @@ fn colors_are_for_terminals_and_for_who_wants_them() {
         let output = command.output().expect("script, of every Linux");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    // It listens when the file is there, and is told to stop some time after that.
+    // It listens once the file is there, and is stopped some time after that.
     let serve = "serve --http unix:there --drain 0 & \
                  while ! [ -S there ]; do sleep 0.1; done; sleep 0.5; kill -TERM $!; wait $!";
     for arguments in ["--help", serve] {
@@ -233,7 +233,7 @@ fn colors_are_for_terminals_and_for_who_wants_them() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_said() {
+fn taken_address_is_reported() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let (code, _, error) = Start::bare().argument("--http").argument(&address).fail();

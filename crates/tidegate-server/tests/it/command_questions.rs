@@ -187,7 +187,7 @@ fn of_a_store() {
 }
 
 #[test]
-fn tokens_are_for_who_changes_anything() {
+fn token_is_sent_with_changes() {
     let server = Tidegate::start(CONFIG);
     let reset = |token: &[&str], variable: Option<&str>| {
         let mut command = tidegate(&server.folder().path(""));
@@ -215,7 +215,7 @@ fn tokens_are_for_who_changes_anything() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_said_with_what_to_do() {
+fn failed_question_says_what_to_do() {
     let folder = Folder::new();
     folder.write("memory.toml", "");
     folder.write(

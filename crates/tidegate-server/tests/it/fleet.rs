@@ -44,7 +44,7 @@ impl Fleet {
     }
 }
 
-/// A server that is told to stop tells its store what it has admitted.
+/// On SIGTERM, a server reports to its store what it has admitted.
 #[test]
 fn a_server_that_stops_tells_what_it_has_admitted_in_the_background() {
     let server = Server::start();
@@ -55,7 +55,7 @@ fn a_server_that_stops_tells_what_it_has_admitted_in_the_background() {
         server.url()
     );
     let mut tidegate = Tidegate::start(&config);
-    // The first is told at once, the others would be after a minute.
+    // The first is reported at once, the others would be after a minute.
     for _ in 0..10 {
         let answer = tidegate.check(r#"{"policy":"p","key":"a"}"#);
         assert_eq!(answer.json()["source"], "background");
@@ -77,7 +77,7 @@ mod timing {
     /// A server that is told to stop returns its leases, and what it has spent of them is
     /// counted.
     #[test]
-    fn a_server_that_is_told_to_stop_returns_its_leases() {
+    fn stopped_server_returns_its_leases() {
         let server = Server::start();
         let config = format!(
             "[stores.default]\nurl = \"{}\"\ntimeout = \"20s\"\n[[policies]]\nname = \"p\"\n\

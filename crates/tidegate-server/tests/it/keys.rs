@@ -86,7 +86,7 @@ fn a_key_is_explained_and_nothing_is_charged() {
 }
 
 #[test]
-fn only_who_has_the_token_may_change_anything() {
+fn changes_need_the_admin_token() {
     let server = start();
     let receipt = login(&server, "1", 1)["receipt"].clone();
     let refund = json!({"receipt": receipt}).to_string();

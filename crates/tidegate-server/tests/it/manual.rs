@@ -220,7 +220,7 @@ const TABLES: [(&str, &str); 6] = [
     ),
 ];
 
-/// What is said about a field of a file that has one more line: nothing if it is right.
+/// The errors of a file with one more line: none if it is right.
 fn said(start: &str, line: &str) -> Vec<String> {
     let (field, _) = line.split_once(' ').expect("a field and its value");
     let errors = settings::parse(&format!("{start}{line}\n"), "tidegate.toml", None).err();

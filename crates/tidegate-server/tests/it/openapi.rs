@@ -451,7 +451,7 @@ fn what_it_says_about_questions_is_what_the_server_takes() {
         assert!(whole.pointer(pointer).is_some(), "{pointer}");
     }
     assert_eq!(whole["openapi"], "3.1.0");
-    // Whoever can answer is named.
+    // The description names every source.
     let sources = &whole["components"]["schemas"]["Decision"]["properties"]["source"]["enum"];
     let sources = sources.as_array().expect("a list").iter();
     let mut sources: Vec<String> = sources

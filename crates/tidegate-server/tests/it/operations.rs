@@ -48,7 +48,7 @@ fn plain(line: &str, address: &str) -> String {
 
 /// The story in docs/operations.md, from the first failure to the recovery.
 #[test]
-fn outage_is_told_as_the_manual_says() {
+fn outage_is_logged_as_the_manual_says() {
     let mut redis = Server::start();
     let config = format!(
         "[stores.default]\nurl = {:?}\ntimeout = \"1s\"\n{THREE}",

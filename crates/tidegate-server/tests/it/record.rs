@@ -74,7 +74,7 @@ fn what_a_server_records_is_verified() {
     assert_eq!(lines.len(), 16 * 3);
     assert!(
         !lines.iter().any(|line| line["key"] == "a"),
-        "no key is told"
+        "no key is recorded"
     );
     let folder = server.folder();
     for arguments in [

@@ -20,7 +20,7 @@ fn server(text: &str) -> Server {
     server
 }
 
-/// What a file is, its text, and everything that is said about it.
+/// A description of a file, its text, and its error messages.
 fn check(table: &[(&str, &str, &str)]) {
     for (what, text, expected) in table {
         let errors = parse(text).expect_err(what);

@@ -78,7 +78,7 @@ fn redis_on_a_dead_port_lets_all_through_and_says_so() {
     );
     let statuses = [200, 429].map(|_| server.get("/v1/gate/alone?key=k").status);
     assert_eq!(statuses, [200, 429]);
-    // Whoever wants to know, and not to decide, is told.
+    // A request that only looks gets the error.
     let answer = server.get("/v1/keys/open?key=k");
     assert_eq!(answer.status, 503);
     assert_eq!(answer.header("retry-after"), Some("1"));
@@ -147,7 +147,7 @@ fn two_servers_on_one_redis_share_one_limit_and_survive_its_end() {
 #[test]
 fn a_store_that_throws_keys_away_is_warned_of() {
     let redis = Server::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
-    // With time enough for a machine that does other things: who gets no answer is silent.
+    // A long timeout, for busy machines: a store that does not answer logs no warning.
     let store = format!(
         "[stores.default]\nurl = {:?}\ntimeout = \"10s\"\n",
         redis.url()
@@ -161,7 +161,7 @@ fn a_store_that_throws_keys_away_is_warned_of() {
 }
 
 #[test]
-fn what_looks_like_a_mistake_is_said_at_the_start() {
+fn likely_mistakes_are_logged_at_start_up() {
     let server = Tidegate::start(
         "[[policies]]\nname = \"a\"\nkey = \"ip\"\nlimit = \"1/1h\"\n\
          [[policies]]\nname = \"b\"\nkey = \"{level}\"\nlimit = \"1/1h\"\n",

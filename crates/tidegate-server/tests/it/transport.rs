@@ -152,7 +152,7 @@ fn odd_forms_of_a_request_are_understood() {
 }
 
 #[test]
-fn what_a_path_allows_is_said() {
+fn wrong_method_names_the_allowed_ones() {
     let server = Tidegate::start("");
     for (path, allowed) in [
         ("/v1/check", "POST"),
@@ -315,7 +315,7 @@ async fn tls_with_http2_and_http1_and_certificates_that_change() {
     let request = request.body(Full::<Bytes>::default()).expect("a request");
     let answer = sender.send_request(request).await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::OK);
-    // Who does not speak TLS gets nowhere, and does no harm.
+    // A client without TLS gets no answer, and does no harm.
     let mut plain = Connection::tcp(server.address());
     plain.send(b"GET /healthz HTTP/1.1\r\n\r\n");
     plain.finish();
@@ -338,14 +338,14 @@ mod timing {
     use super::*;
 
     #[tokio::test]
-    async fn http2_is_told_to_go_away_and_answered_until_then() {
+    async fn http2_gets_goaway_and_is_answered_until_then() {
         let mut server = Start::new("").argument("--drain").argument("3").start();
         let stream = TcpStream::connect(server.address()).await;
         let mut sender = connect_http2(stream.expect("a server")).await;
         server.signal("TERM");
         server.line("shutting down");
         let mut answered = 0;
-        // A client that is told so opens no more requests on this connection.
+        // After GOAWAY, a client opens no more requests on this connection.
         while sender.ready().await.is_ok() && !sender.is_closed() {
             match ask_http2(sender.clone(), "POST", "/v1/check", QUESTION).await {
                 Ok((status, _)) => assert_eq!(status, 200),

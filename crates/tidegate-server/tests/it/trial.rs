@@ -232,7 +232,7 @@ fn stores_of_policy_and_trial_may_differ() {
 }
 
 #[test]
-fn trial_whose_store_is_down_delays_nobody() {
+fn trial_whose_store_is_down_delays_no_request() {
     let server = Tidegate::start(
         "[stores.gone]\nurl = \"redis://127.0.0.1:1\"\n\
          [[policies]]\nname = \"p\"\nlimit = \"2/1h\"\n\

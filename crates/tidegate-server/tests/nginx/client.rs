@@ -64,7 +64,7 @@ pub(crate) fn exchange(port: u16, request: &[u8]) -> Response {
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
         .expect("a time that is not zero");
-    stream.write_all(request).expect("somebody who reads");
+    stream.write_all(request).expect("a server that reads");
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("an answer in time");
     let text = String::from_utf8(bytes).expect("an answer in UTF-8");

@@ -42,7 +42,7 @@ fn requests_are_answered_with_503_while_tidegate_is_gone_if_that_is_chosen() {
     assert_eq!(get(nginx.port(), "/health").status, 200);
 }
 
-/// No quota is used up, so no client is told so.
+/// No quota is used up, so there are no quota headers.
 #[test]
 fn requests_get_503_while_the_store_of_a_policy_that_denies_is_down() {
     let store = format!(
@@ -86,7 +86,7 @@ fn of_two_tidegates_one_may_go() {
 }
 
 #[test]
-fn a_question_that_makes_no_sense_lets_nobody_pass() {
+fn invalid_question_lets_no_request_pass() {
     // Neither a policy that is not there, nor an attribute that the policy needs.
     let tidegate = Tidegate::example();
     let nginx = Nginx::start_location(

@@ -95,7 +95,7 @@ fn a_client_cannot_choose_anything_by_the_query() {
 }
 
 #[test]
-fn nobody_outside_reaches_the_inner_locations() {
+fn inner_locations_are_unreachable_from_outside() {
     let tidegate = Tidegate::example();
     let nginx = Nginx::start(&tidegate);
     for target in ["/_tidegate", "/_tidegate?ip=1", "/%5ftidegate"] {

@@ -115,8 +115,8 @@ pub(crate) fn path() -> OsString {
     std::env::join_paths(folders).expect("folders without a colon")
 }
 
-/// A port that nobody listens on, below those that the system hands out to whoever
-/// connects, so that nobody takes it in the meantime.
+/// A port that nobody listens on, below those that the system hands out for
+/// outgoing connections, so that it stays free.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = std::process::id() % 10_000;

@@ -34,7 +34,7 @@ fn values<'r>(response: &'r Response, names: [&str; 3]) -> [Option<&'r str>; 3] 
 }
 
 #[test]
-fn login_zone_of_100_requests_a_second() {
+fn login_zone_of_100_requests_per_second() {
     let tidegate = Tidegate::example();
     let nginx = Nginx::start(&tidegate);
     let start = Instant::now();
@@ -56,7 +56,7 @@ fn login_zone_of_100_requests_a_second() {
 }
 
 #[test]
-fn two_requests_a_minute_and_four_of_them_a_fifth_of_a_second_apart() {
+fn two_requests_per_minute_refuse_the_third_and_fourth() {
     let policies = default_policy("{ip}", "2r/m");
     for algorithm in ["token_bucket", "sliding_window", "sliding_log"] {
         let policies = format!("{policies}algorithm = \"{algorithm}\"\n");

@@ -51,7 +51,7 @@ async fn many_connections_share_one_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_a_second_pass_five_in_a_second() {
+async fn five_per_second_pass_five_in_a_second() {
     let limit = Limit::per_second(5).sliding_log();
     let app = Router::new().route("/", get(hello));
     let address = serve(app.layer(RateLimitLayer::new(limit, Key::address()))).await;
@@ -73,7 +73,7 @@ async fn five_a_second_pass_five_in_a_second() {
 }
 
 #[tokio::test]
-async fn a_connection_is_told_what_is_left() {
+async fn response_carries_the_remaining_quota() {
     let app = Router::new().route("/", get(hello));
     let layer = RateLimitLayer::new(yearly(2), Key::address());
     let address = serve(app.layer(layer)).await;
@@ -129,7 +129,7 @@ async fn routes_have_limits_of_their_own() {
 }
 
 #[tokio::test]
-async fn the_client_behind_a_proxy_is_told_by_the_header() {
+async fn client_behind_a_proxy_is_known_by_the_header() {
     let limiter = one_policy(1);
     let layer = RateLimitLayer::builder(limiter.clone())
         .policy("p")
@@ -148,7 +148,7 @@ async fn the_client_behind_a_proxy_is_told_by_the_header() {
 }
 
 #[tokio::test]
-async fn without_connection_info_all_share_a_key_and_nobody_gets_a_500() {
+async fn requests_without_connection_info_share_a_key() {
     let limiter: Arc<_> = one_policy(2);
     let layer = RateLimitLayer::builder(limiter.clone())
         .policy("p")

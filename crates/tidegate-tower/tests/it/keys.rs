@@ -102,7 +102,7 @@ async fn one_limit_and_one_key_make_a_layer() {
 
 #[tokio::test]
 #[should_panic(expected = "the path \"users/{id}\": expected it to begin with a slash")]
-async fn a_key_that_cannot_be_meant_is_told_at_once() {
+async fn impossible_key_is_an_error_at_build_time() {
     let _ = RateLimitLayer::new(yearly(2), Key::path_parameter("users/{id}", "id"));
 }
 

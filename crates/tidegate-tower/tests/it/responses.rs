@@ -154,7 +154,7 @@ async fn the_usual_response_can_be_changed() {
 }
 
 #[tokio::test]
-async fn a_policy_that_only_watches_refuses_nobody() {
+async fn shadow_policy_refuses_nothing() {
     let policy = Policy::builder("p").key("").limit(Limit::per_day(1));
     let limiter = limiter([policy.shadow(true)]);
     let mut service = around_hello(RateLimitLayer::builder(limiter).policy("p"));

@@ -47,7 +47,7 @@ pub(super) struct Seeds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scope([u64; 2]);
 
-/// Turns the keys of a policy into 128 bits, for those who keep tables of keys. The hash
+/// Turns the keys of a policy into 128 bits, for tables of keys. The hash
 /// is seeded anew for every hasher, so no client can choose keys that collide.
 pub struct KeyHasher {
     seeds: Seeds,

@@ -31,7 +31,7 @@ pub(super) type ShardGuard<'t, H> = MutexGuard<'t, <H as Home>::Lock, Shard<<H a
 /// The lock of a shard.
 ///
 /// In memory that processes share, the owner of a lock can be killed while it holds it. Such
-/// a lock passes to the next who waits for it, and says so.
+/// a lock passes to the next process that waits for it, and says so.
 pub trait ZoneLock: RawMutex + Sized {
     /// Whether the last owner died with this lock in its hands. Asked once by each new owner,
     /// right after it got the lock.

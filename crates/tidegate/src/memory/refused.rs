@@ -7,8 +7,8 @@
 //!
 //! The copy is a sequence lock. Its version is odd while it is being written, so a
 //! reader that finds the same even version before and after has read one entry and
-//! not parts of two. Only the holder of the shard's lock writes it, and whoever changes
-//! the key's entry drops it before giving the lock back.
+//! not parts of two. Only the holder of the shard's lock writes it, and a holder that
+//! changes the key's entry drops it before giving the lock back.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, fence};
@@ -152,7 +152,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_what_was_forgotten_is_not_seen_by_those_who_come_later() {
+    fn loom_forgotten_refusal_is_not_seen_later() {
         loom::model(|| {
             let shared = Arc::new((LastRefused::default(), Mutex::new(false)));
             shared.0.set(PRINT, 1, entry(0));

@@ -75,7 +75,7 @@ impl CustomScript {
 
     /// Whether one of the arguments is the cost.
     #[must_use]
-    pub fn is_told_the_cost(&self) -> bool {
+    pub fn takes_the_cost(&self) -> bool {
         self.arguments().any(|argument| argument == Self::COST)
     }
 

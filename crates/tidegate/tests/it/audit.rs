@@ -180,7 +180,7 @@ fn what_was_decided_without_the_store_is_outside() {
 }
 
 #[test]
-fn keys_are_judged_apart_and_the_first_to_break_is_told() {
+fn keys_are_judged_apart_and_the_first_violation_is_reported() {
     let mut audit = Audit::new(Limit::per_minute(2).sliding_log());
     // Not in order, as they come from several threads.
     for at_us in [30, 10, 20] {

@@ -16,7 +16,7 @@ fn a1_fifty_at_once_at_limit_ten_admits_ten() {
 }
 
 /// What each of ten minutes admits of 12 requests, one every 5 s.
-fn twelve_a_minute(limit: Limit, count_denied: bool) -> Vec<usize> {
+fn twelve_per_minute(limit: Limit, count_denied: bool) -> Vec<usize> {
     let timed = Timed::with(limit, |builder| builder.count_denied(count_denied));
     let admitted = timed.admitted_at((0..120).map(|index| index * 5 * SECOND));
     (0..10)
@@ -27,7 +27,7 @@ fn twelve_a_minute(limit: Limit, count_denied: bool) -> Vec<usize> {
 #[test]
 fn a2_refused_requests_cost_nothing_unless_asked() {
     for limit in every_algorithm(10, MINUTE) {
-        let minutes = twelve_a_minute(limit, false);
+        let minutes = twelve_per_minute(limit, false);
         assert!(
             minutes.iter().all(|&count| count >= 9),
             "{limit} {minutes:?}"
@@ -39,7 +39,7 @@ fn a2_refused_requests_cost_nothing_unless_asked() {
         Limit::per_minute(10),
         Limit::per_minute(10).sliding_window(),
     ] {
-        let minutes = twelve_a_minute(limit, true);
+        let minutes = twelve_per_minute(limit, true);
         assert!(minutes[0] >= 10, "{limit} {minutes:?}");
         assert_eq!(minutes[7..], [0, 0, 0], "{limit} {minutes:?}");
     }
@@ -57,7 +57,7 @@ fn a3_ten_late_and_ten_early_pass_two_counters_but_not_the_log() {
 }
 
 #[test]
-fn b3_one_a_second_offered_three_admits_one() {
+fn b3_one_per_second_offered_three_admits_one() {
     // The two counters admit less: a full window blocks the whole next one.
     let admitted = [50, 50, 60, 30, 50];
     for (limit, admitted) in every_algorithm(1, SECOND).into_iter().zip(admitted) {
@@ -152,7 +152,7 @@ fn e2_a_window_of_nothing_in_the_source_does_not_pass() {
 }
 
 #[test]
-fn d1_c9_fifty_thousand_a_minute_admits_fifty_thousand() {
+fn d1_c9_fifty_thousand_per_minute_admits_fifty_thousand() {
     for limit in every_algorithm(50_000, MINUTE) {
         assert_eq!(Timed::new(limit).admitted_of(51_000), 50_000, "{limit}");
     }
@@ -163,7 +163,7 @@ fn d1_c9_fifty_thousand_a_minute_admits_fifty_thousand() {
 }
 
 #[test]
-fn d3_five_a_second_is_five_in_any_second() {
+fn d3_five_per_second_is_five_in_any_second() {
     for limit in [
         Limit::per_second(5).sliding_log(),
         Limit::per_second(5).burst(2).strict(),
@@ -286,9 +286,9 @@ fn e10_a_burst_above_the_limit_has_right_numbers_or_is_refused() {
 }
 
 #[test]
-fn t1_a_key_is_kept_until_it_is_as_good_as_new() {
+fn t1_key_is_kept_until_its_quota_is_full() {
     // Others come and go all the time, and may take only the places of keys
-    // that are as good as new.
+    // that are fully refilled.
     let crowd = |timed: &Timed| {
         for other in 0..200_u32 {
             let _ = timed.limiter.check(format!("other {other}"));

@@ -147,7 +147,7 @@ fn p1_names_mean_what_they_say() {
 }
 
 #[test]
-fn p2_who_is_refused_is_never_told_to_wait_for_nothing() {
+fn p2_refusal_never_says_to_wait_for_zero() {
     // Far less than a microsecond a token, and a year less a microsecond.
     for limit in [
         Limit::per(u32::MAX, Duration::from_millis(1)),

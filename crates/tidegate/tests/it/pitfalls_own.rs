@@ -174,7 +174,7 @@ fn a_reset_voids_the_receipts_of_its_own_key_only() {
 }
 
 #[test]
-fn limits_that_nobody_uses_any_more_are_forgotten() {
+fn unused_limits_are_forgotten() {
     let timed = Timed::new(Limit::per_second(1));
     for requests in 1..=40_000_u64 {
         let rate = Rate::new(requests, Duration::from_secs(1)).unwrap();

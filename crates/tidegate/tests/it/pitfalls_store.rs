@@ -63,7 +63,7 @@ fn p5_checks_refused_for_want_of_room_are_counted() {
 }
 
 #[test]
-fn p5_keys_as_good_as_new_make_room_before_keys_in_use() {
+fn p5_refilled_keys_make_room_before_keys_in_use() {
     let timed = bounded(Limit::per_hour(60).burst(10), WhenFull::Evict);
     let half = u32::try_from(MAX_KEYS / 2).expect("small");
     let key = |kind: u8, number: u32| [&[kind], &number.to_le_bytes()[..]].concat();
@@ -78,7 +78,7 @@ fn p5_keys_as_good_as_new_make_room_before_keys_in_use() {
         let decision = timed.limiter.check_cost(key(2, number), Cost::of(10));
         assert!(decision.allowed(), "{number}");
     }
-    // Only a few buckets are searched for keys as good as new, so now and then
+    // Only a few buckets are searched for fully refilled keys, so now and then
     // there is none among them. Without a preference it would be every other time.
     let evicted = timed.limiter.stats().evicted;
     assert!(evicted <= u64::from(new / 20), "{evicted}");

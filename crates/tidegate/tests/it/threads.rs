@@ -271,7 +271,7 @@ impl Clock for SharedSleep {
 }
 
 #[test]
-fn everyone_who_waits_spends_once() {
+fn every_waiter_spends_once() {
     let clock = SharedSleep(Arc::new(AtomicU64::new(START)));
     let limit = Limit::per_hour(100).sliding_log();
     let limiter = Limiter::builder(limit).clock(clock.clone()).build();
@@ -296,7 +296,7 @@ fn everyone_who_waits_spends_once() {
 }
 
 #[test]
-fn everyone_who_waits_on_the_system_clock_spends_once() {
+fn every_waiter_on_the_system_clock_spends_once() {
     let limiter = Limiter::in_memory(Limit::per_second(1_000).burst(1));
     let decided = on_all(|_| {
         (0..5)

@@ -62,7 +62,7 @@ async fn slots_scripts_and_nodes_that_come_and_go() {
     for slot in slots(&cluster, what) {
         let home = cluster.owner(slot);
         let away = (home + 1) % 3;
-        // Long enough that whoever needs two keys, of which one is gone, gives up.
+        // Long enough that a check of two keys, one of which is gone, gives up.
         cluster.move_slot(slot, away, || sleep(Duration::from_millis(120)));
         cluster.move_slot(slot, home, || sleep(Duration::from_millis(20)));
     }

@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::support::{YEAR, limiter_over, policy};
 use crate::test_cluster::Cluster;
 
-/// Checks a second, over so many keys.
+/// Checks per second, over so many keys.
 const RATE: u32 = 400;
 const KEYS: usize = 60;
 

@@ -21,7 +21,7 @@ async fn crowd(server: &Server, sent: &[u8]) -> Vec<Client> {
     clients
 }
 
-/// What is no health check is told to come back.
+/// Any request but a health check gets a 503 with `Retry-After`.
 async fn assert_taken(server: &Server) {
     assert_eq!(server.get("/healthz").await.status, 200);
     let mut late = server.connect();

@@ -88,7 +88,7 @@ fn report_says_who_was_refused_and_when() {
 }
 
 #[test]
-fn what_is_simulated_in_another_way_is_said() {
+fn simulated_differences_are_reported() {
     let policies = "[stores.default]\nurl = \"redis://127.0.0.1:1\"\n\
         [[policies]]\nname = \"redis\"\nkey = \"{ip}\"\nlimit = \"1r/s\"\n\
         [[policies]]\nname = \"lease\"\nkey = \"{ip}\"\nlimit = \"1r/s\"\nmode = \"lease\"\n\

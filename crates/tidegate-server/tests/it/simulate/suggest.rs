@@ -144,7 +144,7 @@ fn suggested_limit_is_the_one_that_arithmetic_gives() {
 }
 
 #[test]
-fn what_cannot_be_suggested_is_said() {
+fn impossible_suggestion_is_reported() {
     let log = line(MIDNIGHT * 1_000, "::1").repeat(3);
     for (policies, why) in [
         (

@@ -168,7 +168,7 @@ fn a_block_has_no_quota_no_window_and_no_end() {
 }
 
 #[test]
-fn under_an_override_the_limit_in_force_is_told() {
+fn headers_show_the_limit_of_the_override() {
     let vip = Override::of("key", KEY).limit(Limit::per_minute(1_000));
     let client = Client::new([login("5r/m").overrides(vip)]);
     let decision = client.login(1);

@@ -91,7 +91,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn headers_parse_and_those_who_wait_as_told_are_let_in(
+    fn headers_parse_and_waiting_as_long_as_they_say_admits(
         limits in some_levels(),
         dialect in dialects(),
         asks in asks(),

@@ -46,7 +46,7 @@ fn p2_retry_after_is_rounded_up_and_at_least_1() {
 }
 
 #[test]
-fn p2_t_is_at_least_1_even_of_a_key_as_good_as_new() {
+fn p2_t_is_at_least_1_even_of_a_full_quota() {
     for limit in ["100r/s", "3r/m fixed_window", "5/10s sliding_log"] {
         let client = Client::new([login(limit)]);
         let seen = client.limiter.peek("login", &[("key", KEY)], Cost::ONE);
@@ -135,7 +135,7 @@ fn where_waiting_never_helps_there_is_no_retry_after() {
 }
 
 #[test]
-fn a_policy_that_only_watches_tells_nobody_to_wait() {
+fn shadow_policy_sends_no_retry_after() {
     for dialect in [Dialect::Ietf, Dialect::Draft06, Dialect::XRateLimit] {
         let client = Client::new([login("1r/m").shadow(true).headers(dialect.clone())]);
         let _ = client.login(1);
@@ -179,7 +179,7 @@ fn the_policy_that_refuses_says_how_long() {
 }
 
 #[test]
-fn the_policy_that_refuses_is_told_even_where_another_has_less_left() {
+fn headers_name_the_refusing_policy_even_if_another_has_less_left() {
     let policy = |name: &str, limit| Policy::builder(name).limit(limit);
     let client = Client::new([
         policy("small", Limit::per_hour(5)).headers(Dialect::XRateLimit),

@@ -88,7 +88,7 @@ fn a_fixed_window_of_three() {
 }
 
 #[test]
-fn fifteen_a_minute_and_three_at_once() {
+fn fifteen_per_minute_and_three_at_once() {
     let timed = Timed::read(
         r#"
         [[policies]]
@@ -137,7 +137,7 @@ fn six_before_and_one_now_is_a_rate_of_six() {
 }
 
 #[test]
-fn a_hundred_logins_a_second_for_each_address() {
+fn hundred_logins_per_second_and_address() {
     let timed = Timed::read(
         r#"
         [[policies]]
@@ -160,7 +160,7 @@ fn a_hundred_logins_a_second_for_each_address() {
 }
 
 #[test]
-fn two_a_minute_and_four_requests_in_a_row() {
+fn two_per_minute_and_four_requests_in_a_row() {
     for algorithm in [
         "token_bucket",
         "fixed_window",

@@ -129,7 +129,7 @@ fn a_block_refuses_everything_for_ever() {
 }
 
 #[test]
-fn with_count_denied_who_keeps_on_asking_stays_out() {
+fn count_denied_keeps_persistent_clients_out() {
     let policy = |count_denied| {
         Policy::builder("p")
             .level("a", "{key}", Limit::per_minute(10))

@@ -93,8 +93,8 @@ fn promises_less(limit: &Limit) -> bool {
 /// every stretch is a matter of a few dozen.
 const GRID_US: u64 = 500;
 
-/// A record that no limiter has made, about as full as its limit, and what is said
-/// about it.
+/// A record that no limiter has made, about as full as its limit, and the verdict on
+/// it.
 #[derive(Debug, Clone)]
 struct Claim {
     limit: Limit,

@@ -8,9 +8,9 @@ use tidegate::{Cost, Decision, Limit, Limiter, ManualClock, WhenFull};
 use super::{Case, Run, config, for_each_algorithm, limits, window_us};
 use crate::support::KEY;
 
-for_each_algorithm!(a_key_dropped_as_good_as_new_behaves_as_if_it_had_stayed);
+for_each_algorithm!(refilled_key_that_was_dropped_behaves_as_if_it_had_stayed);
 
-fn a_key_dropped_as_good_as_new_behaves_as_if_it_had_stayed(
+fn refilled_key_that_was_dropped_behaves_as_if_it_had_stayed(
     case: &Case,
 ) -> Result<(), TestCaseError> {
     let mut kept = Run::new(case);

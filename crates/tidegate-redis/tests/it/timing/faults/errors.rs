@@ -106,7 +106,7 @@ async fn a_password_where_there_was_none() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_no_longer_run_scripts() {
+async fn user_loses_the_right_to_run_scripts() {
     let server = Server::start();
     let rig = Rig::with(&server.url(), patient());
     let (mut admin, mut again) = (server.connect(), server.connect());

@@ -88,7 +88,7 @@ fn handful(since: Instant) -> usize {
 
 /// On one thread: lines are caught where they are written.
 #[tokio::test]
-async fn an_outage_is_told_in_a_handful_of_lines() {
+async fn outage_is_logged_in_a_handful_of_lines() {
     let lines = Lines::default();
     let _guard = tracing::subscriber::set_default(lines.clone());
     let mut server = Server::start();

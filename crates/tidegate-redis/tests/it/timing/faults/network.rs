@@ -200,7 +200,7 @@ async fn one_lost_connection_is_not_a_store_that_keeps_failing() {
 
 /// Who has given up while the connection was being made is not charged once it is.
 #[tokio::test]
-async fn nobody_is_charged_who_left_before_the_question_did() {
+async fn caller_that_gives_up_before_the_send_is_not_charged() {
     let server = Server::start();
     let proxy = Proxy::start(server.port()).await;
     proxy.set(Replies::Delay(200 * MS));

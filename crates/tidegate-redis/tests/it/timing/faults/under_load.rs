@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::load::{self, Load};
 use super::{Rig, until};
 
-/// Checks a second.
+/// Checks per second.
 const RATE: u32 = 500;
 
 /// Tasks that a store keeps: a worker and a connection for each of its two lanes.
@@ -63,7 +63,7 @@ impl<'f> Fault<'f> {
         assert!(rig.store.stats().breaker_open, "{what}");
         // On a machine that stalls, deadlines may have come first; then a probe meets it.
         let told = || self.kinds.iter().any(|kind| rig.count(*kind) > 0);
-        until("what is wrong is told", told).await;
+        until("the error is counted", told).await;
         ends();
         let closed = until("closed", || !rig.store.stats().breaker_open).await;
         println!("{what}: opened after {opened:?}, closed {closed:?} after it was over");
