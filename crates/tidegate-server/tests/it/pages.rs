@@ -18,7 +18,7 @@ const RUN_ELSEWHERE: [(&str, &str); 6] = [
     ("examples/nginx/README.md", "tests/nginx/readme.rs"),
     ("docs/resp.md", "tests/it/resp/clients.rs"),
     ("docs/tower.md", "tidegate-tower: tests/it/example.rs"),
-    ("docs/envoy.md", "tests/it/envoy, with a real Envoy"),
+    ("docs/envoy.md", "tests/it/envoy/manual.rs"),
     ("docs/simulate.md", "tests/it/simulate, on logs of its own"),
 ];
 
@@ -57,7 +57,7 @@ const HELD: [(&str, &str, &str); 16] = [
         "rust",
         "lines of a limit: tests/it/manual.rs",
     ),
-    ("docs/envoy.md", "yaml", "tests/it/envoy"),
+    ("docs/envoy.md", "yaml", "tests/it/envoy/manual.rs"),
     ("docs/http.md", "console", "tests/it/docs.rs"),
     (
         "docs/migrating.md",

@@ -66,11 +66,10 @@ fn tls_and_client_certificates() {
         Client::of(endpoint.tls_config(tls).expect("certificates"))
     };
     let asked = || request("login", &[&[("user", "ann")]]);
-    let refused = client(plain.clone())
-        .ask(asked())
-        .expect_err("no certificate");
-    let why = format!("{refused:?}");
-    assert!(why.contains("CertificateRequired"), "{why}");
+    // Which error it is depends on what comes first: the alert, or the end of the
+    // connection. The limit of one is not used up by it.
+    let refused = client(plain.clone()).ask(asked());
+    refused.expect_err("no certificate");
     let answer = client(plain.identity(shown))
         .ask(asked())
         .expect("an answer");

@@ -1,6 +1,8 @@
 //! Envoy's services, as Envoy and other gRPC clients meet them.
 
+mod gateway;
 mod listener;
+mod manual;
 mod native;
 mod proxy;
 mod quota;

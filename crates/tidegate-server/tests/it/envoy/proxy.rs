@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::client::Connection;
@@ -67,6 +68,11 @@ impl Proxy {
         assert!(ended.is_none(), "Envoy has ended: {:?}", log());
     }
 
+    /// Host and port.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     pub(crate) fn connect(&self) -> Connection {
         Connection::tcp(&self.address)
     }
@@ -97,6 +103,27 @@ impl Proxy {
         }
         admitted
     }
+}
+
+/// An example of Envoy's config, for a Tidegate at this address: on a free port, with the
+/// application behind a socket of its own, and with more patience than a user has.
+pub(crate) fn example(text: &str, tidegate: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let app = format!("@tidegate-app-{}-{number}", std::process::id());
+    let (_, port) = tidegate.rsplit_once(':').expect("a port");
+    let address =
+        |port: &str| format!("socket_address: {{ address: 127.0.0.1, port_value: {port} }}");
+    let count = |port: &str| text.matches(&address(port)).count();
+    assert_eq!((count("10000"), count("8080") + count("8081")), (1, 1));
+    text.replace(&address("10000"), &address("0"))
+        .replace(&address("10001"), &format!("pipe: {{ path: {app:?} }}"))
+        .replace(&address("8080"), &address(port))
+        .replace(&address("8081"), &address(port))
+        .replace(
+            "timeout: 0.25s",
+            &format!("timeout: {}s", PATIENCE.as_secs()),
+        )
 }
 
 /// What Envoy's admin interface answers, whatever the encoding: it sends in chunks.

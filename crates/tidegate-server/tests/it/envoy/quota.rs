@@ -315,20 +315,15 @@ fn messages_that_are_too_long_end_only_their_stream() {
 mod timing {
     use std::time::{Duration, Instant};
 
-    use super::super::proxy::Proxy;
+    use super::super::proxy::{Proxy, example};
     use super::super::{Served, address};
     use crate::process::{Start, until};
     use crate::redis_server::Server as Redis;
 
     const EXAMPLE: &str = include_str!("../../../../../examples/envoy/rlqs.yaml");
 
-    /// The example, for a Tidegate at this address.
     fn config(grpc: &str) -> String {
-        let (_, port) = grpc.rsplit_once(':').expect("a port");
-        assert_eq!(EXAMPLE.matches("port_value: 10000").count(), 1);
-        assert_eq!(EXAMPLE.matches("port_value: 8081").count(), 1);
-        let example = EXAMPLE.replace("port_value: 10000", "port_value: 0");
-        example.replace("port_value: 8081", &format!("port_value: {port}"))
+        example(EXAMPLE, grpc)
     }
 
     fn within(times: &[Instant], from: Instant, to: Instant) -> f64 {
