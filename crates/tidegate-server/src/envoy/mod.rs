@@ -11,11 +11,17 @@
 //! | `descriptors` | the messages and services, described for reflection |
 //! | `service` | `ShouldRateLimit` |
 //! | `native` | a domain names a policy, entries are attributes |
+//! | [`rules`] | limits in the form of envoyproxy/ratelimit |
+//! | [`options`] | how those are answered |
+//! | [`tally`] | their statistics |
 
 mod descriptors;
 mod native;
+pub mod options;
+pub mod rules;
 pub mod section;
 mod service;
+pub mod tally;
 pub mod wire;
 
 use std::sync::Arc;

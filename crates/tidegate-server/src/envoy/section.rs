@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use tidegate::Algorithm;
 use tidegate_config::Fields;
 use tidegate_config::write::{field, quoted};
 
@@ -15,6 +16,13 @@ pub struct Envoy {
     /// Whether quotas are assigned to Envoys, too.
     pub quota: bool,
 }
+
+/// How limits in the form of envoyproxy/ratelimit can count.
+pub(super) const ALGORITHMS: [(&str, Algorithm); 3] = [
+    ("fixed_window", Algorithm::FixedWindow),
+    ("token_bucket", Algorithm::TokenBucket),
+    ("sliding_log", Algorithm::SlidingLog),
+];
 
 /// What Envoy is told when a store cannot be asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

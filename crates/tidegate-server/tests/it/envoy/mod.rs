@@ -6,6 +6,7 @@ mod manual;
 mod native;
 mod proxy;
 mod quota;
+mod rules;
 
 use tidegate_server::envoy::wire::{
     Code, Descriptor, DescriptorStatus, Entry, RateLimitRequest, RateLimitResponse,
