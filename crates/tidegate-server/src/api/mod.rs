@@ -4,6 +4,7 @@
 mod again;
 pub(crate) mod body;
 pub mod check;
+mod dashboard;
 pub(crate) mod decision;
 pub mod door;
 mod gate;
@@ -266,6 +267,7 @@ fn is_answered(scope: Scope, connection: &Connection, head: &Parts) -> Result<()
     let is_described = matches!(path, "/v1/policies" | "/openapi.json");
     let is_admin = is_watched
         || path == "/v1/live"
+        || dashboard::has(path)
         || path.starts_with("/v1/keys/")
         || path.starts_with("/v1/top/");
     let is_there = match scope {
@@ -322,6 +324,10 @@ fn look(api: &Api, current: &Current, head: &Parts) -> Result<Answer, Problem> {
         {
             Err(Problem::method(head, "GET, HEAD"))
         }
+        path if dashboard::has(path) => match is_allowed {
+            true => Ok(dashboard::answer(path)),
+            false => Err(Problem::method(head, "GET, HEAD")),
+        },
         "/v1/live" => live::answer(api, head),
         "/v1/policies" => Ok(json(&policies::listed(current))),
         "/openapi.json" => Ok(text(JSON, OPENAPI)),

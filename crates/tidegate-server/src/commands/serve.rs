@@ -92,7 +92,11 @@ async fn listen(engine: &Arc<Engine>, server: &Server) -> anyhow::Result<Vec<Lis
     let resp = Resp::new(Arc::clone(engine));
     let proxies = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
     let grpc = Grpc::new(envoy::services(engine));
-    let mut listeners = Vec::new();
+    let operators = match &server.admin[..] {
+        [] => &server.http,
+        _ => &server.admin,
+    };
+    let (mut listeners, mut dashboard) = (Vec::new(), None);
     let doors = [
         (&server.http, "--http", http(public), clients, ""),
         (
@@ -112,8 +116,15 @@ async fn listen(engine: &Arc<Engine>, server: &Server) -> anyhow::Result<Vec<Lis
             let listener = Listener::open_with_mode(address, flag, door, tls, room, mode);
             let listener = listener.await?;
             tracing::info!("listening on {}{role}", listener.url());
+            // A browser opens no unix socket.
+            if std::ptr::eq(addresses, operators) && listener.address().is_some() {
+                dashboard.get_or_insert_with(|| listener.url());
+            }
             listeners.push(listener);
         }
+    }
+    if let Some(url) = dashboard {
+        tracing::info!("dashboard: {url}/");
     }
     Ok(listeners)
 }

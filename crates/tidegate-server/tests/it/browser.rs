@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::client::Connection;
-use crate::process::Folder;
+use crate::process::{Folder, until};
 
 /// A browser with one page. It ends with this.
 pub(crate) struct Browser {
@@ -93,12 +93,64 @@ impl Browser {
         self.tell("execute/sync", &json!({"script": script, "args": []}))
     }
 
+    /// What a user does with a mouse: on the first element of a CSS selector that can be
+    /// clicked.
+    pub(crate) fn click(&mut self, selector: &str) {
+        let element = self.element(selector);
+        self.tell(&format!("element/{element}/click"), &json!({}));
+    }
+
+    /// What a user does with a keyboard.
+    pub(crate) fn type_into(&mut self, selector: &str, text: &str) {
+        let element = self.element(selector);
+        let body = json!({ "text": text });
+        self.tell(&format!("element/{element}/value"), &body);
+    }
+
+    fn element(&mut self, selector: &str) -> String {
+        let body = json!({"using": "css selector", "value": selector});
+        let found = self.tell("element", &body);
+        let id = found.as_object().and_then(|it| it.values().next());
+        id.and_then(Value::as_str).expect("an element").to_owned()
+    }
+
+    /// Waits until a script returns something true, and returns it.
+    pub(crate) fn wait(&mut self, what: &str, script: &str) -> Value {
+        until(what, || {
+            let value = self.evaluate(script);
+            let is_true = value != json!(null) && value != json!(false) && value != json!("");
+            is_true.then_some(value)
+        })
+    }
+
+    /// Makes the page as wide and high as a screen.
+    pub(crate) fn resize(&mut self, width: u32, height: u32) {
+        let params = json!({
+            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600,
+        });
+        self.command("Emulation.setDeviceMetricsOverride", &params);
+    }
+
+    /// What a screen reader would see: role and name of every element.
+    pub(crate) fn accessible(&mut self) -> Vec<(String, String)> {
+        let tree = self.command("Accessibility.getFullAXTree", &json!({}));
+        let nodes = tree["nodes"].as_array().expect("a list").iter();
+        let nodes = nodes.filter(|node| node["ignored"] == false);
+        let text = |part: &Value| part["value"].as_str().unwrap_or_default().to_owned();
+        let nodes = nodes.map(|node| (text(&node["role"]), text(&node["name"])));
+        nodes.collect()
+    }
+
+    /// A command of the browser's own protocol.
+    fn command(&mut self, name: &str, params: &Value) -> Value {
+        self.tell("goog/cdp/execute", &json!({"cmd": name, "params": params}))
+    }
+
     /// Makes pages believe that the user prefers `dark` or `light`.
     pub(crate) fn prefer(&mut self, scheme: &str) {
         let feature = json!({"name": "prefers-color-scheme", "value": scheme});
         let params = json!({"features": [feature]});
-        let body = json!({"cmd": "Emulation.setEmulatedMedia", "params": params});
-        self.tell("goog/cdp/execute", &body);
+        self.command("Emulation.setEmulatedMedia", &params);
     }
 
     /// The lines of the console since the last time.

@@ -13,6 +13,7 @@ mod process;
 mod abuse;
 mod admin;
 mod check;
+mod dashboard;
 mod envoy;
 mod fleet;
 mod front_end;
