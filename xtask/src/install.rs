@@ -24,7 +24,10 @@ const PROGRAMS: &[(&str, &str)] = &[
 ];
 
 /// The browser that opens the pages of tests and screenshots.
-const BROWSER: &[(&str, &str)] = &[("chromium", "chromium")];
+const BROWSER: &[(&str, &str)] = &[
+    ("chromium", "chromium"),
+    ("chromedriver", "chromium-driver"),
+];
 
 /// Programs that measure checks through Redis.
 const REDIS: &[(&str, &str)] = &[

@@ -67,7 +67,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
   pictures             draw the pictures of docs/algorithms.md into docs/pictures
-  screenshots          take pictures of the pages that README.md shows";
+  screenshots [NAME]   take pictures of the pages that README.md shows";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -89,7 +89,8 @@ fn main() -> ExitCode {
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),
-        ["screenshots"] => screenshots::take(),
+        ["screenshots"] => screenshots::take(None),
+        ["screenshots", name] => screenshots::take(Some(name)),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())
