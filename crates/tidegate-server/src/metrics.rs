@@ -562,10 +562,16 @@ mod tests {
     #[test]
     fn the_dashboard_shows_what_there_is() {
         let metrics = Metrics::new();
-        let config = tidegate_config::Config::default();
+        let config = "[stores.shared]\nurl = \"redis://127.0.0.1:1\"\n\
+                      [[policies]]\nname = \"default\"\nlimit = \"10r/s\"\n\
+                      [[policies]]\nname = \"leased\"\nlimit = \"10r/s\"\n\
+                      store = \"shared\"\nmode = \"lease\"\n";
+        let config = tidegate_config::Config::parse(config, "tidegate.toml").unwrap();
         let limiter = SharedLimiter::from_config(&config, "".as_ref()).unwrap();
         metrics.meter("default", "default");
         metrics.peeked("default");
+        metrics.quota_reported("default", 1, 0);
+        metrics.quota_charged("default", 1, 0);
         metrics
             .store_errors
             .with_label_values(&["default", "other"]);

@@ -141,7 +141,7 @@ mod tests {
             ("users/{id}", "expected it to begin with a slash"),
             ("/users/x{id}", "expected braces around a whole segment"),
             ("/users/{}", "expected a name in braces"),
-            ("/{*id}/x", "expected nothing behind \"{*id}\""),
+            ("/{*id}/x", "expected nothing after \"{*id}\""),
             ("/{id}/{id}", "\"id\" appears twice"),
             ("/users/{user}", "expected a parameter {id}"),
         ] {

@@ -51,7 +51,7 @@ const NOT_RUN: [(&str, &str); 9] = [
 const FRAGMENTS: [&str; 1] = ["docs/algorithms.md"];
 
 /// Blocks of other kinds: the page, the kind, and what holds them.
-const HELD: [(&str, &str, &str); 16] = [
+const HELD: [(&str, &str, &str); 17] = [
     (
         "docs/algorithms.md",
         "rust",
@@ -67,6 +67,11 @@ const HELD: [(&str, &str, &str); 16] = [
     ("docs/migrating.md", "nginx", "another limiter's config"),
     ("docs/migrating.md", "yaml", "another limiter's config"),
     ("docs/nginx.md", "nginx", "tests/nginx/readme.rs"),
+    (
+        "docs/nginx.md",
+        "nginx module",
+        "tidegate-nginx: tests/it/manual.rs",
+    ),
     ("docs/operations.md", "log", "tests/it/operations.rs"),
     (
         "docs/operations.md",
