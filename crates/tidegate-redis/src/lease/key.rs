@@ -25,7 +25,7 @@ use super::out::Out;
 const HORIZON_US: u64 = 100_000;
 
 /// Below so many tokens per horizon, a key is asked for as in the mode `exact`.
-pub(super) const FEW: f64 = 4.0;
+pub(crate) const FEW: f64 = 4.0;
 
 /// Checks of one message.
 const CHECKS: u32 = 1_000;
@@ -178,7 +178,7 @@ impl<W> Key<W> {
     }
 
     /// The same for a key that was asked for before, by this much.
-    pub(super) fn with_demand(limit: Limit, now_us: u64, demand: f64) -> Self {
+    pub(crate) fn with_demand(limit: Limit, now_us: u64, demand: f64) -> Self {
         Self {
             demand,
             ..Self::new(limit, now_us)
@@ -730,12 +730,12 @@ impl<W> Key<W> {
 
 /// A time in horizons.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-pub(super) fn horizons(elapsed_us: u64, horizon_us: u64) -> f64 {
+pub(crate) fn horizons(elapsed_us: u64, horizon_us: u64) -> f64 {
     elapsed_us as f64 / horizon_us as f64
 }
 
 /// `h`: how far ahead a node asks for tokens.
-pub(super) fn horizon_us(limit: &Limit) -> u64 {
+pub(crate) fn horizon_us(limit: &Limit) -> u64 {
     let refill_us = match limit.kind() {
         Kind::TokenBucket(bucket) => bucket.capacity().us,
         Kind::FixedWindow(window) => window.rate().window_us(),

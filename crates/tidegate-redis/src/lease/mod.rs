@@ -10,6 +10,7 @@ mod clock;
 mod cold;
 #[cfg(test)]
 pub(crate) mod fault;
+mod fork;
 pub(crate) mod held;
 #[cfg(test)]
 pub(crate) mod kept;
@@ -35,6 +36,7 @@ use crate::fingerprint::Fingerprint;
 use crate::question::Flush;
 use crate::script::Task;
 use crate::store::RedisStore;
+use fork::Process;
 pub(crate) use held::Spent;
 pub(crate) use key::{Answer, Reason, Refused};
 use message::{Reply, TERM_US};
@@ -57,6 +59,9 @@ pub(crate) struct Leases(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     table: Table,
+    /// The process that has the leases. Its children ask as in the mode `exact`, and leave
+    /// the table alone: one of their parent's threads may have had a lock on it.
+    process: Process,
     store: RedisStore,
     /// What the keys are made of: another policy with the same has the same keys.
     made_of: String,
@@ -122,12 +127,14 @@ impl Leases {
         let made_of = format!("{levels:?} {tag:?}");
         if let Some(before) = before
             && before.0.made_of == made_of
+            && before.0.process.is_this()
             && before.0.store.is_same(store)
         {
             return Arc::clone(before);
         }
         Arc::new(Self(Arc::new(Inner {
             table: Table::new(store.prefix()),
+            process: Process::this(),
             store: store.clone(),
             made_of,
             is_running: AtomicBool::new(false),
@@ -138,6 +145,9 @@ impl Leases {
     /// Takes tokens of a lease that this thread has spent before.
     #[inline]
     pub(crate) fn spend(&self, key: &LevelKey<'_>, cost: Cost) -> Option<Spent> {
+        if !self.0.process.is_this() {
+            return None;
+        }
         let now_us = clock::now_us();
         let fingerprint = self.0.table.fingerprint(key);
         let spent = near::spend(fingerprint, cost, now_us)?;
@@ -152,8 +162,14 @@ impl Leases {
         let table = &self.0.table;
         let now_us = clock::now_us();
         let mut levels: SmallVec<[Level; 2]> = SmallVec::new();
+        let is_ours = self.0.process.is_this();
         for key in keys.iter() {
             let fingerprint = table.fingerprint(&key);
+            if !is_ours {
+                let got = Got::Cold;
+                levels.push(Level { fingerprint, got });
+                continue;
+            }
             let got = match table.take(fingerprint, key.limit(), cost, now_us) {
                 Taken::Spent(spent) => {
                     if spent.is_half {
@@ -217,7 +233,11 @@ impl Leases {
     ) -> SmallVec<[Option<(Fingerprint, u64, Cost)>; 2]> {
         let table = &self.0.table;
         let levels = keys.iter().zip(receipt.charges());
+        let is_ours = self.0.process.is_this();
         let levels = levels.map(|(key, (cost, mark))| {
+            if !is_ours {
+                return None;
+            }
             let fingerprint = table.fingerprint(&key);
             let is_named = |nonce: u64| mark & LEASED != 0 && part(nonce) == mark_part(mark);
             let nonce = table.open_lease(fingerprint, is_named)?;
@@ -228,18 +248,22 @@ impl Leases {
 
     /// Puts tokens back into a lease, unless it was closed.
     pub(crate) fn put_back(&self, fingerprint: Fingerprint, nonce: u64, cost: Cost) {
-        self.0.table.put_back(fingerprint, nonce, cost);
+        if self.0.process.is_this() {
+            self.0.table.put_back(fingerprint, nonce, cost);
+        }
     }
 
     /// Forgets keys, by what they are called in the store.
     pub(crate) fn forget(&self, stored: &[String]) {
-        self.0.table.forget(stored);
+        if self.0.process.is_this() {
+            self.0.table.forget(stored);
+        }
     }
 
     /// Returns all leases, now: whether the store has heard of that within this time.
     pub(crate) async fn flush(&self, within: Duration) -> bool {
         let returned = async {
-            while self.0.table.is_active() {
+            while self.0.process.is_this() && self.0.table.is_active() {
                 self.0.sweep(true);
                 sleep(Duration::from_millis(2)).await;
             }
@@ -248,6 +272,9 @@ impl Leases {
     }
 
     pub(crate) fn stats(&self) -> LeaseStats {
+        if !self.0.process.is_this() {
+            return LeaseStats::default();
+        }
         let (tally, leased_tokens) = self.0.table.tally();
         LeaseStats {
             leased_tokens,
@@ -339,6 +366,9 @@ impl Inner {
     }
 
     fn sweep(self: &Arc<Self>, is_over: bool) {
+        if !self.process.is_this() {
+            return;
+        }
         for outgoing in self.table.sweep(is_over, clock::now_us()) {
             tokio::spawn(Arc::clone(self).fly(outgoing));
         }
@@ -357,6 +387,9 @@ impl Inner {
             };
             let within = Duration::from_micros(TERM_US / 2);
             let heard = self.store.message(flush, within).await;
+            if !self.process.is_this() {
+                return;
+            }
             let runs = message.asks.len();
             let reply = heard.and_then(|bytes| {
                 let reply = Reply::read(&message.limit, &script, &bytes, runs);
@@ -385,7 +418,8 @@ async fn run(running: Running) {
             farewell += SWEEP;
         }
         inner.sweep(is_over);
-        if !inner.table.is_active() || farewell > FAREWELL {
+        let is_done = !inner.process.is_this() || !inner.table.is_active();
+        if is_done || farewell > FAREWELL {
             // A key that becomes active now starts it anew.
             return;
         }

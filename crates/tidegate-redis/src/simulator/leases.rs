@@ -166,6 +166,15 @@ struct Node {
     waiting: HashMap<u64, Waiting>,
 }
 
+/// Tokens that may be admitted beyond the bound, because the store does not count them:
+/// spent from one moment to another.
+#[derive(Debug, Clone, Copy)]
+struct Allowance {
+    from_us: u64,
+    until_us: u64,
+    tokens: u64,
+}
+
 /// A charge, by which it can be given back.
 #[derive(Debug, Clone, Copy)]
 struct Charge {
@@ -192,9 +201,8 @@ pub(super) struct World {
     /// What was admitted, by level: when, at what cost, and whether it was given back.
     records: Vec<Vec<(u64, u32, bool)>>,
     charges: Vec<Charge>,
-    /// Tokens that a level may give more, and losses of state.
-    slack: Vec<u64>,
-    losses: u32,
+    /// What each level may give more.
+    allowances: Vec<Vec<Allowance>>,
     lowered: bool,
     outcome: Outcome,
 }
@@ -219,8 +227,7 @@ pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
         passed_us: START_US,
         records: vec![Vec::new(); levels],
         charges: Vec::new(),
-        slack: vec![0; levels],
-        losses: 0,
+        allowances: vec![Vec::new(); levels],
         lowered: false,
         outcome: Outcome::default(),
         setting,
@@ -725,7 +732,12 @@ impl World {
         }
         if self.random.chance(failovers) {
             self.stores = self.snapshot.clone();
-            self.losses += 1;
+            for level in 0..self.limits.len() {
+                // One burst: what was used, and what is out.
+                let limits = self.setting.limits[level].iter();
+                let tokens = limits.map(|limit| u64::from(size(limit))).max();
+                self.allow(level, tokens.unwrap_or(0), 0);
+            }
         }
         if self.random.chance(limit_changes) {
             let other = usize::try_from(self.random.below(2)).unwrap_or(0);
@@ -744,6 +756,7 @@ impl World {
     /// charged them by then, and what drained of that in this time is spent once more: at
     /// most all that is out, and at most what the rate gives. A window may be over.
     fn step_forward(&mut self, by_us: u64) {
+        let mut allowed = Vec::new();
         for (level, limit) in self.limits.iter().enumerate() {
             let keys = self.nodes.iter().filter_map(|node| node.keys.get(level));
             let here: u64 = keys.map(Key::tokens).sum();
@@ -752,7 +765,7 @@ impl World {
                 .clone()
                 .check(*limit, Cost::ONE, 0, self.read_us);
             let tokens = here.max(out.tokens.into());
-            self.slack[level] += match limit.kind() {
+            let tokens = match limit.kind() {
                 Kind::TokenBucket(bucket) => {
                     let parts = u128::from(by_us) * u128::from(bucket.parts_per_us());
                     let drained = parts.div_ceil(bucket.token_parts().into());
@@ -760,7 +773,26 @@ impl World {
                 }
                 _ => tokens,
             };
+            allowed.push(tokens);
         }
+        for (level, tokens) in allowed.into_iter().enumerate() {
+            self.allow(level, tokens, by_us);
+        }
+    }
+
+    /// So many tokens may be spent that the store does not count, as long as leases of this
+    /// moment run: until the last of them has ended on any node's clock.
+    fn allow(&mut self, level: usize, tokens: u64, step_us: u64) {
+        let now_us = self.passed_us;
+        let allowances = &mut self.allowances[level];
+        for before in allowances.iter_mut().filter(|it| it.until_us > now_us) {
+            before.until_us += step_us;
+        }
+        allowances.push(Allowance {
+            from_us: now_us,
+            until_us: now_us + step_us + TERM_US,
+            tokens,
+        });
     }
 
     /// While its lease is open, a token goes back into it. After that the store gives back
@@ -792,8 +824,7 @@ impl World {
             records.sort_unstable();
             // Under limits that change, the larger of either is kept.
             let largest = limits.iter().copied();
-            let broken =
-                largest.map(|limit| excess(&limit, &records, self.losses, self.slack[level]));
+            let broken = largest.map(|limit| excess(&limit, &records, &self.allowances[level]));
             let broken = broken.min().unwrap_or(0);
             if broken > 0 && self.outcome.broken.is_none() {
                 self.outcome.broken = Some((level, broken));
@@ -803,28 +834,49 @@ impl World {
     }
 }
 
-/// How much more than the limit these records are.
-fn excess(limit: &Limit, records: &[(u64, u32)], losses: u32, slack: u64) -> u64 {
+/// How much more than the limit these records are. What goes beyond a bucket is taken out of
+/// the allowances.
+fn excess(limit: &Limit, records: &[(u64, u32)], allowances: &[Allowance]) -> u64 {
     match limit.kind() {
         Kind::TokenBucket(bucket) => {
             let (request, refill) = (
                 u128::from(bucket.token_parts()),
                 u128::from(bucket.parts_per_us()),
             );
-            let burst = u128::from(bucket.burst()) * (u128::from(losses) + 1) + u128::from(slack);
+            let burst = u128::from(bucket.burst()) * request;
+            let allowed = allowances.iter();
+            let mut allowed: Vec<_> = allowed
+                .map(|it| (it.from_us, it.until_us, u128::from(it.tokens) * request))
+                .collect();
             let (mut debt, mut last_us, mut most) = (0_u128, 0, 0_u128);
             for (at_us, cost) in records {
                 let drained = u128::from(at_us - last_us) * refill;
-                debt = debt.saturating_sub(drained) + u128::from(*cost) * request;
+                debt = debt.saturating_sub(drained);
                 last_us = *at_us;
-                most = most.max(debt);
+                // What the store does not count of what was spent by then has drained with
+                // the rest.
+                for (_, until_us, parts) in &mut allowed {
+                    if *until_us <= *at_us {
+                        *parts = debt.min(*parts);
+                    }
+                }
+                debt += u128::from(*cost) * request;
+                for (from_us, _, parts) in &mut allowed {
+                    if *from_us <= *at_us {
+                        let used = debt.saturating_sub(burst).min(*parts);
+                        debt -= used;
+                        *parts -= used;
+                    }
+                }
+                most = most.max(debt.saturating_sub(burst));
             }
-            let over = most.saturating_sub(burst * request).div_ceil(request);
-            u64::try_from(over).unwrap_or(u64::MAX)
+            u64::try_from(most.div_ceil(request)).unwrap_or(u64::MAX)
         }
         _ => {
-            let more = u32::try_from(slack.div_ceil(size(limit).into())).unwrap_or(u32::MAX);
-            let mut audit = Audit::new(*limit).partial(true).allow_losses(losses + more);
+            let size = u64::from(size(limit));
+            let more: u64 = allowances.iter().map(|it| it.tokens.div_ceil(size)).sum();
+            let more = u32::try_from(more).unwrap_or(u32::MAX);
+            let mut audit = Audit::new(*limit).partial(true).allow_losses(more);
             for (at_us, cost) in records {
                 audit.push(&Record::admitted("k", *at_us, Cost::of(*cost)));
             }

@@ -1,38 +1,49 @@
 //! A thousand nodes and a hundred thousand keys, by Zipf's law: what the store is asked,
-//! and what is admitted, as fleets in the mode `lease` have it. It prints the table of
-//! docs/scale.md:
-//!
-//! ```text
-//! cargo test -p tidegate-redis --release --lib scale_of_leases -- --ignored --nocapture
-//! ```
+//! and what is admitted, as fleets in the mode `lease` have it. `cargo xtask pictures` makes
+//! the table and the picture of docs/scale.md of it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::fmt::Write;
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use tidegate::{Cost, Limit};
 
 use super::Random;
 use super::due::Due;
 use crate::lease::kept::Store;
-use crate::lease::key::{Answer, Key, Reason};
+use crate::lease::key::{Answer, FEW, Key, Reason, horizon_us, horizons};
 use crate::lease::message::{Message, Reply};
 
 const START_US: u64 = 1_700_000_000_000_000;
-const NODES: u64 = 1_000;
-const KEYS: usize = 100_000;
 
-/// Requests per second of the whole fleet, and what each key may have of them.
-const OFFERED: u64 = 100_000;
-const ALLOWED: u32 = 500;
-const SECONDS: u64 = 5;
+/// When something happens to a fleet.
+const STRUCK_US: u64 = 2_000_000;
+
+/// The keys that are looked at more closely: all of them are asked for more than is allowed.
+const BUSIEST: usize = 10;
+
+/// How often a run is looked at.
+const BIN_US: u64 = 100_000;
+
+/// How large a run is.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    nodes: u64,
+    keys: usize,
+    /// Requests per second of the whole fleet, and how many of them each key may have.
+    offered: u64,
+    allowed: u32,
+    seconds: u64,
+}
 
 /// What happens to the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Story {
-    /// Every key is asked for on ten nodes, as load balancers that hash do it.
-    Sticky,
+enum Fate {
     Calm,
+    /// Nobody leases: all ask as in the mode `exact`.
+    Exact,
     /// A tenth of the nodes is gone after two seconds, and as many start.
     Crash,
     /// After two seconds the store knows nothing.
@@ -41,228 +52,353 @@ enum Story {
     Region,
 }
 
+/// A fleet: what it is called, on how many nodes each key is asked for, and what happens.
+type Story = (&'static str, u64, Fate);
+
+const STORIES: [Story; 7] = [
+    ("each key on any node", 1_000, Fate::Calm),
+    ("each key on one node", 1, Fate::Calm),
+    ("each key on ten nodes", 10, Fate::Calm),
+    ("ten nodes, mode `exact`", 10, Fate::Exact),
+    ("ten nodes, a tenth of all nodes crashes", 10, Fate::Crash),
+    ("ten nodes, the store loses its state", 10, Fate::Failover),
+    ("ten nodes, a third of them is 50 ms away", 10, Fate::Region),
+];
+
+/// A key of a node.
+type Place = (u64, usize);
+
 enum Event {
-    Request,
-    Sweep(u64, usize),
-    Message(u64, usize, u64, Message),
-    Reply(u64, usize, u64, Reply),
+    Sweep(Place),
+    Message(Place, u64, Message),
+    Reply(Place, u64, Reply),
+    /// A check as in the mode `exact`, and when it was sent.
+    Ask(Place, u64),
+    /// It was refused: until when that holds.
+    Refused(Place, u64),
+}
+
+/// A key that is not worth a lease: how much is asked for, when that was counted, and until
+/// when it is refused.
+#[derive(Default)]
+struct Cold {
+    demand: f64,
+    counted_at_us: u64,
+    refused_until_us: u64,
+}
+
+/// What a run came to.
+struct Ran {
+    requests: u64,
+    /// Calls by the time of the run.
+    calls: Vec<u64>,
+    /// What the busiest keys were admitted by then, as a share of what is allowed.
+    shares: Vec<f64>,
+    /// Keys that were admitted more than is allowed.
+    over: usize,
 }
 
 struct World {
-    story: Story,
+    size: Size,
+    spread: u64,
+    fate: Fate,
     limit: Limit,
     random: Random,
     now_us: u64,
     sequence: u64,
     queue: BinaryHeap<Reverse<Due<Event>>>,
-    nodes: HashMap<(u64, usize), Key<()>>,
-    stores: HashMap<usize, Store>,
+    hot: HashMap<Place, Key<()>, FixedState>,
+    cold: HashMap<Place, Cold, FixedState>,
+    stores: HashMap<usize, Store, FixedState>,
     /// Sums of what keys are asked for, from the most to the least.
     shares: Vec<f64>,
-    requests: u64,
     calls: u64,
-    admitted: HashMap<usize, u64>,
-    offered: HashMap<usize, u64>,
+    admitted: Vec<u64>,
 }
 
 impl World {
+    #[expect(clippy::cast_precision_loss, reason = "shares")]
+    fn new(size: Size, (_, spread, fate): Story) -> Self {
+        let shares = (1..=size.keys).scan(0.0, |sum, rank| {
+            *sum += 1.0 / rank as f64;
+            Some(*sum)
+        });
+        Self {
+            size,
+            spread,
+            fate,
+            limit: Limit::per_second(size.allowed),
+            random: Random::new(11),
+            now_us: 0,
+            sequence: 0,
+            queue: BinaryHeap::new(),
+            hot: HashMap::default(),
+            cold: HashMap::default(),
+            stores: HashMap::default(),
+            shares: shares.collect(),
+            calls: 0,
+            admitted: vec![0; size.keys],
+        }
+    }
+
     fn after(&mut self, delay_us: u64, event: Event) {
         self.sequence += 1;
         let at = Duration::from_micros(self.now_us + delay_us);
         self.queue.push(Reverse(Due(at, self.sequence, event)));
     }
 
-    /// One way between a node and the store.
-    fn way_us(&self, node: u64) -> u64 {
-        match self.story {
-            Story::Region if node.is_multiple_of(3) => 25_000,
+    /// Between a node and the store.
+    fn send(&mut self, (node, _): Place, event: Event) {
+        let way_us = match self.fate {
+            Fate::Region if node.is_multiple_of(3) => 25_000,
             _ => 250,
-        }
-    }
-
-    fn admit(&mut self, key: usize, tokens: u64) {
-        *self.admitted.entry(key).or_default() += tokens;
+        };
+        self.after(way_us, event);
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a random number")]
-    fn some_key(&mut self) -> usize {
-        let all = self.shares[KEYS - 1];
+    fn some_place(&mut self) -> Place {
+        let all = self.shares.last().copied().unwrap_or_default();
         let point = self.random.below(1 << 50) as f64 / (1_u64 << 50) as f64 * all;
-        self.shares
-            .partition_point(|share| *share < point)
-            .min(KEYS - 1)
+        let key = self.shares.partition_point(|share| *share < point);
+        let key = key.min(self.size.keys - 1);
+        let node = key as u64 * 7 + self.random.below(self.spread);
+        (node % self.size.nodes, key)
     }
 
     fn request(&mut self) {
-        self.requests += 1;
-        let (mut node, key) = (self.random.below(NODES), self.some_key());
-        if self.story == Story::Sticky {
-            node = (key as u64 * 7 + node % 10) % NODES;
-        }
-        *self.offered.entry(key).or_default() += 1;
-        let (now_us, limit) = (self.now_us, self.limit);
-        let machine = self.nodes.entry((node, key));
-        let machine = machine.or_insert_with(|| Key::new(limit, now_us));
+        let (place, now_us) = (self.some_place(), self.now_us);
+        let Some(machine) = self.hot.get_mut(&place) else {
+            return self.cold_request(place);
+        };
         if let Some(spent) = machine.spend(Cost::ONE, now_us) {
-            self.admit(key, 1);
+            self.admitted[place.1] += 1;
             if spent.is_half {
-                self.message(node, key);
+                self.message(place);
             }
             return;
         }
         machine.note(Cost::ONE);
-        if machine.refuses(Cost::ONE, now_us).is_none() {
+        if machine.refuses(Cost::ONE, now_us).is_some() {
+            return;
+        }
+        if machine.asks_plainly(now_us) {
+            return self.send(place, Event::Ask(place, now_us));
+        }
+        machine.wait(Cost::ONE, ());
+        self.message(place);
+    }
+
+    /// For a key of which the node has nothing.
+    fn cold_request(&mut self, place: Place) {
+        let (now_us, limit) = (self.now_us, self.limit);
+        let cold = self.cold.entry(place).or_default();
+        let elapsed_us = now_us - cold.counted_at_us;
+        let kept = (-horizons(elapsed_us, horizon_us(&limit))).exp();
+        cold.demand = cold.demand * kept + 1.0;
+        cold.counted_at_us = now_us;
+        if cold.demand >= FEW && self.fate != Fate::Exact {
+            let mut machine = Key::with_demand(limit, now_us, cold.demand);
             machine.wait(Cost::ONE, ());
-            self.message(node, key);
+            self.cold.remove(&place);
+            self.hot.insert(place, machine);
+            self.message(place);
+        } else if now_us >= cold.refused_until_us {
+            self.send(place, Event::Ask(place, now_us));
         }
     }
 
-    fn message(&mut self, node: u64, key: usize) {
+    fn message(&mut self, place: Place) {
         let (now_us, nonce) = (self.now_us, self.random.next());
-        let Some(machine) = self.nodes.get_mut(&(node, key)) else {
+        let Some(machine) = self.hot.get_mut(&place) else {
             return;
         };
         let was_active = machine.is_active() && !machine.has_waiting();
         if let Some(message) = machine.message(now_us, Reason::Usual, || nonce) {
             if !was_active {
-                self.after(50_000, Event::Sweep(node, key));
+                self.after(50_000, Event::Sweep(place));
             }
-            let way_us = self.way_us(node);
-            self.after(way_us, Event::Message(node, key, nonce, message));
+            self.send(place, Event::Message(place, nonce, message));
         }
     }
 
     fn happen(&mut self, event: Event) {
+        let (now_us, limit) = (self.now_us, self.limit);
         match event {
-            Event::Request => self.request(),
-            Event::Message(node, key, id, message) => {
+            Event::Message(place, id, message) => {
                 self.calls += 1;
-                let now_us = START_US + self.now_us;
-                let store = self.stores.entry(key).or_default();
-                let reply = store.message(&message, now_us);
-                let admitted = reply.admitted.iter().sum::<u32>();
-                self.admit(key, admitted.into());
-                let way_us = self.way_us(node);
-                self.after(way_us, Event::Reply(node, key, id, reply));
+                let store = self.stores.entry(place.1).or_default();
+                let reply = store.message(&message, START_US + now_us);
+                self.admitted[place.1] += u64::from(reply.admitted.iter().sum::<u32>());
+                self.send(place, Event::Reply(place, id, reply));
             }
-            Event::Reply(node, key, id, reply) => {
-                let now_us = self.now_us;
-                let Some(machine) = self.nodes.get_mut(&(node, key)) else {
+            Event::Reply(place, id, reply) => {
+                let Some(machine) = self.hot.get_mut(&place) else {
                     return;
                 };
                 let answers = machine.answered(id, &reply, now_us);
                 let spent = answers.iter();
                 let spent = spent.filter(|(_, answer)| matches!(answer, Answer::Spent(..)));
-                let spent = spent.count() as u64;
-                let waits = machine.has_waiting();
-                self.admit(key, spent);
-                if waits {
-                    self.message(node, key);
+                self.admitted[place.1] += spent.count() as u64;
+                if machine.has_waiting() {
+                    self.message(place);
                 }
             }
-            Event::Sweep(node, key) => {
-                let now_us = self.now_us;
-                let Some(machine) = self.nodes.get_mut(&(node, key)) else {
+            Event::Sweep(place) => {
+                let Some(machine) = self.hot.get_mut(&place) else {
                     return;
                 };
                 machine.sweep(now_us);
                 if machine.has_something_to_say() {
-                    self.message(node, key);
+                    self.message(place);
                 }
-                let machine = self.nodes.get(&(node, key));
-                if machine.is_some_and(Key::is_active) {
-                    self.after(50_000, Event::Sweep(node, key));
+                if self.hot.get(&place).is_some_and(Key::is_active) {
+                    self.after(50_000, Event::Sweep(place));
+                }
+            }
+            Event::Ask(place, sent_at_us) => {
+                self.calls += 1;
+                let store = self.stores.entry(place.1).or_default();
+                let (used, out, admitted) = store.check(limit, Cost::ONE, 1, START_US + now_us);
+                self.admitted[place.1] += u64::from(admitted);
+                if admitted == 0 {
+                    let outcome = out.outcome(&limit, &used, Cost::ONE, false);
+                    let wait_us = outcome.retry_after_us.unwrap_or(0).min(1_000_000);
+                    self.send(place, Event::Refused(place, sent_at_us + wait_us));
+                }
+            }
+            Event::Refused(place, until_us) => {
+                if let Some(cold) = self.cold.get_mut(&place) {
+                    cold.refused_until_us = until_us;
                 }
             }
         }
+    }
+
+    fn strike(&mut self) {
+        match self.fate {
+            Fate::Crash => {
+                self.hot.retain(|(node, _), _| !node.is_multiple_of(10));
+                self.cold.retain(|(node, _), _| !node.is_multiple_of(10));
+            }
+            Fate::Failover => self.stores.clear(),
+            Fate::Calm | Fate::Exact | Fate::Region => {}
+        }
+    }
+
+    /// What a key may be admitted by now, without losses of state.
+    fn allowed(&self) -> u64 {
+        u64::from(self.size.allowed) * (1_000_000 + self.now_us) / 1_000_000
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "figures")]
+    fn run(mut self) -> Ran {
+        let pause_us = 1_000_000 / self.size.offered;
+        let end_us = self.size.seconds * 1_000_000;
+        let (mut requests, mut next_us, mut struck) = (0, 0, false);
+        let mut ran = Ran {
+            requests: 0,
+            calls: Vec::new(),
+            shares: Vec::new(),
+            over: 0,
+        };
+        while self.now_us < end_us {
+            let due = self.queue.peek().map(|due| due.0.0.as_micros());
+            let due = due.and_then(|due| u64::try_from(due).ok());
+            match due.filter(|due| *due <= next_us) {
+                Some(at_us) => {
+                    self.now_us = at_us;
+                    if let Some(Reverse(Due(_, _, event))) = self.queue.pop() {
+                        self.happen(event);
+                    }
+                }
+                None => {
+                    self.now_us = next_us;
+                    next_us += pause_us;
+                    requests += 1;
+                    self.request();
+                }
+            }
+            if !struck && self.now_us >= STRUCK_US {
+                struck = true;
+                self.strike();
+            }
+            if self.now_us / BIN_US > ran.calls.len() as u64 {
+                ran.calls.push(std::mem::take(&mut self.calls));
+                let admitted: u64 = self.admitted[..BUSIEST].iter().sum();
+                let share = admitted as f64 / (BUSIEST as u64 * self.allowed()) as f64;
+                ran.shares.push(share);
+            }
+        }
+        let losses = u64::from(self.fate == Fate::Failover);
+        let most = self.allowed() + losses * u64::from(self.size.allowed);
+        ran.requests = requests;
+        ran.over = self.admitted.iter().filter(|it| **it > most).count();
+        ran
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "figures")]
-fn row(story: Story) -> String {
-    let mut shares = Vec::with_capacity(KEYS);
-    let mut sum = 0.0;
-    for rank in 1..=KEYS {
-        sum += 1.0 / rank as f64;
-        shares.push(sum);
-    }
-    let mut world = World {
-        story,
-        limit: Limit::per_second(ALLOWED),
-        random: Random::new(11),
-        now_us: 0,
-        sequence: 0,
-        queue: BinaryHeap::new(),
-        nodes: HashMap::new(),
-        stores: HashMap::new(),
-        shares,
-        requests: 0,
-        calls: 0,
-        admitted: HashMap::new(),
-        offered: HashMap::new(),
-    };
-    let mut struck = false;
-    let pause_us = 1_000_000 / OFFERED;
-    let mut next_us = 0;
-    while world.now_us < SECONDS * 1_000_000 {
-        let due = world.queue.peek().map(|due| due.0.0.as_micros());
-        let due = due.and_then(|due| u64::try_from(due).ok());
-        match due.filter(|due| *due <= next_us) {
-            Some(at_us) => {
-                world.now_us = at_us;
-                if let Some(Reverse(Due(_, _, event))) = world.queue.pop() {
-                    world.happen(event);
-                }
-            }
-            None => {
-                world.now_us = next_us;
-                next_us += pause_us;
-                world.happen(Event::Request);
-            }
-        }
-        if !struck && world.now_us >= 2_000_000 {
-            struck = true;
-            match story {
-                Story::Crash => world.nodes.retain(|(node, _), _| !node.is_multiple_of(10)),
-                Story::Failover => world.stores.clear(),
-                Story::Sticky | Story::Calm | Story::Region => {}
-            }
-        }
-    }
-    // Keys that ask for more than they may have.
-    let bound = u64::from(ALLOWED) * (SECONDS + 1);
-    let losses = u64::from(story == Story::Failover);
-    let most = bound + losses * u64::from(ALLOWED);
-    let (mut hot, mut used, mut over) = (0, 0.0, 0);
-    for (key, offered) in &world.offered {
-        let admitted = world.admitted.get(key).copied().unwrap_or(0);
-        over += u64::from(admitted > most);
-        if *offered > 2 * bound {
-            hot += 1;
-            used += admitted as f64 / bound as f64;
-        }
-    }
-    let admitted: u64 = world.admitted.values().sum();
-    assert_eq!(over, 0, "{story:?}: keys above their bound");
-    format!(
-        "| {story:?} | {} | {:.2} | {:.1} % | {over} |",
-        world.calls / SECONDS,
-        world.calls as f64 / world.requests as f64,
-        100.0 * used / f64::from(hot.max(1)),
-    ) + &format!(" {admitted} admitted of {}, {hot} hot keys", world.requests)
-}
-
+/// The table, and the same over time.
 #[test]
-#[ignore = "prints the table of docs/scale.md"]
+#[ignore = "for `cargo xtask pictures`"]
+#[expect(clippy::cast_precision_loss, reason = "figures")]
 fn scale_of_leases() {
-    println!("| story | calls per second | calls per request | use of hot keys | over |");
-    for story in [
-        Story::Sticky,
-        Story::Calm,
-        Story::Crash,
-        Story::Failover,
-        Story::Region,
-    ] {
-        println!("{}", row(story));
+    let size = Size {
+        nodes: 1_000,
+        keys: 100_000,
+        offered: 1_000_000,
+        allowed: 5_000,
+        seconds: 4,
+    };
+    let mut over_time = String::new();
+    println!(
+        "\n| fleet | calls to the store per second | calls per request | busiest keys: admitted of what is allowed | keys above their bound |"
+    );
+    println!("| --- | ---: | ---: | ---: | ---: |");
+    for story in STORIES {
+        let ran = World::new(size, story).run();
+        let calls: u64 = ran.calls.iter().sum();
+        let share = ran.shares.last().copied().unwrap_or_default();
+        println!(
+            "| {} | {},000 | {:.2} | {:.1} % | {} |",
+            story.0,
+            calls / size.seconds / 1_000,
+            calls as f64 / ran.requests as f64,
+            100.0 * share,
+            ran.over,
+        );
+        for (number, (calls, share)) in ran.calls.iter().zip(&ran.shares).enumerate() {
+            let per_second = calls * (1_000_000 / BIN_US);
+            let at_ms = (number as u64 + 1) * BIN_US / 1_000;
+            writeln!(over_time, "{}\t{at_ms}\t{per_second}\t{share:.4}", story.0).expect("text");
+        }
     }
+    if let Some(file) = std::env::var_os("TIDEGATE_SCALE") {
+        std::fs::write(file, over_time).expect("a file that can be written");
+    }
+}
+
+/// The same with a fleet that a test has time for.
+#[test]
+fn fleets_of_a_hundred_use_what_is_allowed_and_no_more() {
+    let size = Size {
+        nodes: 100,
+        keys: 1_000,
+        offered: 50_000,
+        allowed: 500,
+        seconds: 3,
+    };
+    let mut calls = HashMap::new();
+    for story in STORIES {
+        let ran = World::new(size, story).run();
+        assert_eq!(ran.over, 0, "{story:?}");
+        let share = ran.shares.last().copied().unwrap_or_default();
+        assert!(share > 0.95, "{story:?}: {share}");
+        calls.insert(story.0, ran.calls.iter().sum::<u64>());
+    }
+    let [lease, exact] = [STORIES[2].0, STORIES[3].0].map(|name| calls[name]);
+    assert!(
+        lease * 3 < exact * 2,
+        "{lease} calls, {exact} in the mode exact"
+    );
 }

@@ -14,6 +14,7 @@ mod background;
 mod checks;
 mod custom;
 mod docs;
+mod forks;
 mod keyed;
 mod leases;
 mod pitfalls_counting;
