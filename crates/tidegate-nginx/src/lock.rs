@@ -17,9 +17,10 @@ use tidegate::zone::ZoneLock;
 /// Pauses between two looks: about a microsecond.
 const PAUSES: u32 = 64;
 
-/// Looks before it is asked whether the owner still lives: some milliseconds, where a lock is
-/// held for some tens of nanoseconds.
-const LOOKS: u32 = 2_000;
+/// Looks between two questions whether the owner still lives: some tenths of a millisecond,
+/// where a lock is held for some tens of nanoseconds. On a busy machine each look lets others
+/// run for milliseconds, so there are few.
+const LOOKS: u32 = 100;
 
 /// This process. Processes that are forked set it anew.
 static THIS: AtomicU64 = AtomicU64::new(0);

@@ -89,7 +89,7 @@ mod timing {
     }
 
     #[test]
-    fn two_requests_per_minute_refuse_the_third_and_fourth() {
+    fn zone_of_2_requests_per_minute_refuses_the_third_of_four() {
         each("login key=$binary_remote_addr rate=2r/m", |nginx| {
             let statuses = [0, 1, 2, 3].map(|number| {
                 if number > 0 {
@@ -102,7 +102,7 @@ mod timing {
     }
 
     #[test]
-    fn two_requests_a_second_three_fifths_of_a_second_apart_all_pass() {
+    fn zone_of_2_requests_per_second_passes_requests_600_ms_apart() {
         each("login key=$binary_remote_addr rate=2r/s", |nginx| {
             for _ in 0..5 {
                 assert_eq!(get(nginx.port, "/").status, 200);
