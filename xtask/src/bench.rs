@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::command::{cargo, find, output, program, root, run as execute, target};
-use crate::{figures, install, simulate as simulation};
+use crate::{figures, install, nginx as module, simulate as simulation};
 
 /// One set of figures.
 struct Set {
@@ -33,7 +33,7 @@ struct Run {
 }
 
 /// Every set there is, in the order of the page: `bench all` goes through this list.
-const SETS: [Set; 8] = [
+const SETS: [Set; 9] = [
     Set {
         name: "core",
         heading: figures::CORE,
@@ -75,6 +75,12 @@ const SETS: [Set; 8] = [
         heading: "### Tower figures",
         can_be_quick: false,
         measure: tower,
+    },
+    Set {
+        name: "nginx",
+        heading: "### nginx figures",
+        can_be_quick: true,
+        measure: nginx,
     },
     Set {
         name: "simulate",
@@ -272,6 +278,20 @@ fn resp(run: Run) -> Result<String> {
     build_server()?;
     let mut bench = program(build()?);
     bench.arg("resp").arg(throttlecrab);
+    if run.quick {
+        bench.arg("--quick");
+    }
+    output(&mut bench)
+}
+
+/// nginx with the module, beside `limit_req`, `auth_request` and a limiter in Lua. A quick
+/// run only shows that all works.
+fn nginx(run: Run) -> Result<String> {
+    install::nginx_bench()?;
+    let module = module::built()?;
+    build_server()?;
+    let mut bench = program(build()?);
+    bench.arg("nginx").arg(module);
     if run.quick {
         bench.arg("--quick");
     }

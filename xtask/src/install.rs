@@ -182,6 +182,20 @@ pub(crate) fn nginx_headers() -> Result<()> {
     )
 }
 
+/// What `cargo xtask bench nginx` needs beside the module: the load, Redis, and Lua in nginx.
+pub(crate) fn nginx_bench() -> Result<()> {
+    redis()?;
+    packages(&missing(&[("redis-cli", "redis-tools"), ("wrk", "wrk")]))?;
+    let lua = ["libnginx-mod-http-lua", "lua-resty-core"];
+    let absent = lua.into_iter().filter(|it| !is_installed(it));
+    packages(&absent.collect::<Vec<_>>())
+}
+
+/// Installs valgrind, or says what to install.
+pub(crate) fn valgrind() -> Result<()> {
+    packages(&missing(&[("valgrind", "valgrind")]))
+}
+
 /// What bindings to nginx's headers are made with.
 pub(crate) fn clang() -> Result<()> {
     let missing = CLANG.iter().copied().filter(|it| !is_installed(it));

@@ -47,12 +47,14 @@ const HELP: &str = "usage: cargo xtask COMMAND
                        and INCR of Redis
   bench tower          what the layer for tower adds to a request, beside
                        tower_governor
+  bench nginx          nginx with the module in each mode, beside limit_req,
+                       auth_request and a limiter in Lua
   bench simulate       `tidegate simulate` on ten million generated lines, and how
                        right the sliding window is, for docs/algorithms.md
   bench NAME --save    the same, and put the tables into docs/benchmarks.md; core also
                        refreshes the figures of README.md
-  bench NAME --quick   server, resp and simulate: the same in seconds, to see that it works; the
-                       figures mean nothing
+  bench NAME --quick   server, resp, nginx and simulate: the same in seconds, to see that it
+                       works; the figures mean nothing
   dist                 build the release and package it: a tarball, a Debian package
                        and their checksums in target/dist
   dist --test          the same, then install, start, reload, upgrade, remove and
@@ -64,6 +66,12 @@ const HELP: &str = "usage: cargo xtask COMMAND
   nginx build --nginx-source DIR
                        the same for the nginx whose configured source is in DIR
   nginx test           check and test the module with the installed nginx
+  nginx test --newest  the same with a newer nginx, which is built from its source
+  nginx test --valgrind
+                       the same with nginx under valgrind; takes many minutes
+  nginx test --soak [SECONDS]
+                       load every mode for ten minutes, or so many seconds, and check
+                       that neither memory nor descriptors grow
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
   pictures             draw the pictures of docs/algorithms.md into docs/pictures
@@ -85,7 +93,7 @@ fn main() -> ExitCode {
         ["trial"] => trial::run_all(),
         ["nginx", "build"] => nginx::build(None),
         ["nginx", "build", "--nginx-source", source] => nginx::build(Some(source)),
-        ["nginx", "test"] => nginx::test(),
+        ["nginx", "test", ref options @ ..] => nginx::test_with(options),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),

@@ -5,7 +5,8 @@
 //! memory, `tidegate-bench redis` those about checks through Redis, `tidegate-bench
 //! cluster` those about clusters, `tidegate-bench modes` those about the modes,
 //! `tidegate-bench server` those about the server, `tidegate-bench resp` those about the
-//! server over the Redis protocol, `tidegate-bench tower` those about the layer for tower.
+//! server over the Redis protocol, `tidegate-bench tower` those about the layer for tower,
+//! `tidegate-bench nginx` those about the module for nginx.
 //! `tidegate-bench instructions N [LIMITER]` makes N checks of known keys and
 //! prints nothing, and so does `tidegate-bench requests N LANE` with requests through
 //! tower: they are there to be counted by callgrind. `cargo xtask bench
@@ -25,6 +26,7 @@ mod limiters;
 mod longest;
 mod measure;
 mod modes;
+mod nginx;
 mod pictures;
 mod redis;
 mod report;
@@ -50,6 +52,7 @@ const HELP: &str = "usage: tidegate-bench core
        tidegate-bench modes PICTURE
        tidegate-bench server THROTTLECRAB [--quick]
        tidegate-bench resp THROTTLECRAB [--quick]
+       tidegate-bench nginx MODULE [--quick]
        tidegate-bench policies
        tidegate-bench levels
        tidegate-bench longest [--quick]
@@ -76,6 +79,8 @@ fn main() -> ExitCode {
         ["server", throttlecrab, "--quick"] => server(throttlecrab, true),
         ["resp", throttlecrab] => resp(throttlecrab, false),
         ["resp", throttlecrab, "--quick"] => resp(throttlecrab, true),
+        ["nginx", module] => nginx(module, false),
+        ["nginx", module, "--quick"] => nginx(module, true),
         ["modes", picture] => modes::measure(Path::new(picture)).ok(),
         ["policies"] => policies(),
         ["levels"] => levels(),
@@ -140,6 +145,12 @@ fn server(throttlecrab: &str, quick: bool) -> Option<()> {
 /// The server over the Redis protocol, beside others.
 fn resp(throttlecrab: &str, quick: bool) -> Option<()> {
     resp::run(throttlecrab.as_ref(), quick);
+    Some(())
+}
+
+/// nginx with this module, beside other ways to limit.
+fn nginx(module: &str, quick: bool) -> Option<()> {
+    nginx::run(module.as_ref(), quick);
     Some(())
 }
 

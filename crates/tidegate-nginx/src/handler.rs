@@ -9,7 +9,7 @@ use tidegate::{Charge, Cost, Decision};
 
 use crate::answer::{self, Decided, Outcome, Verdict};
 use crate::code;
-use crate::conf::{Main, Rule, Zone};
+use crate::conf::{Main, Rule};
 use crate::log::Severity;
 use crate::remote::Question;
 use crate::request::{Request, State};
@@ -98,11 +98,20 @@ fn decide(request: &Request<'_>) -> Next {
         Ok(charged) => charged,
         Err(refused) => return tell(request, state, refused),
     };
-    let questions = checks.iter().filter_map(|check| question(main, check));
-    let questions: Vec<Question> = questions.collect();
-    if questions.is_empty() {
-        return tell(request, state, charged);
+    let mut shared = checks.iter().filter(|check| is_shared(main, check));
+    match (shared.next(), shared.next()) {
+        (None, _) => return tell(request, state, charged),
+        // Most often one zone asks a store, and mostly it need not.
+        (Some(check), None) => {
+            if let Some(decision) = worker::decide(check) {
+                let decided = with(main, &checks, charged, (check.zone, decision));
+                return tell(request, state, decided);
+            }
+        }
+        _ => {}
     }
+    let shared = checks.iter().filter(|check| is_shared(main, check));
+    let questions: Vec<Question> = shared.map(Question::of).collect();
     match worker::ask(request, questions) {
         worker::Answer::Now(answers) => {
             finish(request, state, with_keys(charged, &checks), answers)
@@ -191,32 +200,40 @@ fn ask_memory(main: &Main, checks: &[Check<'_>]) -> Result<Decided, Decided> {
         };
         let decision = counts.zone.decide(check.key, check.cost, Charge::Admitted);
         let is_allowed = decision.allowed();
-        charged.push((check.zone, decision));
+        charged = with(main, checks, charged, (check.zone, decision));
         if !is_allowed {
-            let refusal = charged.pop();
-            for (zone, decision) in charged {
-                take_back(main.zone(zone), checks, zone, decision);
-            }
-            return Err(refusal.into_iter().collect());
+            return Err(charged);
         }
     }
     Ok(charged)
 }
 
-fn take_back(zone: Option<&Zone>, checks: &[Check<'_>], number: usize, decision: Decision) {
-    let key = checks.iter().find(|check| check.zone == number);
-    if let (Some(zone), Some(check)) = (zone.and_then(|zone| zone.counts.get()), key) {
-        zone.zone.take_back(check.key, decision);
+/// What zones in memory have charged, and one more decision. If that is a refusal, they take
+/// their charges back, and it is all there is to tell.
+#[inline]
+fn with(
+    main: &Main,
+    checks: &[Check<'_>],
+    mut charged: Decided,
+    last: (usize, Decision),
+) -> Decided {
+    if !last.1.allowed() {
+        for (zone, decision) in charged.drain(..) {
+            let key = checks.iter().find(|check| check.zone == zone);
+            let counts = main.zone(zone).and_then(|zone| zone.counts.get());
+            if let (Some(counts), Some(check)) = (counts, key) {
+                counts.zone.take_back(check.key, decision);
+            }
+        }
     }
+    charged.push(last);
+    charged
 }
 
-fn question(main: &Main, check: &Check<'_>) -> Option<Question> {
-    let zone = main.zone(check.zone)?;
-    zone.counts.get().is_none().then(|| Question {
-        zone: check.zone,
-        key: check.key.into(),
-        cost: check.cost,
-    })
+/// Whether a check is one of a zone in Redis.
+fn is_shared(main: &Main, check: &Check<'_>) -> bool {
+    main.zone(check.zone)
+        .is_some_and(|zone| zone.counts.get().is_none())
 }
 
 /// Charges with the keys they belong to, for when the request goes on.

@@ -1,10 +1,9 @@
 //! Zones in Redis: one thread per worker that does all I/O, and the questions it is asked.
 //!
-//! A question is first put on nginx's own thread. What this node can decide alone, from a
-//! lease, from its own count or from the memory of refusals, is decided there and then. Only
-//! what has to wait for the store goes over to the other thread.
+//! What this worker can decide alone, from a lease, from its own count or from the memory of
+//! refusals, is decided on nginx's own thread, there and then. Only what has to wait for the
+//! store goes over to the other thread.
 
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
@@ -13,10 +12,11 @@ use std::time::Duration;
 
 use tidegate::{Cost, Decision, Policy, Receipt};
 use tidegate_redis::{RedisStore, SharedHandle, SharedLimiter};
-use tokio::runtime::{self, Handle};
+use tokio::runtime::{self, EnterGuard, Handle};
 use tokio::sync::oneshot;
 
 use crate::answer::Decided;
+use crate::handler::Check;
 use crate::spec::StoreSpec;
 
 /// How long the end of a worker may wait for what the stores do not know yet.
@@ -29,11 +29,25 @@ pub(crate) struct Question {
     pub(crate) cost: Cost,
 }
 
+impl Question {
+    pub(crate) fn of(check: &Check<'_>) -> Self {
+        Self {
+            zone: check.zone,
+            key: check.key.into(),
+            cost: check.cost,
+        }
+    }
+}
+
 /// The zones in Redis.
 pub(crate) struct Remote {
-    runtime: Handle,
+    runtime: &'static Handle,
+    /// nginx's thread is inside the runtime for good: to enter it for each request costs more
+    /// than most decisions.
+    _inside: EnterGuard<'static>,
     limiter: Arc<SharedLimiter>,
-    handles: HashMap<usize, SharedHandle>,
+    /// By the number of the zone.
+    handles: Vec<Option<SharedHandle>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -45,7 +59,8 @@ impl Remote {
     pub(crate) fn start(stores: &[StoreSpec], zones: Vec<(usize, Policy)>) -> Result<Self, String> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("cannot start the I/O thread: {error}"))?;
-        let handle = runtime.handle().clone();
+        // A worker has one for as long as it lives.
+        let handle: &'static Handle = Box::leak(Box::new(runtime.handle().clone()));
         let inside = handle.enter();
         let mut opened = Vec::new();
         for store in stores {
@@ -56,11 +71,13 @@ impl Remote {
         let policies = zones.iter().map(|(_, policy)| policy.clone());
         let limiter = SharedLimiter::new(opened, policies);
         let limiter = limiter.map_err(|error| error.to_string())?;
-        drop(inside);
-        let handles = zones
-            .iter()
-            .filter_map(|(number, policy)| Some((*number, limiter.handle(policy.name())?)))
-            .collect();
+        let mut handles = Vec::new();
+        for (number, policy) in &zones {
+            if handles.len() <= *number {
+                handles.resize(number + 1, None);
+            }
+            handles[*number] = limiter.handle(policy.name());
+        }
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = Builder::new().name("tidegate".into()).spawn(move || {
             // An end without a message is an end, too.
@@ -69,11 +86,20 @@ impl Remote {
         let thread = thread.map_err(|error| format!("cannot start the I/O thread: {error}"))?;
         Ok(Self {
             runtime: handle,
+            _inside: inside,
             limiter: Arc::new(limiter),
             handles,
             stop: Some(stop),
             thread: Some(thread),
         })
+    }
+
+    /// The decision of a zone, if this worker can make it alone.
+    #[inline]
+    pub(crate) fn decide(&self, zone: usize, key: &[u8], cost: Cost) -> Option<Decision> {
+        let handle = self.handles.get(zone)?.as_ref()?;
+        let decision = handle.check_at_once(&[("key", key)], cost)?;
+        Some(decision.into_decision())
     }
 
     /// The answers, if they are known at once; otherwise they are handed to `done`, on the
@@ -83,9 +109,8 @@ impl Remote {
         questions: Vec<Question>,
         done: impl FnOnce(Decided) + Send + 'static,
     ) -> Option<Decided> {
-        let _inside = self.runtime.enter();
         let asked = questions.into_iter().filter_map(|question| {
-            let handle = self.handles.get(&question.zone)?.clone();
+            let handle = self.handles.get(question.zone)?.clone()?;
             Some((handle, question))
         });
         let asked: Vec<_> = asked.collect();

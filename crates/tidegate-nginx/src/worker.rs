@@ -26,7 +26,7 @@ use tidegate::{Decision, OnError, Policy, PolicyError, Source};
 use crate::answer::Decided;
 use crate::code;
 use crate::conf::Main;
-use crate::handler::Kept;
+use crate::handler::{Check, Kept};
 use crate::lock;
 use crate::log::{self, Severity};
 use crate::remote::{Question, Remote};
@@ -128,6 +128,15 @@ pub(crate) enum Answer {
 pub(crate) struct Later {
     ticket: Ticket,
     zones: Vec<usize>,
+}
+
+/// The decision of a zone in Redis, if this worker can make it alone.
+#[inline]
+pub(crate) fn decide(check: &Check<'_>) -> Option<Decision> {
+    WORKER.with_borrow(|worker| {
+        let remote = &worker.as_ref()?.remote;
+        remote.decide(check.zone, check.key, check.cost)
+    })
 }
 
 /// Puts the questions of a request.

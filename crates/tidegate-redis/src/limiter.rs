@@ -439,6 +439,22 @@ impl SharedHandle {
         }
     }
 
+    /// [`check`](Self::check), if this node can decide now: with tokens of a lease, by its own
+    /// count in mode `background`, or because the store has refused the same key a moment
+    /// ago. Returns `None`, and charges nothing, if the store must be asked: use
+    /// [`check`](Self::check) then. Call it inside a tokio runtime, as it may have something to
+    /// tell the store.
+    #[inline]
+    pub fn check_at_once<A>(&self, attributes: &A, cost: Cost) -> Option<PolicyDecision<'_>>
+    where
+        A: Attributes + ?Sized,
+    {
+        match &self.0 {
+            Handle::Memory(memory) => memory.check(attributes, cost).ok(),
+            Handle::Shared(shared) => shared.check_at_once(attributes, cost),
+        }
+    }
+
     /// [`check`](Self::check) under a limit that comes with the check, instead of the
     /// policy's own. It must use the same algorithm. For a policy in memory, the policy's
     /// own limit decides: see [`PolicyHandle::level_under`].

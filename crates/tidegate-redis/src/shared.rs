@@ -117,6 +117,20 @@ impl Shared {
         Ok(asked.unwrap_or_else(|_| self.without_store(&keys, cost, self.charge)))
     }
 
+    /// Decides without asking the store, if this node can: by a lease, by its own count, or
+    /// because the store has refused the same key a moment ago.
+    #[inline]
+    pub(crate) fn check_at_once<A>(&self, attributes: &A, cost: Cost) -> Option<PolicyDecision<'_>>
+    where
+        A: Attributes + ?Sized,
+    {
+        let keys = self.keys(attributes, cost).ok()?;
+        keys.iter().next()?;
+        self.decide_at_once(&keys, cost)
+            .or_else(|| self.blocked(&keys, cost))
+            .or_else(|| self.decide_here(&keys, cost))
+    }
+
     pub(crate) async fn ask(
         &self,
         keys: &Keys<'_>,

@@ -38,7 +38,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// `tidegate serve`, in memory.
-    pub(super) fn tidegate() -> Self {
+    pub(crate) fn tidegate() -> Self {
         Self::tidegate_by(Command::new(sibling("tidegate")))
     }
 

@@ -73,3 +73,22 @@ pub(crate) fn try_exchange(port: u16, request: &[u8]) -> std::io::Result<Respons
         body: body.into(),
     })
 }
+
+/// Sends requests for all these, without waiting, on one connection, and reads until it ends:
+/// the head of each response.
+pub(crate) fn pipelined(port: u16, targets: &[String]) -> std::io::Result<String> {
+    let mut requests = String::new();
+    for (number, target) in targets.iter().enumerate() {
+        let end = match number + 1 == targets.len() {
+            true => "Connection: close\r\n\r\n",
+            false => "\r\n",
+        };
+        requests += &format!("HEAD {target} HTTP/1.1\r\nHost: localhost\r\n{end}");
+    }
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(requests.as_bytes())?;
+    let mut heads = String::new();
+    stream.read_to_string(&mut heads)?;
+    Ok(heads)
+}

@@ -24,4 +24,5 @@ mod memory;
 mod operations;
 mod requests;
 mod seeds;
+mod soak;
 mod stores;

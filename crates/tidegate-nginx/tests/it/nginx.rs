@@ -51,13 +51,42 @@ fn config(folder: &Path, port: u16, workers: usize, http: &str) -> String {
     config
 }
 
-fn command(folder: &Folder) -> Command {
-    // An upgrade runs the program under the name that it was started by.
+/// The nginx to test with: the one that `TIDEGATE_NGINX` names, or the installed one. An
+/// upgrade runs the program under the name that it was started by, so this is its whole path.
+fn program() -> PathBuf {
+    if let Some(program) = std::env::var_os("TIDEGATE_NGINX") {
+        return program.into();
+    }
     let path = std::env::var("PATH").unwrap();
     let folders = path.split(':').chain(["/usr/sbin"]);
     let mut programs = folders.map(|folder| Path::new(folder).join("nginx"));
     let program = programs.find(|program| program.is_file());
-    let mut command = Command::new(program.expect("`cargo xtask test` installs nginx"));
+    program.expect("`cargo xtask test` installs nginx")
+}
+
+/// Whether nginx runs under valgrind, which writes what it finds into the folder.
+fn under_valgrind() -> bool {
+    std::env::var_os("TIDEGATE_VALGRIND").is_some()
+}
+
+fn command(folder: &Folder) -> Command {
+    let mut command = match under_valgrind() {
+        true => {
+            let mut valgrind = Command::new("valgrind");
+            let suppressions = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/valgrind.supp");
+            valgrind
+                .args(["--quiet", "--trace-children=yes", "--leak-check=full"])
+                .args(["--show-leak-kinds=definite", "--gen-suppressions=all"])
+                .arg(format!("--suppressions={suppressions}"))
+                .arg(format!(
+                    "--log-file={}/valgrind.%p",
+                    folder.path().display()
+                ))
+                .arg(program());
+            valgrind
+        }
+        false => Command::new(program()),
+    };
     command
         .arg("-p")
         .arg(folder.path())
@@ -185,6 +214,26 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
+        self.stop();
+        if under_valgrind() && !std::thread::panicking() {
+            let found = findings(&self.folder);
+            assert!(found.is_empty(), "valgrind: {found}");
+        }
+    }
+}
+
+/// What valgrind has found in all processes of an nginx.
+fn findings(folder: &Folder) -> String {
+    let files = std::fs::read_dir(folder.path()).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    let files = files.filter(|file| file.display().to_string().contains("valgrind."));
+    files
+        .map(|file| std::fs::read_to_string(file).unwrap())
+        .collect()
+}
+
+impl Nginx {
+    fn stop(&mut self) {
         if self.process.is_none() {
             // After an upgrade there may be two.
             for file in ["nginx.pid", "nginx.pid.oldbin"] {
@@ -194,6 +243,7 @@ impl Drop for Nginx {
                 }
             }
         }
+        drop(self.process.take());
     }
 }
 

@@ -1,10 +1,12 @@
 //! Reload, graceful quit, binary upgrade and killed workers, under load.
 
 mod timing {
+    use std::net::TcpStream;
+    use std::os::unix::fs::FileExt;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
     use std::time::Duration;
 
-    use crate::client::{get, request, statuses, try_exchange};
+    use crate::client::{get, pipelined, request, statuses, try_exchange};
     use crate::nginx::{Nginx, children, serving};
     use crate::process::{send_signal, wait_for};
     use crate::redis::{Redis, store};
@@ -145,7 +147,7 @@ mod timing {
         nginx.signal("QUIT");
         assert_eq!(get(nginx.port, "/l").status, 200);
         send_signal(new, "TERM");
-        wait_for(|| std::net::TcpStream::connect(("127.0.0.1", nginx.port)).err());
+        wait_for(|| TcpStream::connect(("127.0.0.1", nginx.port)).err());
         assert_eq!(nginx.errors(), Vec::<String>::new());
     }
 
@@ -168,5 +170,81 @@ mod timing {
             }
         });
         assert_eq!(statuses(nginx.port, "/few", 2), [200, 429]);
+    }
+
+    /// A lock's owner, as the module writes it into shared memory.
+    fn owner(id: u32) -> [u8; 8] {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+        let mut fields = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace();
+        let started: u64 = fields.nth(19).unwrap().parse().unwrap();
+        (u64::from(id) << 32 | started & u64::from(u32::MAX)).to_ne_bytes()
+    }
+
+    /// The memory of a process that it shares with others.
+    fn shared_memory(id: u32) -> Vec<(u64, usize)> {
+        let maps = std::fs::read_to_string(format!("/proc/{id}/maps")).unwrap();
+        let shared = maps
+            .lines()
+            .filter(|line| line.contains("rw-s") && line.contains("/dev/zero"));
+        let ranges = shared.map(|line| {
+            let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            let number = |text| u64::from_str_radix(text, 16).unwrap();
+            (
+                number(start),
+                usize::try_from(number(end) - number(start)).unwrap(),
+            )
+        });
+        ranges.collect()
+    }
+
+    /// Whether a process that stands still holds a lock.
+    fn holds_a_lock(id: u32, owner: [u8; 8], ranges: &[(u64, usize)]) -> bool {
+        let memory = std::fs::File::open(format!("/proc/{id}/mem")).unwrap();
+        ranges.iter().any(|&(start, length)| {
+            let mut bytes = vec![0; length];
+            memory.read_exact_at(&mut bytes, start).unwrap();
+            bytes.chunks_exact(8).any(|word| word == owner)
+        })
+    }
+
+    #[test]
+    fn worker_killed_while_it_holds_a_lock_does_not_stop_the_others() {
+        let zones = "tidegate_zone z key=$arg_k rate=1000000r/s size=128k; tidegate_headers off;";
+        let nginx = Nginx::serve(2, zones, "location / { tidegate z; }");
+        let port = nginx.port;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for client in 0..2 {
+                let stop = &stop;
+                scope.spawn(move || {
+                    // Many requests on a connection: most of a worker's time goes to them.
+                    let requests = vec![format!("/?k={client}"); 500];
+                    while !stop.load(Relaxed) {
+                        // A killed worker cuts them off.
+                        drop(pipelined(port, &requests));
+                    }
+                });
+            }
+            let _stop = Stop(&stop);
+            let killed = wait_for(|| {
+                let id = *nginx.worker_ids().first()?;
+                let (owner, ranges) = (owner(id), shared_memory(id));
+                send_signal(id, "STOP");
+                if holds_a_lock(id, owner, &ranges) {
+                    send_signal(id, "KILL");
+                    return Some(id);
+                }
+                send_signal(id, "CONT");
+                None
+            });
+            wait_for(|| {
+                let now = nginx.worker_ids();
+                (now.len() == 2 && !now.contains(&killed)).then_some(())
+            });
+        });
+        // The keys of both clients: one of them was behind the lock.
+        for key in 0..2 {
+            assert_eq!(statuses(port, &format!("/?k={key}"), 10), [200; 10]);
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! Redis stopped, hung, restarted, and down at the start; zones and `tidegate serve` share
 //! their keys.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::client::{get, statuses};
 use crate::nginx::Nginx;
-use crate::process::{free_port, wait_for};
+use crate::process::{Process, free_port, wait_for};
 use crate::redis::{Redis, store};
 
 #[test]
@@ -26,6 +27,46 @@ fn zone_is_the_policy_of_its_name_in_redis() {
     let mut keys: Vec<&str> = keys.lines().collect();
     keys.sort_unstable();
     assert_eq!(keys, ["tg:{a%3Ab}:login:login", "tg:{x}:w:w~fw"]);
+}
+
+#[test]
+fn nginx_and_the_server_share_one_limit() {
+    let (redis, port) = (Redis::start(), free_port());
+    for mode in ["exact", "lease", "background"] {
+        redis.command(&["FLUSHALL"]);
+        let zones = format!(
+            "{} tidegate_zone login key=$remote_addr rate=4r/d mode={mode};",
+            redis.store()
+        );
+        let nginx = Nginx::serve(1, &zones, "location / { tidegate login; }");
+        let config = nginx.folder.path().join("tidegate.toml");
+        let text = format!(
+            "[stores.default]\nurl = \"redis://127.0.0.1:{}/0\"\ntimeout = \"10s\"\n\n[[policies]]\nname = \"login\"\nlimit = \"4r/d\"\n",
+            redis.port
+        );
+        std::fs::write(&config, text).unwrap();
+        let program = std::env::var_os("TIDEGATE").expect("`cargo xtask nginx test` sets it");
+        let mut serve = Command::new(program);
+        serve.args(["serve", "--log", "error", "--http"]);
+        serve.arg(format!("127.0.0.1:{port}")).arg("--config");
+        let mut server = Process::start(serve.arg(&config));
+        server.wait_for_port(port);
+        let path = "/v1/gate/login?key=127.0.0.1";
+        assert_eq!(statuses(nginx.port, "/", 2), [200; 2], "{mode}");
+        // A worker in the background tells Redis a moment later.
+        let look = || {
+            get(port, "/v1/keys/login?key=127.0.0.1")
+                .body
+                .replace(' ', "")
+        };
+        wait_for(|| look().contains("\"remaining\":2").then_some(()));
+        assert_eq!(statuses(port, path, 3), [200, 200, 429], "{mode}");
+        if mode != "background" {
+            assert_eq!(get(nginx.port, "/").status, 429, "{mode}");
+        }
+        let keys = redis.command(&["KEYS", "*"]);
+        assert_eq!(keys, "tg:{127.0.0.1}:login:login\n", "{mode}");
+    }
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! The tables of this part.
+
+use super::{Fared, LANES, Round};
+use crate::report::{Goal, table, thousands};
+use crate::rounds::Series;
+
+/// A figure of a round.
+type Figure = fn(&Round) -> f64;
+
+const A_SECOND: Figure = |it| it.a_second;
+const NGINX: Figure = |it| it.nginx_us;
+const OTHERS: Figure = |it| it.others_us;
+
+impl Fared {
+    fn series(&self, figure: Figure) -> Series {
+        Series::of(self.rounds.iter().map(figure).collect())
+    }
+
+    fn ratio(&self, other: &Self, figure: Figure) -> f64 {
+        self.series(figure).ratio_to(&other.series(figure))
+    }
+}
+
+/// What each came to.
+pub(super) fn compared(lanes: &[Fared; LANES]) -> String {
+    let header = [
+        "nginx with",
+        "requests per second",
+        "times bare",
+        "nginx's time per request",
+        "times `limit_req`",
+        "time of Redis or tidegate",
+    ];
+    let [bare, limit_req, ..] = lanes;
+    let rows = lanes.iter().map(|lane| {
+        let median = |figure| lane.series(figure).median();
+        [
+            lane.label.into(),
+            thousands(median(A_SECOND)),
+            format!("{:.2}", lane.ratio(bare, A_SECOND)),
+            format!("{:.2} us", median(NGINX)),
+            format!("{:.2}", lane.ratio(limit_req, NGINX)),
+            format!("{:.2} us", median(OTHERS)),
+        ]
+    });
+    table(header, rows)
+}
+
+/// What the module should come to.
+pub(super) fn goals(lanes: &[Fared; LANES]) -> String {
+    let header = ["module", "figure", "goal", ""];
+    let [_, limit_req, local, _, lease, background, exact, _, lua] = lanes;
+    let row = |what: String, figure: f64, goal: Goal| {
+        [
+            what,
+            format!("{figure:.2}"),
+            goal.to_string(),
+            goal.verdict(figure).into(),
+        ]
+    };
+    let cost = [local, lease, background].map(|lane| {
+        let what = format!("{}: nginx's time, times `limit_req`", lane.label);
+        row(what, lane.ratio(limit_req, NGINX), Goal::AtMost(1.05))
+    });
+    let what = format!("{}: throughput, times Lua and Redis", exact.label);
+    let throughput = row(what, exact.ratio(lua, A_SECOND), Goal::AtLeast(1.3));
+    table(header, cost.into_iter().chain([throughput]))
+}
