@@ -1,23 +1,23 @@
-//! What `docs/nginx.md` shows of the module is accepted by nginx.
+//! What `docs/nginx.md` and `README.md` show of the module is accepted by nginx.
 
 use crate::nginx::check;
 
 const MANUAL: &str = include_str!("../../../../docs/nginx.md");
+const README: &str = include_str!("../../../../README.md");
 
-/// The blocks of a kind.
-fn blocks(kind: &str) -> Vec<String> {
-    let fence = format!("```{kind}\n");
-    let blocks = MANUAL.split(&fence).skip(1);
+/// The configs of a page.
+fn configs(page: &str) -> Vec<String> {
+    let blocks = page.split("```nginx module\n").skip(1);
     let ends = blocks.map(|block| block.split("\n```").next().unwrap().to_owned());
     ends.collect()
 }
 
 #[test]
 fn configs_of_the_manual_are_accepted() {
-    let blocks = blocks("nginx module");
-    assert!(blocks.len() >= 8);
-    for block in blocks {
-        let (accepted, said) = check(&block);
+    let (manual, readme) = (configs(MANUAL), configs(README));
+    assert!(manual.len() >= 8 && !readme.is_empty());
+    for block in manual.iter().chain(&readme) {
+        let (accepted, said) = check(block);
         assert!(accepted, "{block}\n{said}");
     }
 }

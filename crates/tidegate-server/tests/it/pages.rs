@@ -51,7 +51,12 @@ const NOT_RUN: [(&str, &str); 9] = [
 const FRAGMENTS: [&str; 1] = ["docs/algorithms.md"];
 
 /// Blocks of other kinds: the page, the kind, and what holds them.
-const HELD: [(&str, &str, &str); 17] = [
+const HELD: [(&str, &str, &str); 18] = [
+    (
+        "README.md",
+        "nginx module",
+        "tidegate-nginx: tests/it/manual.rs",
+    ),
     (
         "docs/algorithms.md",
         "rust",
