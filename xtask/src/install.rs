@@ -82,6 +82,7 @@ const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 pub(crate) fn run_all() -> Result<()> {
     components()?;
     packages(&missing(PROGRAMS))?;
+    nginx_headers()?;
     clients()?;
     envoy()?;
     redis_cell()

@@ -93,7 +93,7 @@ fn main() -> ExitCode {
         ["trial"] => trial::run_all(),
         ["nginx", "build"] => nginx::build(None),
         ["nginx", "build", "--nginx-source", source] => nginx::build(Some(source)),
-        ["nginx", "test", ref options @ ..] => nginx::test_with(options),
+        ["nginx", "test", ref options @ ..] => nginx::test(options),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds),
         ["pictures"] => pictures::write(),

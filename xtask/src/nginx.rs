@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{cargo, program, root, run, target as workspace_target};
+use crate::command::{cargo, program, root, run, run_beside, target as workspace_target};
 use crate::install;
 
 /// What the module is called where nginx looks for it.
@@ -82,13 +82,19 @@ struct Options<'a> {
     soak: Option<&'a str>,
 }
 
-/// Checks and tests the module with the installed nginx.
-pub(crate) fn test() -> Result<()> {
-    test_with(&[])
+/// Checks the module for the installed nginx, and builds it for its tests.
+pub(crate) fn check() -> Result<()> {
+    check_for(&debian()?, run_beside)
 }
 
-/// The same with options: another nginx, under valgrind, or the soak alone.
-pub(crate) fn test_with(options: &[&str]) -> Result<()> {
+/// Tests the checked module, with the server that the other tests have built.
+pub(crate) fn test_built() -> Result<()> {
+    test_for(&debian()?, None, &Options::default())
+}
+
+/// Checks and tests the module, with options: another nginx, under valgrind, or the soak
+/// alone.
+pub(crate) fn test(options: &[&str]) -> Result<()> {
     let options = Options::parse(options)?;
     let (source, nginx) = match options.newest {
         true => newest().map(|source| (source.clone(), Some(source.join("objs/nginx"))))?,
@@ -97,19 +103,27 @@ pub(crate) fn test_with(options: &[&str]) -> Result<()> {
     if options.valgrind {
         install::valgrind()?;
     }
+    check_for(&source, run)?;
+    run(cargo().args(["build", "--package", "tidegate-server"]))?;
+    test_for(&source, nginx.as_deref(), &options)
+}
+
+fn check_for(source: &Path, run: fn(&mut Command) -> Result<()>) -> Result<()> {
     run(cargo()
         .args(["fmt", "--check", "--manifest-path"])
         .arg(manifest()))?;
-    run(module("clippy", &source).args(["--all-targets", "--", "-D", "warnings"]))?;
-    // A test does not build a library that it does not link, nor a server of another
-    // workspace.
-    run(&mut module("build", &source))?;
-    run(cargo().args(["build", "--package", "tidegate-server"]))?;
+    run(module("clippy", source).args(["--all-targets", "--", "-D", "warnings"]))?;
+    // A test does not build a library that it does not link.
+    run(&mut module("build", source))?;
+    run(module("test", source).arg("--no-run"))
+}
+
+fn test_for(source: &Path, nginx: Option<&Path>, options: &Options<'_>) -> Result<()> {
     let server = workspace_target()?.join("debug/tidegate");
     let tests = || {
-        let mut tests = module("test", &source);
+        let mut tests = module("test", source);
         tests.env("TIDEGATE", &server);
-        if let Some(nginx) = &nginx {
+        if let Some(nginx) = nginx {
             tests.env("TIDEGATE_NGINX", nginx);
         }
         if options.valgrind {

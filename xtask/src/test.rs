@@ -20,10 +20,10 @@ const STEPS: &[Step] = &[
         suites::run_others,
     ),
     (
-        "Tests that need real time, beside documentation, loom and the Debian package",
+        "Tests that need real time, beside the nginx module's build, documentation, loom and the Debian package",
         timing,
     ),
-    ("The nginx module", nginx::test),
+    ("Tests of the nginx module", nginx::test_built),
     ("The commands of README.md", readme::run_commands),
 ];
 
@@ -63,6 +63,7 @@ fn clippy() -> Result<()> {
 fn timing() -> Result<()> {
     std::thread::scope(|scope| {
         let built = scope.spawn(|| {
+            beside("Check and build of the nginx module", nginx::check)?;
             beside("Documentation", documentation)?;
             beside("Loom", loom)?;
             beside("Debian package on a clean root", dist::test_built)
