@@ -74,7 +74,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
                        that neither memory nor descriptors grow
   fuzz [SECONDS]       try random input on everything that reads text, each for so
                        many seconds (60 when absent); needs a nightly toolchain
-  pictures             draw the pictures of docs/algorithms.md into docs/pictures
+  pictures             draw the pictures of docs/algorithms.md and docs/scale.md
   screenshots [NAME]   take pictures of the pages that README.md shows";
 
 fn main() -> ExitCode {

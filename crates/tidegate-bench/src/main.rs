@@ -11,7 +11,8 @@
 //! prints nothing, and so does `tidegate-bench requests N LANE` with requests through
 //! tower: they are there to be counted by callgrind. `cargo xtask bench
 //! core` does both. `tidegate-bench pictures DIR` draws the pictures of
-//! `docs/algorithms.md`, for `cargo xtask pictures`.
+//! `docs/algorithms.md`, and `tidegate-bench scale LINES PICTURE` that of `docs/scale.md`,
+//! for `cargo xtask pictures`.
 
 #![expect(
     clippy::print_stdout,
@@ -59,7 +60,8 @@ const HELP: &str = "usage: tidegate-bench core
        tidegate-bench tower
        tidegate-bench instructions N [LIMITER]
        tidegate-bench requests N LANE
-       tidegate-bench pictures DIR";
+       tidegate-bench pictures DIR
+       tidegate-bench scale LINES PICTURE";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         ["instructions", checks] => instructions(checks, "tidegate"),
         ["instructions", checks, limiter] => instructions(checks, limiter),
         ["pictures", folder] => return pictures(folder),
+        ["scale", lines, picture] => modes::draw_scale(lines.as_ref(), picture.as_ref()).ok(),
         _ => None,
     };
     if done.is_none() {

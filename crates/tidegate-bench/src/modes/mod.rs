@@ -3,10 +3,12 @@
 mod chart;
 mod hot;
 mod run;
+mod scale;
 
 use std::path::Path;
 
 pub(crate) use hot::check as check_hot_key;
+pub(crate) use scale::write as draw_scale;
 
 use crate::redis::server::Server;
 use crate::report::{table, thousands, time};
