@@ -59,7 +59,10 @@ impl Outcome {
     };
 
     fn of(decided: &[(usize, Decision)], dry_run: bool) -> Self {
-        let least = || decided.iter().min_by_key(|(_, it)| it.remaining());
+        let least = || match decided {
+            [only] => Some(only),
+            _ => decided.iter().min_by_key(|(_, it)| it.remaining()),
+        };
         let refusal = refusal(decided);
         let Some((zone, decision)) = refusal.or_else(least) else {
             return Self::BYPASSED;

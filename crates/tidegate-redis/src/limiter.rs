@@ -536,6 +536,34 @@ mod tests {
         policy.store("memory").build().expect("a policy")
     }
 
+    /// No server listens there, so what is decided is decided by this node.
+    #[tokio::test]
+    async fn node_decides_at_once_what_it_knows_and_nothing_else() {
+        let options = RedisOptions::default();
+        let redis = RedisStore::new("redis://127.0.0.1:1/", options).expect("a valid URL");
+        let exact = Policy::builder("exact").limit(Limit::per_second(5)).build();
+        let stores: [(&str, Store); 2] = [
+            ("default", redis.into()),
+            ("memory", MemoryStore::new().into()),
+        ];
+        let policies = [
+            background(Duration::from_secs(9)),
+            in_memory(),
+            exact.expect("a policy"),
+        ];
+        let limiter = SharedLimiter::new(stores, policies).expect("policies");
+        let admitted = |policy: &str| {
+            let handle = limiter.handle(policy).expect("a policy");
+            let decide = || handle.check_at_once(&[("key", "a")], Cost::ONE);
+            let decided: Vec<bool> = (0..6).map_while(|_| Some(decide()?.allowed())).collect();
+            decided
+        };
+        for policy in ["shared", "own"] {
+            assert_eq!(admitted(policy), [true, true, true, true, true, false]);
+        }
+        assert_eq!(admitted("exact"), [], "the store must be asked");
+    }
+
     #[tokio::test]
     async fn refused_reload_changes_nothing() {
         let options = RedisOptions::default();

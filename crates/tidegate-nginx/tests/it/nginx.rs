@@ -76,7 +76,7 @@ fn command(folder: &Folder) -> Command {
             let suppressions = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/valgrind.supp");
             valgrind
                 .args(["--quiet", "--trace-children=yes", "--leak-check=full"])
-                .args(["--show-leak-kinds=definite", "--gen-suppressions=all"])
+                .args(["--show-leak-kinds=definite", "--vgdb=no"])
                 .arg(format!("--suppressions={suppressions}"))
                 .arg(format!(
                     "--log-file={}/valgrind.%p",
