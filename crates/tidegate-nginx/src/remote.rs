@@ -5,7 +5,7 @@
 //! store goes over to the other thread.
 
 use std::pin::Pin;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -21,6 +21,9 @@ use crate::spec::StoreSpec;
 
 /// How long the end of a worker may wait for what the stores do not know yet.
 const FLUSH: Duration = Duration::from_millis(500);
+
+/// The runtime of this worker, for as long as it lives: a worker starts once.
+static RUNTIME: OnceLock<Handle> = OnceLock::new();
 
 /// May this request go on?
 pub(crate) struct Question {
@@ -59,8 +62,7 @@ impl Remote {
     pub(crate) fn start(stores: &[StoreSpec], zones: Vec<(usize, Policy)>) -> Result<Self, String> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("cannot start the I/O thread: {error}"))?;
-        // A worker has one for as long as it lives.
-        let handle: &'static Handle = Box::leak(Box::new(runtime.handle().clone()));
+        let handle = RUNTIME.get_or_init(|| runtime.handle().clone());
         let inside = handle.enter();
         let mut opened = Vec::new();
         for store in stores {
