@@ -33,7 +33,7 @@ struct Run {
 }
 
 /// Every set there is, in the order of the page: `bench all` goes through this list.
-const SETS: [Set; 9] = [
+const SETS: [Set; 10] = [
     Set {
         name: "core",
         heading: figures::CORE,
@@ -69,6 +69,12 @@ const SETS: [Set; 9] = [
         heading: "### RESP figures",
         can_be_quick: true,
         measure: resp,
+    },
+    Set {
+        name: "envoy",
+        heading: "### Envoy figures",
+        can_be_quick: true,
+        measure: envoy,
     },
     Set {
         name: "tower",
@@ -292,6 +298,19 @@ fn nginx(run: Run) -> Result<String> {
     build_server()?;
     let mut bench = program(build()?);
     bench.arg("nginx").arg(module);
+    if run.quick {
+        bench.arg("--quick");
+    }
+    output(&mut bench)
+}
+
+/// Envoy's rate limit service over gRPC, beside a bare handler of tonic. A quick run only
+/// shows that all works.
+fn envoy(run: Run) -> Result<String> {
+    install::redis()?;
+    build_server()?;
+    let mut bench = program(build()?);
+    bench.arg("envoy");
     if run.quick {
         bench.arg("--quick");
     }

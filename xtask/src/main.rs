@@ -45,6 +45,8 @@ const HELP: &str = "usage: cargo xtask COMMAND
                        throttlecrab-server, which is built once
   bench resp           the server over the Redis protocol, beside throttlecrab-server
                        and INCR of Redis
+  bench envoy          Envoy's rate limit service over gRPC, in memory and on Redis,
+                       beside a bare handler of tonic
   bench tower          what the layer for tower adds to a request, beside
                        tower_governor
   bench nginx          nginx with the module in each mode, beside limit_req,

@@ -5,8 +5,9 @@
 //! memory, `tidegate-bench redis` those about checks through Redis, `tidegate-bench
 //! cluster` those about clusters, `tidegate-bench modes` those about the modes,
 //! `tidegate-bench server` those about the server, `tidegate-bench resp` those about the
-//! server over the Redis protocol, `tidegate-bench tower` those about the layer for tower,
-//! `tidegate-bench nginx` those about the module for nginx.
+//! server over the Redis protocol, `tidegate-bench envoy` those about Envoy's rate limit
+//! service, `tidegate-bench tower` those about the layer for tower, `tidegate-bench nginx`
+//! those about the module for nginx.
 //! `tidegate-bench instructions N [LIMITER]` makes N checks of known keys and
 //! prints nothing, and so does `tidegate-bench requests N LANE` with requests through
 //! tower: they are there to be counted by callgrind. `cargo xtask bench
@@ -22,6 +23,7 @@
 
 mod allocator;
 mod cpu;
+mod envoy;
 mod keys;
 mod limiters;
 mod longest;
@@ -54,6 +56,7 @@ const HELP: &str = "usage: tidegate-bench core
        tidegate-bench server THROTTLECRAB [--quick]
        tidegate-bench resp THROTTLECRAB [--quick]
        tidegate-bench nginx MODULE [--quick]
+       tidegate-bench envoy [--quick]
        tidegate-bench policies
        tidegate-bench levels
        tidegate-bench longest [--quick]
@@ -83,6 +86,8 @@ fn main() -> ExitCode {
         ["resp", throttlecrab, "--quick"] => resp(throttlecrab, true),
         ["nginx", module] => nginx(module, false),
         ["nginx", module, "--quick"] => nginx(module, true),
+        ["envoy"] => envoy(false),
+        ["envoy", "--quick"] => envoy(true),
         ["modes", picture] => modes::measure(Path::new(picture)).ok(),
         ["policies"] => policies(),
         ["levels"] => levels(),
@@ -154,6 +159,12 @@ fn resp(throttlecrab: &str, quick: bool) -> Option<()> {
 /// nginx with this module, beside other ways to limit.
 fn nginx(module: &str, quick: bool) -> Option<()> {
     nginx::run(module.as_ref(), quick);
+    Some(())
+}
+
+/// The server over gRPC, as Envoy asks it.
+fn envoy(quick: bool) -> Option<()> {
+    envoy::run(quick);
     Some(())
 }
 

@@ -50,9 +50,7 @@ impl Process {
 
     fn tidegate_by(mut command: Command) -> Self {
         let port = free_port();
-        let name = format!("tidegate-bench-{}-{port}.toml", std::process::id());
-        let config = std::env::temp_dir().join(name);
-        std::fs::write(&config, CONFIG).expect("a place for a config");
+        let config = config_file(CONFIG, port);
         command.args(["serve", "--log", "warn", "--http"]);
         command.arg(format!("127.0.0.1:{port}"));
         command.arg("--config").arg(&config);
@@ -87,6 +85,44 @@ impl Process {
         command.args(["--log-level", "error", "--max-denied-keys", "0"]);
         command.args(["--store", "periodic", "--store-cleanup-interval", "86400"]);
         command.args(["--store-capacity", "2000000"]);
+        Self::start(command, port, None)
+    }
+
+    /// `tidegate serve` with this config, over gRPC.
+    pub(crate) fn tidegate_grpc(config: &str) -> Self {
+        Self::tidegate_grpc_by(Command::new(sibling("tidegate")), config)
+    }
+
+    /// The same, run by another program.
+    pub(crate) fn tidegate_grpc_under(mut other: Command, config: &str) -> Self {
+        other.arg(sibling("tidegate"));
+        Self::tidegate_grpc_by(other, config)
+    }
+
+    fn tidegate_grpc_by(mut command: Command, text: &str) -> Self {
+        let (port, http) = (free_port(), free_port());
+        let config = config_file(text, port);
+        command.args(["serve", "--log", "warn", "--http"]);
+        command.arg(format!("127.0.0.1:{http}")).arg("--grpc");
+        command.arg(format!("127.0.0.1:{port}"));
+        command.arg("--config").arg(&config);
+        Self::start(command, port, Some(config))
+    }
+
+    /// A bare handler of tonic.
+    pub(crate) fn tonic() -> Self {
+        Self::tonic_by(Command::new(sibling("grpc-hello")))
+    }
+
+    /// The same, run by another program.
+    pub(crate) fn tonic_under(mut other: Command) -> Self {
+        other.arg(sibling("grpc-hello"));
+        Self::tonic_by(other)
+    }
+
+    fn tonic_by(mut command: Command) -> Self {
+        let port = free_port();
+        command.arg(port.to_string());
         Self::start(command, port, None)
     }
 
@@ -134,7 +170,7 @@ impl Process {
     }
 
     /// Tells it to stop, and waits until it has.
-    pub(super) fn terminate(mut self) {
+    pub(crate) fn terminate(mut self) {
         let id = self.id().to_string();
         let told = Command::new("kill").args(["-INT", &id]).status();
         told.expect("kill");
@@ -158,6 +194,14 @@ impl Drop for Process {
             drop(std::fs::remove_file(config));
         }
     }
+}
+
+/// A config for the server at this port.
+fn config_file(text: &str, port: u16) -> PathBuf {
+    let name = format!("tidegate-bench-{}-{port}.toml", std::process::id());
+    let config = std::env::temp_dir().join(name);
+    std::fs::write(&config, text).expect("a place for a config");
+    config
 }
 
 /// A program that cargo has put next to this one.

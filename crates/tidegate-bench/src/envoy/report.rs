@@ -1,0 +1,87 @@
+//! The tables of this part.
+
+use super::Fared;
+use crate::cpu::Cpu;
+use crate::report::{Goal, table, thousands, time};
+use crate::rounds::Series;
+use crate::waits::Measured;
+
+/// The ceiling, in memory with many keys and with few, and leases with few; under a load of
+/// so many connections, and calls at once on each.
+type Compared = ((usize, usize), [Fared; 4]);
+
+/// A figure of a round.
+type Figure = fn(&(Measured, Cpu)) -> f64;
+
+const A_SECOND: Figure = |(it, _)| it.a_second;
+const P50: Figure = |(it, _)| it.p50_us;
+const P99: Figure = |(it, _)| it.p99_us;
+const SERVER: Figure = |(_, cpu)| cpu.server_us;
+const OWN: Figure = |(_, cpu)| cpu.own_us;
+
+impl Fared {
+    fn series(&self, figure: Figure) -> Series {
+        Series::of(self.rounds.iter().map(figure).collect())
+    }
+
+    fn ratio(&self, other: &Self, figure: Figure) -> f64 {
+        self.series(figure).ratio_to(&other.series(figure))
+    }
+}
+
+/// What each came to.
+pub(super) fn compared(compared: &[Compared]) -> String {
+    let header = [
+        "connections x calls, server",
+        "calls per second",
+        "p50",
+        "p99",
+        "server's time",
+        "client's time",
+        "of the ceiling",
+    ];
+    let rows = compared.iter().flat_map(|((connections, calls), lanes)| {
+        lanes.iter().map(move |lane| {
+            let median = |figure| lane.series(figure).median();
+            [
+                format!("{connections} x {calls}, {}", lane.label),
+                thousands(median(A_SECOND)),
+                time(median(P50)),
+                time(median(P99)),
+                format!("{:.1} us", median(SERVER)),
+                format!("{:.1} us", median(OWN)),
+                format!("{:.2}", lane.ratio(&lanes[0], A_SECOND)),
+            ]
+        })
+    });
+    table(header, rows)
+}
+
+/// What they should come to.
+pub(super) fn goals(compared: &[Compared]) -> String {
+    let header = ["connections x calls, calls per second", "ratio", "goal", ""];
+    let rows = compared.iter().flat_map(|((connections, calls), lanes)| {
+        let [ceiling, many, few, lease] = lanes;
+        let row = move |what, ratio: f64, goal: Goal| {
+            [
+                format!("{connections} x {calls}, {what}"),
+                format!("{ratio:.2}"),
+                goal.to_string(),
+                goal.verdict(ratio).into(),
+            ]
+        };
+        [
+            row(
+                "in memory, of the ceiling",
+                many.ratio(ceiling, A_SECOND),
+                Goal::AtLeast(0.75),
+            ),
+            row(
+                "leases, of those in memory",
+                lease.ratio(few, A_SECOND),
+                Goal::AtLeast(0.9),
+            ),
+        ]
+    });
+    table(header, rows)
+}
