@@ -14,6 +14,7 @@
 //! | [`rules`] | limits in the form of envoyproxy/ratelimit |
 //! | [`options`] | how those are answered |
 //! | [`tally`] | their statistics |
+//! | [`xds`] | limits from a control plane |
 
 mod descriptors;
 mod native;
@@ -23,6 +24,7 @@ pub mod section;
 mod service;
 pub mod tally;
 pub mod wire;
+pub mod xds;
 
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ mod native;
 mod proxy;
 mod quota;
 mod rules;
+mod xds;
 
 use tidegate_server::envoy::wire::{
     Code, Descriptor, DescriptorStatus, Entry, RateLimitRequest, RateLimitResponse,

@@ -1,0 +1,443 @@
+//! Limits from a control plane: one that the test plays, over real sockets.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use prost::Message;
+use tidegate_server::envoy::rules::{Defaults, Domains, read_text};
+use tidegate_server::envoy::wire::Unit;
+use tidegate_server::envoy::xds::wire::{
+    CONFIG, DiscoveryRequest, DiscoveryResponse, METHOD, RateLimitConfig, RateLimitDescriptor,
+    RateLimitPolicy, Replace,
+};
+use tidegate_server::envoy::xds::{ClientTls, ControlPlane, drafts, watch};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::certificates::Certificates;
+use crate::process::PATIENCE;
+
+/// A stream that a client has opened: what it says, what it is told, and the headers it
+/// began with.
+struct Opened {
+    requests: Streaming<DiscoveryRequest>,
+    responses: UnboundedSender<DiscoveryResponse>,
+    token: Option<String>,
+}
+
+/// The service. It only hands over streams.
+#[derive(Clone)]
+struct Discovery(UnboundedSender<Opened>);
+
+impl NamedService for Discovery {
+    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+}
+
+impl tower_service::Service<Request<Body>> for Discovery {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        assert_eq!(request.uri().path(), METHOD);
+        let service = self.clone();
+        Box::pin(async move {
+            let codec = ProstCodec::<DiscoveryResponse, DiscoveryRequest>::default();
+            Ok(Grpc::new(codec).streaming(service, request).await)
+        })
+    }
+}
+
+impl StreamingService<DiscoveryRequest> for Discovery {
+    type Response = DiscoveryResponse;
+    type ResponseStream = BoxStream<'static, Result<DiscoveryResponse, Status>>;
+    type Future = std::future::Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: tonic::Request<Streaming<DiscoveryRequest>>) -> Self::Future {
+        let (responses, mut waiting) = mpsc::unbounded_channel();
+        let token = request.metadata().get("x-token");
+        let token = token.and_then(|it| it.to_str().ok()).map(str::to_owned);
+        let opened = Opened {
+            requests: request.into_inner(),
+            responses,
+            token,
+        };
+        let sent = self.0.send(opened);
+        assert!(sent.is_ok(), "the test goes on");
+        let stream = futures_util::stream::poll_fn(move |cx| waiting.poll_recv(cx));
+        let stream = futures_util::StreamExt::map(stream, Ok);
+        let stream: Self::ResponseStream = Box::pin(stream);
+        std::future::ready(Ok(tonic::Response::new(stream)))
+    }
+}
+
+/// A control plane that runs.
+struct Plane {
+    address: SocketAddr,
+    opened: UnboundedReceiver<Opened>,
+    serving: JoinHandle<()>,
+}
+
+impl Plane {
+    async fn start(tls: Option<ServerTlsConfig>) -> Self {
+        Self::start_at("127.0.0.1:0".parse().expect("an address"), tls).await
+    }
+
+    async fn start_at(address: SocketAddr, tls: Option<ServerTlsConfig>) -> Self {
+        let listener = TcpListener::bind(address).await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (streams, opened) = mpsc::unbounded_channel();
+        let mut server = Server::builder();
+        if let Some(tls) = tls {
+            server = server.tls_config(tls).expect("certificates");
+        }
+        let server = server.add_service(Discovery(streams));
+        let serving = tokio::spawn(async move {
+            let served = server.serve_with_incoming(TcpIncoming::from(listener));
+            served.await.expect("a listener");
+        });
+        Self {
+            address,
+            opened,
+            serving,
+        }
+    }
+
+    async fn stream(&mut self) -> Opened {
+        let opened = timeout(PATIENCE, self.opened.recv()).await;
+        opened.expect("in time").expect("a stream")
+    }
+
+    async fn stop(self) {
+        self.serving.abort();
+        drop(self.serving.await);
+    }
+}
+
+impl Opened {
+    async fn request(&mut self) -> DiscoveryRequest {
+        let request = timeout(PATIENCE, self.requests.message()).await;
+        let request = request.expect("in time").expect("a stream that goes on");
+        request.expect("a request")
+    }
+
+    fn send(&self, version: &str, nonce: &str, configs: &[RateLimitConfig]) {
+        let resources = configs.iter().map(|config| prost_types::Any {
+            type_url: CONFIG.into(),
+            value: config.encode_to_vec(),
+        });
+        self.send_any(version, nonce, resources.collect());
+    }
+
+    fn send_any(&self, version: &str, nonce: &str, resources: Vec<prost_types::Any>) {
+        let response = DiscoveryResponse {
+            version_info: version.into(),
+            resources,
+            type_url: CONFIG.into(),
+            nonce: nonce.into(),
+        };
+        self.responses
+            .send(response)
+            .expect("a stream that goes on");
+    }
+}
+
+/// The domains that are in force, and the client that keeps them.
+struct Client {
+    applied: Arc<Mutex<Vec<Vec<RateLimitConfig>>>>,
+    watching: JoinHandle<()>,
+}
+
+impl Client {
+    fn start(from: ControlPlane) -> Self {
+        let applied = Arc::new(Mutex::new(Vec::new()));
+        let list = Arc::clone(&applied);
+        let watching = tokio::spawn(watch(from, move |configs| {
+            let built = Domains::build(drafts(configs.clone()), &Defaults::default());
+            let applied = built.map_err(|errors| errors.to_string()).map(|_| {
+                list.lock().expect("no panic").push(configs);
+            });
+            std::future::ready(applied)
+        }));
+        Self { applied, watching }
+    }
+
+    /// The domains of each set that was applied.
+    fn applied(&self) -> Vec<Vec<String>> {
+        let applied = self.applied.lock().expect("no panic");
+        let domains = |set: &Vec<RateLimitConfig>| set.iter().map(|it| it.domain.clone()).collect();
+        applied.iter().map(domains).collect()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+fn control_plane(address: &str) -> ControlPlane {
+    ControlPlane {
+        address: address.into(),
+        node: "node-1".into(),
+        metadata: [("zone".to_owned(), "a".to_owned())].into(),
+        headers: [("X-Token".to_owned(), "secret".to_owned())].into(),
+        tls: None,
+        retry: Duration::from_millis(20),
+        longest_retry: Duration::from_millis(100),
+    }
+}
+
+fn config(domain: &str) -> RateLimitConfig {
+    let limit = RateLimitPolicy {
+        unit: Unit::Minute.into(),
+        requests_per_unit: 5,
+        ..RateLimitPolicy::default()
+    };
+    RateLimitConfig {
+        name: domain.into(),
+        domain: domain.into(),
+        descriptors: vec![RateLimitDescriptor {
+            key: "user".into(),
+            rate_limit: Some(limit),
+            ..RateLimitDescriptor::default()
+        }],
+    }
+}
+
+/// Version in force, nonce that is answered, and why not.
+fn answer(request: &DiscoveryRequest) -> (&str, &str, Option<&str>) {
+    assert_eq!(request.type_url, CONFIG);
+    let node = request.node.as_ref().expect("a node");
+    assert_eq!(node.id, "node-1");
+    let why = request.error_detail.as_ref();
+    (
+        &request.version_info,
+        &request.response_nonce,
+        why.map(|it| &*it.message),
+    )
+}
+
+#[tokio::test]
+async fn good_configs_are_acknowledged_and_bad_ones_refused_with_a_reason() {
+    let mut plane = Plane::start(None).await;
+    let client = Client::start(control_plane(&plane.address.to_string()));
+    let mut stream = plane.stream().await;
+    assert_eq!(stream.token.as_deref(), Some("secret"));
+    let first = stream.request().await;
+    assert_eq!(answer(&first), ("", "", None));
+    let metadata = first.node.expect("a node").metadata.expect("metadata");
+    let kind = prost_types::value::Kind::StringValue("a".into());
+    assert_eq!(metadata.fields["zone"].kind, Some(kind));
+
+    stream.send("1", "a", &[config("api"), config("web")]);
+    assert_eq!(answer(&stream.request().await), ("1", "a", None));
+    assert_eq!(client.applied(), [["api", "web"]]);
+    let limit = client.applied.lock().expect("no panic")[0][0].clone();
+    assert_eq!(limit, config("api"));
+
+    // A limit without a unit; not a message at all; and another type.
+    let mut wrong = config("wrong");
+    wrong.descriptors[0].rate_limit = Some(RateLimitPolicy::default());
+    stream.send("2", "b", &[config("api"), wrong]);
+    let why = "xds resource \"wrong\": rate_limit has no unit: expected second, minute, hour, \
+               day, week, month or year, or a window such as 30s";
+    assert_eq!(answer(&stream.request().await), ("1", "b", Some(why)));
+    let resource = |type_url: &str| prost_types::Any {
+        type_url: type_url.into(),
+        value: vec![0xff; 3],
+    };
+    stream.send_any("3", "c", vec![resource(CONFIG)]);
+    let request = stream.request().await;
+    let (version, nonce, why) = answer(&request);
+    assert_eq!((version, nonce), ("1", "c"));
+    let why = why.expect("a reason");
+    assert!(
+        why.starts_with("resource 0: not a RateLimitConfig: "),
+        "{why}"
+    );
+    stream.send_any("4", "d", vec![resource("type.googleapis.com/nope")]);
+    let request = stream.request().await;
+    let (version, nonce, why) = answer(&request);
+    assert_eq!((version, nonce), ("1", "d"));
+    let why = why.expect("a reason");
+    assert!(
+        why.contains("\"type.googleapis.com/nope\": expected"),
+        "{why}"
+    );
+    assert_eq!(client.applied().len(), 1, "the old configs stay");
+
+    // A set without a domain takes it away.
+    stream.send("5", "e", &[config("web")]);
+    assert_eq!(answer(&stream.request().await), ("5", "e", None));
+    stream.send("6", "f", &[]);
+    assert_eq!(answer(&stream.request().await), ("6", "f", None));
+    assert_eq!(client.applied()[1..], [vec!["web".to_owned()], vec![]]);
+}
+
+#[tokio::test]
+async fn client_comes_back_when_the_stream_or_the_control_plane_ends() {
+    let mut plane = Plane::start(None).await;
+    let client = Client::start(control_plane(&plane.address.to_string()));
+    let mut stream = plane.stream().await;
+    stream.request().await;
+    stream.send("1", "a", &[config("api")]);
+    assert_eq!(answer(&stream.request().await), ("1", "a", None));
+    // The stream ends: the next one begins with the version in force, and no nonce.
+    drop(stream);
+    let mut stream = plane.stream().await;
+    assert_eq!(answer(&stream.request().await), ("1", "", None));
+    // The control plane ends, and another one takes its address.
+    let address = plane.address;
+    drop(stream);
+    plane.stop().await;
+    assert_eq!(client.applied(), [["api"]], "the limits in force stay");
+    let mut plane = Plane::start_at(address, None).await;
+    let mut stream = plane.stream().await;
+    assert_eq!(answer(&stream.request().await), ("1", "", None));
+    stream.send("2", "b", &[config("web")]);
+    assert_eq!(answer(&stream.request().await), ("2", "b", None));
+    assert_eq!(client.applied(), [["api"], ["web"]]);
+}
+
+#[tokio::test]
+async fn client_waits_for_a_control_plane_that_is_not_there_yet() {
+    let address = {
+        let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        free.local_addr().expect("an address")
+    };
+    let client = Client::start(control_plane(&address.to_string()));
+    // Some attempts may fail before it is there.
+    tokio::task::yield_now().await;
+    let mut plane = Plane::start_at(address, None).await;
+    let mut stream = plane.stream().await;
+    stream.request().await;
+    stream.send("1", "a", &[config("api")]);
+    assert_eq!(answer(&stream.request().await), ("1", "a", None));
+    assert_eq!(client.applied(), [["api"]]);
+}
+
+#[tokio::test]
+async fn certificates_are_shown_and_checked_and_read_again() {
+    let certificates = Certificates::make();
+    let server = Identity::from_pem(
+        certificates.read("server.crt"),
+        certificates.read("server.key"),
+    );
+    let authority = Certificate::from_pem(certificates.read("authority.crt"));
+    let tls = ServerTlsConfig::new()
+        .identity(server)
+        .client_ca_root(authority);
+    let mut plane = Plane::start(Some(tls)).await;
+    let file = |name: &str| certificates.path(name).into();
+    let folder = crate::process::Folder::new();
+    let cert = folder.path("client.crt");
+    let from = ControlPlane {
+        tls: Some(ClientTls {
+            ca: Some(file("authority.crt")),
+            identity: Some((cert.clone(), file("client.key"))),
+            server_name: Some("localhost".into()),
+        }),
+        ..control_plane(&plane.address.to_string())
+    };
+    let client = Client::start(from);
+    // The certificate is not there yet, and then it is.
+    tokio::task::yield_now().await;
+    std::fs::copy(certificates.path("client.crt"), &cert).expect("a file");
+    let mut stream = plane.stream().await;
+    stream.request().await;
+    stream.send("1", "a", &[config("api")]);
+    assert_eq!(answer(&stream.request().await), ("1", "a", None));
+    assert_eq!(client.applied(), [["api"]]);
+    // Without a certificate, no stream is opened.
+    let stranger = ControlPlane {
+        tls: Some(ClientTls {
+            ca: Some(file("authority.crt")),
+            identity: None,
+            server_name: Some("localhost".into()),
+        }),
+        ..control_plane(&plane.address.to_string())
+    };
+    let _stranger = Client::start(stranger);
+    let waited = timeout(Duration::from_millis(500), plane.opened.recv()).await;
+    assert!(waited.is_err(), "a stream without a certificate");
+}
+
+/// The message that a control plane sends is the file that a person writes.
+#[test]
+fn config_of_a_control_plane_is_that_of_a_file() {
+    let text = "domain: api
+descriptors:
+- key: user
+  value: ann
+  shadow_mode: true
+  detailed_metric: true
+  descriptors:
+  - key: path
+    quota_mode: true
+    rate_limit: { unit: week, requests_per_unit: 7, name: weekly, replaces: [{ name: daily }] }
+- key: bot
+  rate_limit: { unlimited: true }
+";
+    let file = read_text(text, "config.yaml").expect("a right file");
+    let weekly = RateLimitPolicy {
+        unit: Unit::Week.into(),
+        requests_per_unit: 7,
+        name: "weekly".into(),
+        replaces: vec![Replace {
+            name: "daily".into(),
+        }],
+        ..RateLimitPolicy::default()
+    };
+    let descriptor = |key: &str, value: &str| RateLimitDescriptor {
+        key: key.into(),
+        value: value.into(),
+        ..RateLimitDescriptor::default()
+    };
+    let sent = RateLimitConfig {
+        name: "api".into(),
+        domain: "api".into(),
+        descriptors: vec![
+            RateLimitDescriptor {
+                shadow_mode: true,
+                detailed_metric: true,
+                descriptors: vec![RateLimitDescriptor {
+                    quota_mode: true,
+                    rate_limit: Some(weekly),
+                    ..descriptor("path", "")
+                }],
+                ..descriptor("user", "ann")
+            },
+            RateLimitDescriptor {
+                rate_limit: Some(RateLimitPolicy {
+                    unlimited: true,
+                    ..RateLimitPolicy::default()
+                }),
+                ..descriptor("bot", "")
+            },
+        ],
+    };
+    let sent = drafts(vec![sent]);
+    let build = |drafts| Domains::build(drafts, &Defaults::default()).expect("right");
+    let (file, sent) = (build(vec![file]), build(sent));
+    assert_eq!(file.rules(), sent.rules());
+    assert_eq!(sent.rules().len(), 2);
+}
