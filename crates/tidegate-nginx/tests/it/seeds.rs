@@ -43,12 +43,15 @@ fn store_on_a_dead_port_lets_all_pass_and_one_line_says_so() {
         let lines = said.iter().filter(|line| line.contains(what));
         lines.collect()
     };
-    let [line] = said("the store does not answer: on_error decides")[..] else {
-        panic!("expected one line: {log}");
-    };
+    let started = said("the store does not answer: on_error decides");
+    let caused = |cause: &str| started.iter().filter(|line| line.contains(cause)).count();
+    // A machine that stalls adds a line: the deadline passes before the port refuses.
+    let (refused, late) = (caused("cause=connect: "), caused("cause=timeout: "));
+    assert!(refused == 1 && late <= 1, "{log}");
     // Another says that it is not asked any more.
     assert_eq!(said("the store keeps failing").len(), 1, "{log}");
-    assert_eq!(said("").len(), 2, "{log}");
+    assert_eq!(said("").len(), refused + late + 1, "{log}");
+    let line = started[0];
     assert!(
         line.contains("store=\"default\"") && line.contains("allowed: z"),
         "{line}"
