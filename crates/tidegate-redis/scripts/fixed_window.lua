@@ -182,7 +182,12 @@ cost, own_left, opened = I7I7I7
 
 --@flush
 -- What is left of the node's window, and whether the node has opened it (1) or heard of
--- it (0).
+-- it (0); or whether it takes the cost off the count (2).
+if cost > 0 and opened == 2 then
+  used@ = math.max(0, used@ - cost)
+  --+write-or-delete
+  cost, outdated@ = 0, false
+end
 if cost > 0 then
   if epoch@ == 1 then
     if left@ == 0 or used@ == 0 and not (leases and leases[@]) then

@@ -12,8 +12,8 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 use tidegate::algorithm::{Span, State};
 use tidegate::{
-    Align, Charge, Cost, Decision, Keys, Kind, LevelOutcome, Limit, OnLease, Policy, Receipt,
-    Source,
+    Algorithm, Align, Charge, Cost, Decision, Keys, Kind, LevelOutcome, Limit, OnLease, Policy,
+    Receipt, Source,
 };
 
 use crate::count;
@@ -60,6 +60,19 @@ pub(crate) fn pack(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
         Kind::Block(_) => return None,
     }
     Some(packed)
+}
+
+/// What a script is given that takes a cost off the count of a fixed window.
+pub(crate) fn give_back_argument(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
+    const GIVES_BACK: u64 = 2;
+    if limit.algorithm() != Algorithm::FixedWindow {
+        return None;
+    }
+    let mut argument = pack(limit, cost)?;
+    for number in [u64::from(cost.get()), 0, GIVES_BACK] {
+        argument.extend_from_slice(&number.to_le_bytes()[..7]);
+    }
+    Some(argument)
 }
 
 /// What the checks of a policy have in common, where no override is in force and the

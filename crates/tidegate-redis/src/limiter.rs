@@ -497,6 +497,22 @@ impl SharedHandle {
         }
     }
 
+    /// Takes a cost off the counts of a policy of fixed windows, whoever has charged it, down
+    /// to zero: for protocols without receipts. Any other limit stays as it is.
+    pub async fn give_back<A>(&self, attributes: &A, cost: Cost) -> Result<(), TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        match &self.0 {
+            Handle::Memory(memory) => memory.give_back(attributes, cost),
+            Handle::Shared(shared) => {
+                let keys = shared.keys(attributes, cost)?;
+                shared.store.give_back(&keys, cost).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// [`SharedLimiter::try_check`] for this policy.
     pub async fn try_check<A>(
         &self,

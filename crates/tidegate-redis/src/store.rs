@@ -12,7 +12,9 @@ use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep};
 
 use crate::breaker::{Change, Failure};
-use crate::call::{Call, Prepared, marker, refund_arguments, refund_at, stored_keys};
+use crate::call::{
+    Call, Prepared, give_back_argument, marker, refund_arguments, refund_at, stored_keys,
+};
 use crate::cluster::Cluster;
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
@@ -328,6 +330,23 @@ impl RedisStore {
     ) -> Result<Vec<u8>, StoreError> {
         let within = within.max(self.0.timeout);
         self.run_within(flush, within, false).await
+    }
+
+    /// Takes a cost off the counts of fixed windows, down to zero.
+    pub(crate) async fn give_back(&self, keys: &Keys<'_>, cost: Cost) -> Result<(), StoreError> {
+        for key in keys.iter() {
+            let limit = key.limit();
+            let Some(argument) = give_back_argument(limit, cost) else {
+                continue;
+            };
+            let message = Flush {
+                script: self.known_script(Task::Flush, limit),
+                key: [key.stored(&self.0.prefix)],
+                argument,
+            };
+            self.message(message, self.0.timeout).await?;
+        }
+        Ok(())
     }
 
     /// Sends a message about a lease, again where that is safe and may help. It does not

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, changed_rules};
 use crate::log::Control;
 use crate::section::Server;
 use crate::settings::{Seen, Settings};
@@ -111,10 +111,11 @@ async fn reload(engine: &Engine, settings: &Settings, started: &Started) -> Opti
     match changed {
         Ok(current) => {
             started.log.set(current.server.log);
-            let changed = changes::between(
+            let mut changed = changes::between(
                 (&before.config, &before.server),
                 (&current.config, &current.server),
             );
+            changed.extend(changed_rules(&before, &current));
             tracing::info!(
                 policies = current.config.policies.len(),
                 changes = changed.len(),

@@ -9,6 +9,7 @@ use tidegate::ScriptSource;
 use tidegate_config::{Config, ConfigErrors, Secret, StoreUrl, read};
 
 use crate::cli::{Level, Source};
+use crate::envoy::rules::{Domains, RulesErrors, files, read_all};
 use crate::envoy::section::Envoy;
 use crate::section::{Address, Server};
 
@@ -48,6 +49,8 @@ pub struct Loaded {
     pub config: Config,
     /// The section `[server]`.
     pub server: Server,
+    /// Envoy's limits, where they do not come from files that the config names.
+    pub rules: Option<Domains>,
     /// What its relative paths are relative to.
     pub folder: PathBuf,
     /// Everything that was read to make it.
@@ -65,6 +68,8 @@ pub struct Seen {
     contents: Vec<Option<u64>>,
     /// Their names.
     named: Vec<PathBuf>,
+    /// The file or directory of Envoy's limits, and a hash of what is in it.
+    rules: Option<(PathBuf, Option<u64>)>,
 }
 
 /// Why there is no config.
@@ -84,6 +89,17 @@ pub enum LoadError {
     /// What stands in it is wrong: a line each.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
+    /// Envoy's limits are wrong: a line each.
+    #[error(transparent)]
+    Rules(#[from] RulesErrors),
+    /// They cannot be found.
+    #[error("envoy.config: {path}: {error}: expected a YAML file, or a directory of them")]
+    NoRules {
+        /// Where they should be.
+        path: String,
+        /// What is wrong.
+        error: std::io::Error,
+    },
     /// The store of the command line is none.
     #[error("--store: {0}")]
     Store(String),
@@ -192,8 +208,10 @@ impl Settings {
         let folder = self.folder();
         let named = files_named_in(&config, &server).into_iter();
         let named: Vec<PathBuf> = named.map(|path| folder.join(path)).collect();
+        let rules = server.envoy.config.as_ref().map(|path| folder.join(path));
         Ok(Loaded {
-            seen: Seen::new(own, named),
+            seen: Seen::new(own, named, rules),
+            rules: None,
             config,
             server,
             folder,
@@ -222,7 +240,11 @@ impl Settings {
             }
             None => None,
         };
-        Some(Seen::new(own, before.named.clone()))
+        let rules = before.rules.as_ref().map(|(path, _)| path.clone());
+        let seen = Seen::new(own, before.named.clone(), rules);
+        // A directory without files is one that is being replaced, too.
+        let is_there = seen.rules.as_ref().is_none_or(|(_, hash)| hash.is_some());
+        is_there.then_some(seen)
     }
 
     fn folder(&self) -> PathBuf {
@@ -232,16 +254,39 @@ impl Settings {
 }
 
 impl Seen {
-    fn new(own: Option<Vec<u8>>, named: Vec<PathBuf>) -> Self {
+    /// Of a config that was not read.
+    pub(crate) fn nothing() -> Self {
+        Self::new(None, Vec::new(), None)
+    }
+
+    fn new(own: Option<Vec<u8>>, named: Vec<PathBuf>, rules: Option<PathBuf>) -> Self {
         // The reader of a file reports that it is missing.
         static HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let hash = |bytes: Vec<u8>| HASH.hash_one(bytes);
-        let files = named.iter().map(|path| std::fs::read(path).ok().map(hash));
+        let files_named = named.iter().map(|path| std::fs::read(path).ok().map(hash));
+        let hash_rules = |path: PathBuf| {
+            let files = files(&path).ok().filter(|files| !files.is_empty());
+            let read = |file: PathBuf| (std::fs::read(&file).ok(), file);
+            let contents = files.map(|files| files.into_iter().map(read).collect::<Vec<_>>());
+            let hash = contents.map(|contents| HASH.hash_one(contents));
+            (path, hash)
+        };
         Self {
-            contents: std::iter::once(own.map(hash)).chain(files).collect(),
+            rules: rules.map(hash_rules),
+            contents: std::iter::once(own.map(hash)).chain(files_named).collect(),
             named,
         }
     }
+}
+
+/// Envoy's limits in this file or directory.
+pub(crate) fn rules(path: &Path, envoy: &Envoy) -> Result<Domains, LoadError> {
+    let files = files(path).map_err(|error| LoadError::NoRules {
+        path: path.display().to_string(),
+        error,
+    })?;
+    let drafts = read_all(&files)?;
+    Ok(Domains::build(drafts, &envoy.defaults())?)
 }
 
 /// Scripts and certificates.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -15,10 +16,11 @@ use tokio_rustls::TlsAcceptor;
 use super::StartError;
 use super::adhoc::{self, AdHoc};
 use super::entry::{Entry, Tally};
+use crate::envoy::dropin::{self, DropIn};
 use crate::metrics::Metrics;
 use crate::section::Server;
 use crate::serve::tls;
-use crate::settings::{Loaded, reveal};
+use crate::settings::{self, Loaded, reveal};
 use crate::top::Top;
 
 /// A config in force.
@@ -32,6 +34,10 @@ pub struct Current {
     pub(crate) tls: Option<TlsAcceptor>,
     admin_token: Option<String>,
     resp_token: Option<String>,
+    /// What its relative paths are relative to.
+    pub(crate) folder: PathBuf,
+    /// Envoy's limits, where they are in the form of envoyproxy/ratelimit.
+    dropin: Option<DropIn>,
     /// Where the protocol of Redis is spoken, whom its ad-hoc commands ask.
     adhoc: Option<AdHoc>,
 }
@@ -58,8 +64,18 @@ impl Current {
             config,
             server,
             folder,
+            rules,
             ..
         } = loaded;
+        let given = before.and_then(|before| before.dropin.as_ref());
+        let given = given.filter(|it| it.is_given && server.envoy.config.is_none());
+        let is_given = given.is_some() || server.envoy.config.is_none();
+        let rules = match &server.envoy.config {
+            Some(path) => Some(settings::rules(&folder.join(path), &server.envoy)?),
+            None => rules,
+        };
+        let rules = rules.map(Arc::new);
+        let rules = rules.or_else(|| given.map(|given| Arc::clone(&given.domains)));
         let resp_token = server.resp_token.as_ref();
         let resp_token = resp_token.map(|token| reveal(token, "server.resp_token", &folder));
         let admin_token = server.admin_token.as_ref();
@@ -81,6 +97,10 @@ impl Current {
                 }
             },
         };
+        if let Some(rules) = &rules {
+            let policies = dropin::policies(rules, &server.envoy)?;
+            asked.to_mut().policies.extend(policies);
+        }
         let limiter = match before {
             Some(before) => before.limiter.reconfigured(&asked, &folder)?,
             None => SharedLimiter::from_config(&asked, &folder)?,
@@ -128,7 +148,12 @@ impl Current {
             }
             entries.insert(trial.name().into(), tried);
         }
+        let dropin = rules.map(|rules| {
+            let meter = metrics.meter(dropin::NAME, &server.envoy.store);
+            DropIn::new(rules, is_given, &server.envoy, &limiter, meter)
+        });
         Ok(Self {
+            dropin,
             admin_token: admin_token.transpose()?,
             gate_headers: gate_headers.collect(),
             tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
@@ -136,9 +161,16 @@ impl Current {
             adhoc: adhoc.map(AdHoc::new),
             resp_token: resp_token.transpose()?,
             limiter,
+            folder,
             config,
             server,
         })
+    }
+
+    /// Envoy's limits, where they are in the form of envoyproxy/ratelimit.
+    #[inline]
+    pub(crate) fn dropin(&self) -> Option<&DropIn> {
+        self.dropin.as_ref()
     }
 
     /// The entry of a policy.

@@ -21,14 +21,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use tidegate::{Attributes, CheckError, Cost, Explained, Limit, PolicyDecision, Receipt, Which};
+use tidegate::{
+    Attributes, CheckError, Cost, Explained, Limit, PolicyDecision, PolicyError, Receipt, Which,
+};
 use tidegate_redis::{SetupError, Store, StoreError, TryCheckError};
 use tokio::runtime::Handle;
 
+use crate::envoy::options::Options;
+use crate::envoy::rules::Domains;
+use crate::envoy::tally::Tally as LimitTally;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::record::Recorder;
-use crate::settings::{LoadError, Loaded};
+use crate::settings::{LoadError, Loaded, Seen};
 pub use adhoc::{ADHOC, AdHoc, Bucket, Numbers};
 pub use batch::{Answer, Asked, Batch, Subject};
 pub use current::{Access, Current};
@@ -55,6 +60,10 @@ pub struct Engine {
     /// What those see who watch.
     pub(crate) live: Live,
     start: Instant,
+    /// How Envoy's limits are answered.
+    pub(crate) options: Options,
+    /// Who publishes their statistics.
+    pub(crate) tally: Option<Arc<dyn LimitTally>>,
 }
 
 /// A decision, and what is known of its policy beforehand.
@@ -75,6 +84,9 @@ pub enum StartError {
     /// It does not fit together.
     #[error(transparent)]
     Setup(#[from] SetupError),
+    /// Envoy's limits make no policy.
+    #[error("envoy: {0}")]
+    Rules(#[from] PolicyError),
     /// A script cannot be run.
     #[error("the script of policy {0:?}: {1}")]
     Script(String, StoreError),
@@ -86,6 +98,17 @@ pub enum StartError {
         "policy \"adhoc\" {0}: expected mode (exact or background), on_error, local_share, sync_interval, refusal_memory, store and a limit, and nothing else, since ad-hoc commands use it"
     )]
     AdHoc(&'static str),
+}
+
+/// What is different in Envoy's limits, in words for the log.
+pub(crate) fn changed_rules(before: &Current, after: &Current) -> Vec<String> {
+    let nothing = Domains::default();
+    let domains = |current: &'_ Current| current.dropin().map(|it| Arc::clone(&it.domains));
+    let (before, after) = (domains(before), domains(after));
+    Domains::changes(
+        before.as_deref().unwrap_or(&nothing),
+        after.as_deref().unwrap_or(&nothing),
+    )
 }
 
 impl Engine {
@@ -105,7 +128,27 @@ impl Engine {
             notes: Arc::new(Notes::new(Arc::new(Redaction::new(None)), None)),
             live: Live::new(),
             start: Instant::now(),
+            options: Options::default(),
+            tally: None,
         })
+    }
+
+    /// An engine without a file, whose counts are in this store.
+    #[cfg(test)]
+    pub(crate) fn on_store(store: tidegate::MemoryStore) -> Self {
+        let loaded = || {
+            crate::settings::Settings::default()
+                .load()
+                .expect("no file")
+        };
+        let engine = Self::new(loaded()).expect("a config");
+        let limiter = tidegate_redis::SharedLimiter::new([("default", store)], []);
+        let before = Current::new(loaded(), &engine.metrics, engine.instance, None);
+        let mut before = before.expect("a config");
+        before.limiter = limiter.expect("a store");
+        let current = Current::new(loaded(), &engine.metrics, engine.instance, Some(&before));
+        engine.current.store(Arc::new(current.expect("a config")));
+        engine
     }
 
     /// And hashes keys like this, and records every decision, where there is a recorder.
@@ -115,6 +158,39 @@ impl Engine {
             notes: Arc::new(Notes::new(redaction, recorder)),
             ..self
         }
+    }
+
+    /// And answers Envoy like this where its limits are in the form of envoyproxy/ratelimit,
+    /// and tells somebody what it counts.
+    #[must_use]
+    pub fn answering(self, options: Options, tally: Option<Arc<dyn LimitTally>>) -> Self {
+        Self {
+            options,
+            tally,
+            ..self
+        }
+    }
+
+    /// Waits where tasks of stores live.
+    pub(crate) async fn at_home<F: Future>(&self, future: F) -> F::Output {
+        at(self.home.as_ref(), future).await
+    }
+
+    /// Puts other limits of Envoy in force, in the form of envoyproxy/ratelimit, and all
+    /// else as it is. Says what has changed. They stay until others come, or until the
+    /// config names files of its own.
+    pub async fn change_rules(&self, rules: Domains) -> Result<Vec<String>, StartError> {
+        let before = self.current.load_full();
+        let loaded = Loaded {
+            config: before.config.clone(),
+            server: before.server.clone(),
+            rules: Some(rules),
+            folder: before.folder.clone(),
+            seen: Seen::nothing(),
+            replaced: Vec::new(),
+        };
+        let current = self.change(loaded).await?;
+        Ok(changed_rules(&before, &current))
     }
 
     /// What stands for a key in log lines and records.

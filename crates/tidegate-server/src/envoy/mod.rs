@@ -11,12 +11,14 @@
 //! | `descriptors` | the messages and services, described for reflection |
 //! | `service` | `ShouldRateLimit` |
 //! | `native` | a domain names a policy, entries are attributes |
+//! | `dropin` | requests answered as envoyproxy/ratelimit answers them |
 //! | [`rules`] | limits in the form of envoyproxy/ratelimit |
 //! | [`options`] | how those are answered |
 //! | [`tally`] | their statistics |
 //! | [`xds`] | limits from a control plane |
 
 mod descriptors;
+pub(crate) mod dropin;
 mod native;
 pub mod options;
 pub mod rules;

@@ -2,17 +2,27 @@
 
 use std::fmt;
 
-use tidegate::Algorithm;
+use super::rules::Defaults;
+use tidegate::{Algorithm, Mode};
 use tidegate_config::Fields;
 use tidegate_config::write::{field, quoted};
 
 /// The section `[envoy]`.
 ///
 /// `Display` prints it as it is read. `{:#}` prints defaults, too.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envoy {
+    /// The file or directory of limits in the form of envoyproxy/ratelimit. Without it, a
+    /// domain names a policy.
+    pub config: Option<String>,
     /// What to answer when a store cannot be asked.
     pub on_error: OnError,
+    /// How those limits count.
+    pub algorithm: Algorithm,
+    /// How a node asks about them.
+    pub mode: Mode,
+    /// The store that keeps their counts.
+    pub store: String,
     /// Whether quotas are assigned to Envoys, too.
     pub quota: bool,
 }
@@ -44,7 +54,37 @@ impl OnError {
     ];
 }
 
+/// How a node can ask about them.
+const MODES: [(&str, Mode); 3] = [
+    ("exact", Mode::Exact),
+    ("lease", Mode::Lease),
+    ("background", Mode::Background),
+];
+
+impl Default for Envoy {
+    fn default() -> Self {
+        Self {
+            config: None,
+            on_error: OnError::default(),
+            algorithm: Algorithm::FixedWindow,
+            mode: Mode::Exact,
+            store: "default".into(),
+            quota: false,
+        }
+    }
+}
+
 impl Envoy {
+    /// What limits have that do not say otherwise.
+    #[must_use]
+    pub fn defaults(&self) -> Defaults {
+        Defaults {
+            algorithm: self.algorithm,
+            mode: self.mode,
+            merge_domains: false,
+        }
+    }
+
     /// Reads the section; what is wrong is in the errors.
     #[must_use]
     pub fn read(fields: &Fields<'_>) -> Self {
@@ -53,8 +93,28 @@ impl Envoy {
             on_error: fields
                 .choice("on_error", &OnError::ALL)
                 .unwrap_or(standard.on_error),
+            config: fields.path("config"),
+            algorithm: fields
+                .choice("algorithm", &ALGORITHMS)
+                .unwrap_or(standard.algorithm),
+            mode: fields.choice("mode", &MODES).unwrap_or(standard.mode),
+            store: fields
+                .text("store", "the name of a store")
+                .map_or(standard.store, str::to_owned),
             quota: fields.flag("quota").unwrap_or(standard.quota),
         };
+        let cannot_lease = match envoy.algorithm {
+            Algorithm::FixedWindow => Some("fixed_window counts refused requests, too"),
+            Algorithm::SlidingLog => Some("sliding_log cannot lease"),
+            _ => None,
+        };
+        if let (Mode::Lease, Some(why), Some(_)) = (envoy.mode, cannot_lease, &envoy.config) {
+            let message = format!(
+                "\"lease\" with algorithm = \"{}\": expected \"exact\" or \"background\", or algorithm = \"token_bucket\": {why}",
+                envoy.algorithm
+            );
+            fields.error("mode", message);
+        }
         fields.finish();
         envoy
     }
@@ -75,6 +135,22 @@ impl fmt::Display for Envoy {
         writeln!(f, "[envoy]")?;
         let on_error = quoted(word(&OnError::ALL, &self.on_error));
         field(f, "on_error", &self.on_error, &standard.on_error, on_error)?;
+        if let Some(config) = &self.config {
+            writeln!(f, "config = {}", quoted(config))?;
+        }
+        let (algorithm, mode) = (self.algorithm, self.mode);
+        let word_of_mode = quoted(word(&MODES, &mode));
+        let word_of_algorithm = quoted(algorithm.as_str());
+        field(
+            f,
+            "algorithm",
+            &algorithm,
+            &standard.algorithm,
+            word_of_algorithm,
+        )?;
+        field(f, "mode", &mode, &standard.mode, word_of_mode)?;
+        let store = quoted(&self.store);
+        field(f, "store", &self.store, &standard.store, store)?;
         field(f, "quota", &self.quota, &standard.quota, self.quota)?;
         writeln!(f)
     }

@@ -10,8 +10,8 @@ use tidegate_redis::TryCheckError;
 use tonic::server::UnaryService;
 use tonic::{Code, Response, Status};
 
-use super::native;
 use super::wire::{RateLimitRequest, RateLimitResponse};
+use super::{dropin, native};
 use crate::engine::{Current, Engine};
 use crate::grpc::{self, Answering, Peer, Received, Service};
 
@@ -102,7 +102,10 @@ fn answer_now(
     request: &RateLimitRequest,
 ) -> Option<Result<RateLimitResponse, Status>> {
     let answer = match is_right(request) {
-        Ok(()) => native::answer_now(engine, current, request)?,
+        Ok(()) => match current.dropin() {
+            Some(limits) => dropin::answer_now(engine, current, limits, request)?,
+            None => native::answer_now(engine, current, request)?,
+        },
         Err(status) => Err(status),
     };
     Some(answer.inspect_err(|status| unanswered(engine, request, status)))
@@ -114,7 +117,10 @@ async fn answer(
     current: &Current,
     request: &RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
-    let answer = native::answer(engine, current, request).await;
+    let answer = match current.dropin() {
+        Some(limits) => dropin::answer(engine, current, limits, request).await,
+        None => native::answer(engine, current, request).await,
+    };
     answer.inspect_err(|status| unanswered(engine, request, status))
 }
 

@@ -270,6 +270,13 @@ impl MemoryStore {
         self.table.refund(checks, receipt)
     }
 
+    /// Takes the cost of a check off the count of its window, whoever has charged it, down
+    /// to zero: for protocols without receipts. Only a [fixed
+    /// window](crate::algorithm::FixedWindow) is a count; any other limit stays as it is.
+    pub fn give_back(&self, check: &Check<'_>) {
+        self.table.give_back(&self.table.ask(check));
+    }
+
     /// Forgets a key of a level, under every algorithm. Returns whether it existed.
     pub fn reset(&self, level: &Level, key: impl AsRef<[u8]>) -> bool {
         self.reset_check(&level.check(key.as_ref()))

@@ -242,6 +242,34 @@ impl<H: Home> Table<H> {
         })
     }
 
+    /// Takes a cost off the count of a window, down to zero.
+    pub(super) fn give_back(&self, ask: &Ask<'_>) {
+        let (level, print) = (ask.level, ask.print);
+        if level.limit.algorithm() != Algorithm::FixedWindow {
+            return;
+        }
+        let before_us = self.clock_before_locks();
+        let locked = self.locked(print);
+        let mut shard = self.guard(locked);
+        locked.refused.forget(print);
+        let now_us = self.clock_under_locks(before_us, [&mut *shard]);
+        let seen = self.see(&shard, print, level, Cost::ONE, now_us);
+        let (Some(place), state) = (seen.place, seen.state) else {
+            return;
+        };
+        let charge = PastCharge {
+            cost: ask.cost,
+            at_us: now_us,
+            mark_us: level.limit.mark_us(&state),
+        };
+        let after = level.limit.refund(state, charge);
+        if after != state
+            && let Some(packed) = pack(&level.limit, &after, None)
+        {
+            shard.rewrite(place, print, level.id, packed);
+        }
+    }
+
     pub(super) fn refund_one(
         &self,
         level: &Level,

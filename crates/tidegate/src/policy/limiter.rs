@@ -356,6 +356,17 @@ impl PolicyHandle {
         Ok(self.0.ask(attributes, cost, Charge::Nothing)?)
     }
 
+    /// Takes a cost off the count of a policy that has one fixed window, whoever has charged
+    /// it, down to zero: [`MemoryStore::give_back`].
+    pub fn give_back<A>(&self, attributes: &A, cost: Cost)
+    where
+        A: Attributes + ?Sized,
+    {
+        if let Some((check, _)) = self.only_check(attributes) {
+            self.0.store.give_back(&check.cost(cost));
+        }
+    }
+
     /// The store that keeps its counters, and what a check charges. For callers that decide
     /// many checks at once ([`MemoryStore::decide_each`]).
     #[must_use]

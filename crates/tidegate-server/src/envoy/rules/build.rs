@@ -160,6 +160,7 @@ impl Building<'_> {
         let rule = rate_limit.and_then(|limit| {
             let quota = self.limit(&limit)?;
             let rule = Arc::new(Rule {
+                index: self.domains.rules.len(),
                 domain: above.domain.into(),
                 path: path.clone(),
                 quota,

@@ -20,17 +20,22 @@ mod find;
 mod tree;
 mod yaml;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use prost_types::Struct;
+use tidegate::text::DurationText;
 use tidegate::{Algorithm, Limit, Mode};
 
 pub use draft::{DescriptorDraft, DomainDraft, LimitDraft, Place};
 pub use find::Found;
 pub use yaml::{files, read_all, read_text};
+
+/// The most lines about one change.
+const MOST_LINES: usize = 30;
 
 /// All domains, valid and ready to be searched.
 #[derive(Debug, Default)]
@@ -65,6 +70,8 @@ impl Default for Defaults {
 /// The limit of a descriptor.
 #[derive(Debug, PartialEq)]
 pub struct Rule {
+    /// Its place among all limits.
+    pub index: usize,
     /// The domain it belongs to.
     pub domain: Box<str>,
     /// The descriptors above it and its own, as `key` or `key_value`.
@@ -113,6 +120,39 @@ impl Window {
     }
 }
 
+/// `60/1m`, and the algorithm where it is another one.
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unlimited => f.write_str("unlimited"),
+            Self::Counted(window) => {
+                write!(f, "{}/{}", window.requests, DurationText(window.duration()))
+            }
+            Self::Exact(_, limit) => write!(f, "{limit}"),
+        }
+    }
+}
+
+/// Its name, as statistics have it.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.domain)?;
+        self.path.iter().try_for_each(|part| write!(f, ".{part}"))
+    }
+}
+
+impl Rule {
+    /// Whether both say the same, wherever they stand.
+    fn is_like(&self, other: &Self) -> bool {
+        let settings = |it: &Self| (it.shadow_mode, it.quota_mode, it.detailed_metric);
+        self.quota == other.quota
+            && self.name == other.name
+            && self.replaces == other.replaces
+            && settings(self) == settings(other)
+            && self.metadata == other.metadata
+    }
+}
+
 /// The descriptors of one level.
 #[derive(Debug, Default)]
 struct Level {
@@ -142,8 +182,8 @@ pub struct RulesError {
     pub message: String,
 }
 
-impl std::fmt::Display for RulesError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for RulesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.place, self.message)
     }
 }
@@ -152,8 +192,8 @@ impl std::fmt::Display for RulesError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RulesErrors(pub Vec<RulesError>);
 
-impl std::fmt::Display for RulesErrors {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for RulesErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines: Vec<String> = self.0.iter().map(ToString::to_string).collect();
         f.write_str(&lines.join("\n"))
     }
@@ -166,6 +206,35 @@ impl Domains {
     #[must_use]
     pub fn rules(&self) -> &[Arc<Rule>] {
         &self.rules
+    }
+
+    /// What is different after a change, in words for the log.
+    #[must_use]
+    pub fn changes(before: &Self, after: &Self) -> Vec<String> {
+        let named = |domains: &Self| -> BTreeMap<String, Arc<Rule>> {
+            let rules = domains.rules.iter();
+            rules.map(|it| (it.to_string(), Arc::clone(it))).collect()
+        };
+        let (old, new) = (named(before), named(after));
+        let mut lines = Vec::new();
+        for (name, rule) in &new {
+            match old.get(name) {
+                None => lines.push(format!("{name}: added, {}", rule.quota)),
+                Some(old) if old.quota != rule.quota => {
+                    lines.push(format!("{name}: {} -> {}", old.quota, rule.quota));
+                }
+                Some(old) if !old.is_like(rule) => lines.push(format!("{name}: changed")),
+                Some(_) => {}
+            }
+        }
+        let gone = old.keys().filter(|name| !new.contains_key(*name));
+        lines.extend(gone.map(|name| format!("{name}: removed")));
+        let more = lines.len().saturating_sub(MOST_LINES);
+        lines.truncate(MOST_LINES);
+        if more > 0 {
+            lines.push(format!("and {more} more limits"));
+        }
+        lines
     }
 
     /// How many domains there are.

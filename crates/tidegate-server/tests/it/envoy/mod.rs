@@ -1,5 +1,6 @@
 //! Envoy's services, as Envoy and other gRPC clients meet them.
 
+mod dropin;
 mod gateway;
 mod listener;
 mod manual;
