@@ -21,6 +21,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),
     ("h2load", "nghttp2-client"),
+    ("tmux", "tmux"),
 ];
 
 /// The browser that opens the pages of tests and screenshots.

@@ -111,6 +111,11 @@ impl Client {
         }
     }
 
+    /// The URL that it was made with.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// What requests call the server.
     pub fn host(&self) -> &str {
         match &self.address {

@@ -1,5 +1,5 @@
 //! Trying limits out, and holding them to their word: what the commands `tidegate bench`,
-//! `tidegate verify` and `tidegate simulate` do, apart from the server.
+//! `tidegate verify`, `tidegate simulate` and `tidegate top` do, apart from the server.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -7,6 +7,7 @@
 //! | [`verify`] | whether limits held, from what servers have recorded |
 //! | [`simulate`] | what limits would have done to the requests of access logs |
 //! | [`mod@line`] | one line of such a record |
+//! | [`top`] | a live view of a running server in a terminal |
 //! | [`client`] | one question to a running server |
 
 pub mod bench;
@@ -15,6 +16,7 @@ mod figures;
 pub mod line;
 mod offered;
 pub mod simulate;
+pub mod top;
 pub mod verify;
 
 use std::io::Write;

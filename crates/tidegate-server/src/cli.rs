@@ -76,6 +76,9 @@ pub enum Command {
     /// Replay access logs, and report what your policies would have refused, whose requests
     /// and when. Exits with 0, or with 2 if a file or a flag is wrong.
     Simulate(Box<Simulate>),
+    /// Watch a running server in the terminal: policies, rates, refusals, latencies, stores,
+    /// and with the admin token the keys that are refused most. `q` quits.
+    Top(Top),
     /// A worker process of `bench`.
     #[command(hide = true)]
     BenchWorker,
@@ -285,6 +288,31 @@ pub struct Reset {
     #[arg(long)]
     pub all: bool,
     /// The server's admin token.
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "TIDEGATE_ADMIN_TOKEN",
+        hide_env_values = true,
+        value_parser = secret
+    )]
+    pub token: Option<Secret>,
+}
+
+/// `tidegate top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// The server: https://host:port, http://host:port or unix:PATH. If absent, the address
+    /// for operators in the config, or http://127.0.0.1:8080.
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+    /// The config file of the server, for its address and its admin token.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// A PEM file with the CA that signed the server's certificate, if it is not a public
+    /// one.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
+    pub ca: Option<PathBuf>,
+    /// The server's admin token, instead of the config's. Without one, no keys are shown.
     #[arg(
         long,
         value_name = "TOKEN",

@@ -3,6 +3,7 @@
 mod ask;
 mod config;
 mod serve;
+mod top;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Serve(serve) => block_on(serve::run(&serve)),
         Command::Check(check) => block_on(ask::check(&check)),
         Command::Reset(reset) => block_on(ask::reset(&reset)),
+        Command::Top(top) => block_on(top::run(&top)),
         Command::Verify(verify) => verify::run(&verify),
         Command::Simulate(simulate) => simulate::run(&simulate),
         Command::Bench(bench) => block_on(bench::run(&bench)),

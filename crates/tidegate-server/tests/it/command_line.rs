@@ -6,13 +6,14 @@ use std::process::Command;
 
 use crate::process::{Folder, Start, ended, run};
 
-const COMMANDS: [&[&str]; 8] = [
+const COMMANDS: [&[&str]; 9] = [
     &[],
     &["serve"],
     &["check"],
     &["reset"],
     &["verify"],
     &["simulate"],
+    &["top"],
     &["config"],
     &["config", "check"],
 ];

@@ -51,5 +51,6 @@ mod bench_words;
 mod command_config;
 mod command_line;
 mod command_questions;
+mod command_top;
 mod docs;
 mod simulate;
