@@ -9,6 +9,7 @@ mod load;
 pub(crate) mod process;
 mod report;
 mod request;
+mod viewers;
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use load::Load;
 use process::Process;
 use request::Request;
+use viewers::Viewers;
 
 use crate::cpu::Cpu;
 use crate::rounds::interleave;
@@ -41,6 +43,9 @@ const SIZES: [(usize, &str); 3] = [
     (KEYS, "100 thousand"),
     (1_000_000, "1 million"),
 ];
+
+/// How many watch the dashboard.
+const VIEWERS: usize = 3;
 
 /// How long one measurement takes, and one that is only to see whether all works.
 const LENGTH: Duration = Duration::from_millis(1_000);
@@ -88,6 +93,13 @@ pub(crate) fn run(throttlecrab: &Path, quick: bool) {
     let lanes =
         lanes.map(|(label, server, keys)| Lane::new(label, server, Request::check(), MANY, *keys));
     println!("{}", report::growth(&in_turns(lanes, length)));
+    eprintln!("measuring: viewers of the dashboard");
+    let lane = |label, viewers| {
+        let lane = Lane::new(label, tidegate, Request::check(), MANY, KEYS);
+        Lane { viewers, ..lane }
+    };
+    let lanes = [lane("nobody", 0), lane("three viewers", VIEWERS)];
+    println!("{}", report::watched(&in_turns(lanes, length)));
     println!("{}", instructions::counted());
 }
 
@@ -116,6 +128,8 @@ struct Lane<'a> {
     request: Request,
     connections: usize,
     keys: usize,
+    /// How many watch the dashboard meanwhile.
+    viewers: usize,
 }
 
 /// How it has fared.
@@ -138,10 +152,12 @@ impl<'a> Lane<'a> {
             request,
             connections,
             keys,
+            viewers: 0,
         }
     }
 
     fn run(&self, length: Duration) -> (Measured, Cpu) {
+        let _viewers = Viewers::watch(self.server, self.viewers);
         let load = Load::open(self.server, self.request.clone(), self.connections);
         load.measure(self.keys, length)
     }

@@ -153,3 +153,34 @@ pub(super) fn growth(sizes: &[Fared]) -> String {
     });
     table(header, rows)
 }
+
+/// What viewers of the dashboard cost.
+pub(super) fn watched(lanes: &[Fared; 2]) -> String {
+    let header = [
+        "dashboard watched by, JSON check",
+        "per second",
+        "p50",
+        "p99",
+        "server's time",
+        "server's time, times the first",
+        "goal",
+        "",
+    ];
+    let rows = lanes.iter().enumerate().map(|(index, lane)| {
+        let [a_second, p50, p99, server] = lane.figures();
+        let cost = lane.ratio(&lanes[0], SERVER);
+        let goal = (index > 0).then_some(Goal::AtMost(1.02));
+        let verdict = goal.map(|goal| goal.verdict(cost));
+        [
+            lane.label.into(),
+            a_second,
+            p50,
+            p99,
+            server,
+            format!("{cost:.2}"),
+            goal.map(|goal| goal.to_string()).unwrap_or_default(),
+            verdict.unwrap_or_default().into(),
+        ]
+    });
+    table(header, rows)
+}

@@ -91,7 +91,7 @@ impl Viewer {
 }
 
 impl Engine {
-    /// Looks after what happens once per second, for ever: the message for those who watch,
+    /// Does what has to be done once per second, for ever: the message for viewers,
     /// outages of stores, and requests that were not counted by key under a load that has
     /// ended.
     pub async fn keep_watch(self: Arc<Self>) {
@@ -102,11 +102,13 @@ impl Engine {
             let live = &self.live;
             tokio::select! {
                 _ = tick.tick() => {}
-                // Those who come later find a message there.
+                // Later viewers find a message there.
                 () = live.came.notified() => {
                     if before.is_some() {
                         continue;
                     }
+                    // Rates need a whole period.
+                    tick.reset();
                 }
             }
             let current = self.current();

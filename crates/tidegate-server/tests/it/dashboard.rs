@@ -176,7 +176,7 @@ fn token_shows_keys_explains_and_resets() {
     for part in ["address", KEY, "0 of 3 left", "refuses for", "full in"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // Whoever hesitates resets nothing.
+    // Cancelling resets nothing.
     browser.click("#reset");
     browser.wait("it asks", "return document.querySelector('#confirm').open");
     browser.click("#confirm button[value=cancel]");

@@ -61,11 +61,10 @@ fn message_has_policies_stores_and_connections_and_no_keys() {
     let head = viewer.line().expect("a head");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let first = viewer.next().expect("a message at once");
-    assert_eq!(
-        first["policies"][0]["per_s"],
-        json!(null),
-        "nothing to compare with"
-    );
+    // There is nothing to compare with, unless the test stalls for a second.
+    let rates = &first["policies"][0]["per_s"];
+    let nothing = json!({"allowed": 0.0, "denied": 0.0, "would_deny": 0.0});
+    assert!(rates.is_null() || *rates == nothing, "{rates}");
     for _ in 0..8 {
         server.get("/v1/gate/login?ip=203.0.113.7");
     }

@@ -134,7 +134,7 @@ fn odd_forms_of_a_request_are_understood() {
         ("GET /healthz/ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
         ("GET //healthz HTTP/1.1\r\nHost: x\r\n\r\n", 404),
         ("GET /HEALTHZ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 200),
         ("GET /v1/gate HTTP/1.1\r\nHost: x\r\n\r\n", 404),
         ("GET /v1/gate/ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
         (

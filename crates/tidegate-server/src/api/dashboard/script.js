@@ -559,32 +559,49 @@ async function refreshTop() {
   }
   // Something else was chosen in the meantime.
   if (!token || chosen().join() !== [policy, by, since].join()) return;
-  const focused = document.activeElement?.dataset?.key;
-  $("top").replaceChildren(...top.keys.map(topRow));
-  if (focused) [...$("top").querySelectorAll("button")].find((it) => it.dataset.key === focused)?.focus();
-  if (!top.keys.length) {
-    const cell = make("td", "quiet", by === "denied" ? "No key was refused." : "No requests.");
-    cell.colSpan = 4;
-    $("top").append(make("tr", "", cell));
+  const box = $("top");
+  const rows = new Map([...box.children].map((row) => [row.dataset.key, row]));
+  const wanted = top.keys.map((entry) => fill(rows.get(JSON.stringify(entry.key)) ?? topRow(entry.key), entry));
+  if (!wanted.length) wanted.push(emptyRow(by));
+  // Rows stay where they are as long as they can, so that a click or the focus is not lost.
+  if (wanted.length !== box.children.length || wanted.some((row, at) => row !== box.children[at])) {
+    const focused = document.activeElement;
+    box.replaceChildren(...wanted);
+    if (box.contains(focused)) focused.focus();
   }
   say($("top-note"), top.error ? `Counts are right to within ${count(top.error)}.` : "");
 }
 
-function topRow({ key, requests, denied }) {
+function emptyRow(by) {
+  const cell = make("td", "quiet", by === "denied" ? "No key was refused." : "No requests.");
+  cell.colSpan = 4;
+  return make("tr", "", cell);
+}
+
+function topRow(key) {
   const button = make("button", "plain", ...keyParts(key));
   button.type = "button";
-  button.dataset.key = JSON.stringify(key);
   if (!Object.keys(key).length) button.append("all requests");
   button.title = "Explain this key";
   button.addEventListener("click", () => {
     for (const input of $("attributes").querySelectorAll("input")) input.value = key[input.name] ?? "";
     $("explain").requestSubmit();
   });
-  const part = make("i");
-  part.style.width = `${(denied / Math.max(requests, denied, 1)) * 100}%`;
-  const bar = make("span", "share", part);
-  bar.title = `${share(denied, Math.max(requests, denied))} refused`;
-  return make("tr", "", make("td", "", button), make("td", "number", count(requests)), make("td", "number", count(denied)), make("td", "", bar));
+  const bar = make("span", "share", make("i"));
+  const row = make("tr", "", make("td", "", button), make("td", "number"), make("td", "number"), make("td", "", bar));
+  row.dataset.key = JSON.stringify(key);
+  return row;
+}
+
+/** Puts the numbers of a key into its row. */
+function fill(row, { requests, denied }) {
+  const all = Math.max(requests, denied, 1);
+  say(row.cells[1], count(requests));
+  say(row.cells[2], count(denied));
+  const bar = row.querySelector(".share");
+  bar.title = `${share(denied, all)} refused`;
+  bar.firstChild.style.width = `${(denied / all) * 100}%`;
+  return row;
 }
 
 $("explain").addEventListener("submit", async (event) => {
