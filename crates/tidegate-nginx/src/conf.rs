@@ -164,7 +164,7 @@ impl Location {
         self.log_level.unwrap_or(REFUSALS)
     }
 
-    /// What is said nowhere in here is as outside.
+    /// Settings that are missing here come from the outer block.
     fn inherit(&mut self, outer: &Self) {
         if self.rules.is_none() {
             let rules = outer.rules.as_ref();

@@ -497,7 +497,7 @@ impl SharedHandle {
         }
     }
 
-    /// Takes a cost off the counts of a policy of fixed windows, whoever has charged it, down
+    /// Takes a cost off the counts of a policy of fixed windows, no matter who charged it, down
     /// to zero: for protocols without receipts. Any other limit stays as it is.
     pub async fn give_back<A>(&self, attributes: &A, cost: Cost) -> Result<(), TryCheckError>
     where

@@ -1,8 +1,8 @@
 //! Checks through Redis, beside the bare server with the same script and beside the
 //! scripts that tidegate replaces.
 //!
-//! It starts a server of its own. [`askers`] are those who are compared, [`mod@callers`]
-//! are those who ask them, by an order of keys from [`load`]. The ceiling
+//! It starts a server of its own. [`askers`] are the clients that are compared, [`mod@callers`]
+//! call them, by an order of keys from [`load`]. The ceiling
 //! ([`ceiling`]) sends what the limiter was seen to send ([`sent`]), the way its
 //! batches travel, and is held against `redis-benchmark` ([`crosscheck`]). [`cost`] is
 //! what the server says about the scripts.

@@ -1,7 +1,7 @@
 //! What a layer adds to a request: the handler of an axum application bare, with
 //! tidegate-tower, and with tower_governor.
 //!
-//! [`lanes`] are those who are compared. They are called through `tower::Service`
+//! [`lanes`] are what is compared. They are called through `tower::Service`
 //! ([`direct`]), where nothing else is in the figures, and through a socket
 //! ([`socket`]), where a service spends most of its time.
 

@@ -35,7 +35,7 @@ type Asked<'c> = Pin<Box<dyn Future<Output = Result<Top, String>> + Send + 'c>>;
 
 /// Shows what the server does until the user has seen enough.
 pub async fn run(client: Client, token: Option<&str>) -> anyhow::Result<()> {
-    // What is wrong from the start is said where it stays.
+    // An error at the start is printed where it stays.
     ensure!(
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
         "standard input and output: expected a terminal"

@@ -272,12 +272,12 @@ impl<W> Key<W> {
         !self.waiting.is_empty()
     }
 
-    /// Those who have left are not asked for.
+    /// Waiters that have given up are not asked for.
     pub(crate) fn keep_waiting(&mut self, is_here: impl Fn(&W) -> bool) {
         self.waiting.retain(|(_, who)| is_here(who));
     }
 
-    /// Everybody who waits, and is not asked for yet.
+    /// All waiters that are not asked for yet.
     pub(crate) fn take_waiting(&mut self) -> Vec<W> {
         self.waiting.drain(..).map(|(_, who)| who).collect()
     }

@@ -157,7 +157,7 @@ fn tokens_of(node: &SharedLimiter, policy: &str) -> u64 {
     stats.leased_tokens
 }
 
-/// What is on lease, as anybody who looks is told.
+/// What is on lease, as a peek reports it.
 async fn on_lease(limiter: &SharedLimiter, policy: &str) -> OnLease {
     let explained = limiter.explain(policy, &KEY).await.expect("a store");
     explained[0].numbers.expect("it counts").on_lease()

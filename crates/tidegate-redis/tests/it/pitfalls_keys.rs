@@ -142,7 +142,7 @@ async fn b7_names_and_values_that_run_together_are_told_apart() {
             );
         }
     }
-    // And keys stay on their line, whoever prints them.
+    // And keys stay on one line wherever they are printed.
     for key in AWKWARD {
         let _ = check(&limiter, "b", &[("key", *key)]).await;
     }

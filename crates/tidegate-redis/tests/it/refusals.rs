@@ -50,7 +50,7 @@ async fn a_refused_key_is_asked_for_once_and_others_as_ever() {
             assert!(decision.retry_after().unwrap() > Duration::ZERO);
         }
     }
-    // Once for each that is admitted, and once a second for those that are not.
+    // One call per admitted check, and one per second for refused ones.
     let seconds = start.elapsed().as_secs() + 1;
     assert_eq!(admitted, 5);
     assert!(asked <= 5 + seconds, "{asked} questions in {seconds} s");

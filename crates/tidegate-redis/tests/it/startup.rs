@@ -27,7 +27,7 @@ fn a_start_with_a_url_of_the_environment() {
     std::fs::write(std::env::var("TIDEGATE_TEST_SAID").unwrap(), said).unwrap();
 }
 
-/// What is said at the start with this URL in the environment, and these lines in the
+/// The warnings at the start with this URL in the environment, and these lines in the
 /// store's section.
 fn said(url: Option<&str>, tls: &str) -> String {
     let file = format!("tidegate-said-{}", std::process::id());

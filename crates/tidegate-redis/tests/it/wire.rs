@@ -1,4 +1,4 @@
-//! What travels, and what is left in the server: one call a check, checks alike
+//! What travels, and what is left in the server: one call per check, checks alike
 //! together, names and expiries of keys.
 
 use std::collections::HashSet;

@@ -76,7 +76,7 @@ impl Api {
     }
 }
 
-/// The names of the paths, for `/openapi.json` and those who look for one.
+/// The names of the paths, for `/openapi.json`, and for errors that name them.
 const OPENAPI: &str = include_str!("openapi.json");
 
 // Types of bodies. Constants, so that nobody looks at their letters when it runs.

@@ -240,7 +240,7 @@ fn described(decision: &PolicyDecision<'_>, remaining: u32) -> DescriptorStatus 
     }
 }
 
-/// What is said about a descriptor that no store has decided.
+/// The status of a descriptor that no store has decided.
 fn undecided(decision: &PolicyDecision<'_>, on_error: OnError) -> DescriptorStatus {
     let code = match on_error {
         OnError::Error | OnError::Allow => Code::Ok,

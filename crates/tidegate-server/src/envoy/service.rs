@@ -124,7 +124,7 @@ async fn answer(
     answer.inspect_err(|status| unanswered(engine, request, status))
 }
 
-/// What is wrong with any request, whoever decides it.
+/// What every request must have.
 fn is_right(request: &RateLimitRequest) -> Result<(), Status> {
     if request.domain.is_empty() {
         return Err(Status::invalid_argument(

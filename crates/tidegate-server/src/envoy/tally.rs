@@ -1,4 +1,4 @@
-//! The statistics of each limit, for those who publish them.
+//! The statistics of each limit.
 
 use std::borrow::Cow;
 

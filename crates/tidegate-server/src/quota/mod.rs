@@ -12,7 +12,7 @@
 //!   more than the limit's rate, those of lost streams included (`bucket.rs`).
 //! - All that is assigned is charged to the policy's own counter in the store, in advance,
 //!   a tick at a time (`bucket.rs`). So other Tidegates, and other users of the policy, see
-//!   it. What could not be charged is owed, and whoever owes assigns less.
+//!   it. What could not be charged is owed, and a server that owes assigns less.
 //! - The table (`table.rs`) has all buckets of the process and bounds them.
 
 mod assignment;

@@ -44,7 +44,7 @@ pub(super) fn fit(current: &Current, domain: &str, name: &BucketName) -> Result<
     if bytes > MAX_BYTES {
         return Err(Misfit::Long(bytes));
     }
-    // Envoy ignores what is said about it.
+    // Envoy ignores the field.
     if name.bucket.is_empty() {
         return Err(Misfit::Empty);
     }

@@ -179,7 +179,7 @@ fn server_that_goes_away_is_waited_for() {
     let second = second.start();
     let screen = terminal.until(&["live", "login"]);
     assert!(!screen.contains("reconnecting"));
-    // Whoever is told to end leaves the terminal clean, too.
+    // SIGTERM leaves the terminal clean, too.
     let panes = terminal.tmux(&["list-panes", "-F", "#{pane_pid}"]);
     let children = format!("/proc/{0}/task/{0}/children", panes.trim());
     let child = std::fs::read_to_string(children).expect("a shell");

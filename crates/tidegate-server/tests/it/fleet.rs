@@ -111,7 +111,7 @@ mod timing {
             let looked = look["levels"][0].clone();
             tidegate.signal("TERM");
             let (status, _) = tidegate.end();
-            // A lease ends after a second, whoever stalls.
+            // A lease ends after a second, even if the machine stalls.
             if asked.elapsed() > Duration::from_millis(900) {
                 continue;
             }

@@ -270,7 +270,7 @@ impl MemoryStore {
         self.table.refund(checks, receipt)
     }
 
-    /// Takes the cost of a check off the count of its window, whoever has charged it, down
+    /// Takes the cost of a check off the count of its window, no matter who charged it, down
     /// to zero: for protocols without receipts. Only a [fixed
     /// window](crate::algorithm::FixedWindow) is a count; any other limit stays as it is.
     pub fn give_back(&self, check: &Check<'_>) {

@@ -356,7 +356,7 @@ impl PolicyHandle {
         Ok(self.0.ask(attributes, cost, Charge::Nothing)?)
     }
 
-    /// Takes a cost off the count of a policy that has one fixed window, whoever has charged
+    /// Takes a cost off the count of a policy that has one fixed window, no matter who charged
     /// it, down to zero: [`MemoryStore::give_back`].
     pub fn give_back<A>(&self, attributes: &A, cost: Cost)
     where

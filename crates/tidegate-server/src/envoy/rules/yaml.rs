@@ -206,7 +206,7 @@ impl Reading {
                 "unit" => draft.unit = self.unit(value),
                 "requests_per_unit" => {
                     draft.requests_per_unit = self.number(value, "rate_limit.requests_per_unit");
-                    // What is wrong is said once.
+                    // Each error is reported once.
                     draft.requests_per_unit = draft.requests_per_unit.or(Some(0));
                 }
                 "unlimited" => draft.unlimited = self.flag(value, "rate_limit.unlimited"),

@@ -23,7 +23,7 @@ pub(super) fn run(connection: &mut Connection, command: &str) -> redis::Value {
     cmd.query(connection).unwrap()
 }
 
-/// Breaks the server, looks at what is said, repairs it and waits for it.
+/// Breaks the server, looks at the log, repairs the server and waits for it.
 async fn fault(rig: &Rig, breaks: impl FnOnce(), kind: ErrorKind, repairs: impl FnOnce()) {
     rig.until_answered().await;
     breaks();

@@ -44,7 +44,7 @@ struct Check {
     source: Source,
 }
 
-/// Starts so many checks a second, of all policies and many keys.
+/// Starts that many checks per second, of all policies and many keys.
 pub(super) fn start(rig: &Rig, rate: u32) -> Running {
     let tasks = Handle::current().metrics().num_alive_tasks();
     let stop = Arc::new(AtomicBool::new(false));
@@ -53,7 +53,7 @@ pub(super) fn start(rig: &Rig, rate: u32) -> Running {
 }
 
 impl Running {
-    /// Ends it when there were enough, and waits for those who have no answer yet.
+    /// Ends it when there were enough, and waits for the answers in flight.
     pub(super) async fn stop(self) -> Load {
         self.stop.store(true, Relaxed);
         self.task.await.unwrap()
