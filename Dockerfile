@@ -7,6 +7,8 @@ RUN cargo build --release --locked -p tidegate-server
 FROM debian:bookworm-slim
 RUN useradd --system --uid 10001 --no-create-home tidegate
 COPY --from=build /src/target/release/tidegate /usr/local/bin/tidegate
+# In the place of envoyproxy/ratelimit: docs/envoy.md.
+RUN ln -s /usr/local/bin/tidegate /bin/ratelimit
 # By number, so that Kubernetes can tell that it is not root.
 USER 10001
 # The loopback address of a container cannot be reached from outside. A mounted config beats this:

@@ -1,7 +1,8 @@
 //! The command line: commands, flags and their environment variables.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::Resettable;
@@ -37,9 +38,21 @@ impl Arguments {
     /// Parses this process's arguments. An empty environment variable counts as unset,
     /// because some tools cannot leave one out.
     pub fn read() -> Result<Self, clap::Error> {
-        let matches = without_empty_variables(Self::command()).try_get_matches()?;
+        let matches = without_empty_variables(Self::command());
+        let matches = matches.try_get_matches_from(arguments())?;
         Self::from_arg_matches(&matches)
     }
+}
+
+/// The arguments of this process. Under the name `ratelimit`, the program is what
+/// `tidegate ratelimit` is.
+pub(crate) fn arguments() -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    let name = arguments.first().map(Path::new).and_then(Path::file_name);
+    if name.is_some_and(|name| name == "ratelimit") {
+        arguments.insert(1, "ratelimit".into());
+    }
+    arguments
 }
 
 fn without_empty_variables(command: clap::Command) -> clap::Command {
@@ -63,6 +76,9 @@ pub enum Command {
     /// Without a config, it listens on 127.0.0.1:8080 and has one policy, `default`: ten
     /// requests per second for each key, counted in memory.
     Serve(Serve),
+    /// Run in the place of envoyproxy/ratelimit, with its environment variables, ports, files
+    /// and statistics. The binary does the same under the name `ratelimit`.
+    Ratelimit,
     /// Make one decision. Exits with 0 if allowed, 1 if denied, 2 on an error.
     Check(Check),
     /// Reset a key: its quota is full again.

@@ -49,6 +49,13 @@ impl Level {
         ("trace", Self::Trace),
     ];
 
+    /// The word for it in a config.
+    pub(crate) fn word(self) -> &'static str {
+        let mut all = Self::ALL.iter();
+        let found = all.find(|(_, level)| *level == self);
+        found.map_or("info", |(word, _)| word)
+    }
+
     fn filter(self) -> LevelFilter {
         match self {
             Self::Off => LevelFilter::OFF,

@@ -266,6 +266,11 @@ impl Metrics {
         self.reloads.with_label_values(&[result]).inc();
     }
 
+    /// How often a config was read again: with success, and without.
+    pub(crate) fn reloads(&self) -> [u64; 2] {
+        ["ok", "error"].map(|result| self.reloads.with_label_values(&[result]).get())
+    }
+
     /// A policy was asked without a charge.
     pub(crate) fn peeked(&self, policy: &str) {
         self.peeks.with_label_values(&[policy]).inc();

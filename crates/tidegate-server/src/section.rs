@@ -272,9 +272,7 @@ impl fmt::Display for Server {
             duration(self.drain),
         )?;
         field(f, "idle", &self.idle, &standard.idle, duration(self.idle))?;
-        let mut levels = Level::ALL.iter();
-        let level = levels.find(|(_, level)| *level == self.log);
-        let level = quoted(level.map_or("info", |(name, _)| name));
+        let level = quoted(self.log.word());
         field(f, "log", &self.log, &standard.log, level)?;
         let (log_keys, access_log) = (self.log_keys, self.access_log);
         field(f, "log_keys", &log_keys, &standard.log_keys, log_keys)?;

@@ -17,6 +17,8 @@ use crate::section::{Address, Server};
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     file: Option<PathBuf>,
+    /// What the environment says, in the form of a file, where there is none.
+    text: String,
     store: Option<StoreUrl>,
     listen: Listen,
 }
@@ -151,6 +153,7 @@ impl Settings {
     pub fn new(source: &Source, listen: Listen) -> Result<Self, LoadError> {
         Ok(Self {
             file: source.config.clone(),
+            text: String::new(),
             store: source.store.clone().transpose().map_err(LoadError::Store)?,
             listen,
         })
@@ -165,17 +168,30 @@ impl Settings {
         }
     }
 
+    /// No file, but this text in its place.
+    #[must_use]
+    pub(crate) fn written(text: String) -> Self {
+        Self {
+            text,
+            ..Self::default()
+        }
+    }
+
     /// Reads the config.
     pub fn load(&self) -> Result<Loaded, LoadError> {
         let file = self.file.as_deref().unwrap_or(Path::new(""));
-        let name = file.display().to_string();
+        let name = match self.text.is_empty() {
+            true => file.display().to_string(),
+            false => "environment".into(),
+        };
         let own = self.file.as_ref().map(std::fs::read).transpose();
         let own = own.map_err(|error| LoadError::File {
             file: name.clone(),
             error,
         })?;
         // An empty file says what no file does.
-        let text = std::str::from_utf8(own.as_deref().unwrap_or_default());
+        let text = own.as_deref().unwrap_or(self.text.as_bytes());
+        let text = std::str::from_utf8(text);
         let text = text.map_err(|_| LoadError::Encoding(name.clone()))?;
         let (mut server, config, named) = parse_all(text, &name, self.store.as_ref())?;
         let Listen {

@@ -36,13 +36,13 @@ const WAIT: Duration = Duration::from_secs(2);
 pub(crate) struct Room(Semaphore);
 
 /// The body of a request, of which a piece may have been read already.
-pub(super) struct Unread {
+pub(crate) struct Unread {
     first: Option<Bytes>,
     rest: Incoming,
 }
 
 /// A body, and the room that it takes as long as it is needed.
-pub(super) struct Whole<'r> {
+pub(crate) struct Whole<'r> {
     bytes: Bytes,
     _room: Option<SemaphorePermit<'r>>,
 }
@@ -98,7 +98,7 @@ impl Unread {
 }
 
 /// The whole body.
-pub(super) async fn read(room: &Room, body: Unread) -> Result<Whole<'_>, Problem> {
+pub(crate) async fn read(room: &Room, body: Unread) -> Result<Whole<'_>, Problem> {
     if body.length().lower() > MAX_READ {
         return Err(too_long());
     }

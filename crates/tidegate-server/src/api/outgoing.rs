@@ -51,7 +51,7 @@ pub(crate) struct Unsent(Arc<Semaphore>);
 
 /// Room that a body takes until it has been sent.
 #[derive(Debug, Default)]
-pub(super) struct Taken(Option<OwnedSemaphorePermit>);
+pub(crate) struct Taken(Option<OwnedSemaphorePermit>);
 
 impl Unsent {
     pub(crate) fn new() -> Self {
@@ -60,7 +60,7 @@ impl Unsent {
 
     /// Takes room for a response of at most so many bytes, before anything is decided or
     /// charged.
-    pub(super) async fn take(&self, bytes: usize) -> Result<Taken, Problem> {
+    pub(crate) async fn take(&self, bytes: usize) -> Result<Taken, Problem> {
         if bytes <= SHORT {
             return Ok(Taken(None));
         }
@@ -86,7 +86,7 @@ impl Taken {
 
 impl Outgoing {
     /// A text for which room was taken.
-    pub(super) fn long(bytes: impl Into<Bytes>, mut taken: Taken) -> Self {
+    pub(crate) fn long(bytes: impl Into<Bytes>, mut taken: Taken) -> Self {
         let bytes: Bytes = bytes.into();
         if bytes.len() <= SHORT {
             return bytes.into();

@@ -2,6 +2,7 @@
 
 mod ask;
 mod config;
+mod ratelimit;
 mod serve;
 mod top;
 
@@ -12,13 +13,14 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 use tidegate_lab::{FAILED, bench, say, simulate, verify};
 
-use crate::cli::{Arguments, Command};
+use crate::cli::{Arguments, Command, arguments};
 
 /// Runs a command.
 #[must_use]
 pub fn run(arguments: Arguments) -> ExitCode {
     let done = match arguments.command {
         Command::Serve(serve) => block_on(serve::run(&serve)),
+        Command::Ratelimit => block_on(ratelimit::run()),
         Command::Check(check) => block_on(ask::check(&check)),
         Command::Reset(reset) => block_on(ask::reset(&reset)),
         Command::Top(top) => block_on(top::run(&top)),
@@ -83,11 +85,11 @@ pub fn misunderstood(error: &clap::Error) -> ExitCode {
 /// The command that this process was started with, as far as there is such a one.
 fn subcommand() -> String {
     let (mut command, mut name) = (Arguments::command(), "tidegate".to_owned());
-    for argument in std::env::args().skip(1) {
-        let Some(next) = command.find_subcommand(&argument) else {
+    for argument in arguments().iter().skip(1) {
+        let Some(next) = command.find_subcommand(argument) else {
             break;
         };
-        name = format!("{name} {argument}");
+        name = format!("{name} {}", argument.display());
         command = next.clone();
     }
     name

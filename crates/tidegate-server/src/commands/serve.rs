@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tidegate::Policy;
 use tidegate_config::{Config, Secret};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -28,7 +28,7 @@ use crate::{envoy, log, reload, serve};
 const LAST_LINES: Duration = Duration::from_secs(10);
 
 /// Connections of operators at once.
-const ADMINS: usize = 100;
+pub(super) const ADMINS: usize = 100;
 
 pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     // Before anybody could know that it runs.
@@ -53,21 +53,7 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
     if let Some(first) = listeners.first() {
         tracing::info!("try: {}", example(&config, &first.url()));
     }
-    let probe = Arc::clone(&engine);
-    tokio::spawn(async move {
-        for warning in api::warnings(&probe.current().config) {
-            tracing::warn!("{warning}");
-        }
-        probe.probe().await;
-    });
-    tokio::spawn(Arc::clone(&engine).probe_idle_stores());
-    tokio::spawn(Arc::clone(&engine).keep_watch());
-    tokio::spawn(reload::watch(
-        Arc::clone(&engine),
-        settings,
-        started,
-        hangup,
-    ));
+    attend(&engine, settings, started, hangup);
     serve::run(Arc::clone(&engine), listeners, signals).await?;
     // A disk that hangs is no reason to stay.
     let finish = spawn_blocking(move || engine.finish_record());
@@ -75,6 +61,22 @@ pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
         tracing::warn!("stopped; some decisions are missing from the record");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts what goes on beside requests: stores are probed, and changes of the config are
+/// taken.
+pub(super) fn attend(engine: &Arc<Engine>, settings: Settings, started: Started, hangup: Signal) {
+    let probe = Arc::clone(engine);
+    tokio::spawn(async move {
+        for warning in api::warnings(&probe.current().config) {
+            tracing::warn!("{warning}");
+        }
+        probe.probe().await;
+    });
+    tokio::spawn(Arc::clone(engine).probe_idle_stores());
+    tokio::spawn(Arc::clone(engine).keep_watch());
+    let engine = Arc::clone(engine);
+    tokio::spawn(reload::watch(engine, settings, started, hangup));
 }
 
 /// Opens the sockets. Operators with an address of their own are served there alone.

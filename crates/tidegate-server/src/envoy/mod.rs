@@ -33,6 +33,7 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::grpc::{self, Service};
 use crate::quota::QuotaService;
+pub(crate) use service::should_rate_limit;
 
 /// Everything that Envoy can call. One more service is one more line here, and its
 /// messages in `descriptors`.

@@ -23,8 +23,6 @@ pub struct Options {
     /// When one descriptor goes over its limit, the others are not charged
     /// (`STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`).
     pub stop_increment_when_over: bool,
-    /// Files about the same domain add to it (`MERGE_DOMAIN_CONFIG`).
-    pub merge_domains: bool,
 }
 
 impl Default for Options {
@@ -39,7 +37,6 @@ impl Default for Options {
             near_limit_ratio: 0.8,
             dynamic_metadata: false,
             stop_increment_when_over: false,
-            merge_domains: false,
         }
     }
 }

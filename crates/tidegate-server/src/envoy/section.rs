@@ -23,6 +23,8 @@ pub struct Envoy {
     pub mode: Mode,
     /// The store that keeps their counts.
     pub store: String,
+    /// Whether files about the same domain add to it. Otherwise, a second one is an error.
+    pub merge_domains: bool,
     /// Whether quotas are assigned to Envoys, too.
     pub quota: bool,
 }
@@ -69,6 +71,7 @@ impl Default for Envoy {
             algorithm: Algorithm::FixedWindow,
             mode: Mode::Exact,
             store: "default".into(),
+            merge_domains: false,
             quota: false,
         }
     }
@@ -81,7 +84,7 @@ impl Envoy {
         Defaults {
             algorithm: self.algorithm,
             mode: self.mode,
-            merge_domains: false,
+            merge_domains: self.merge_domains,
         }
     }
 
@@ -101,6 +104,9 @@ impl Envoy {
             store: fields
                 .text("store", "the name of a store")
                 .map_or(standard.store, str::to_owned),
+            merge_domains: fields
+                .flag("merge_domains")
+                .unwrap_or(standard.merge_domains),
             quota: fields.flag("quota").unwrap_or(standard.quota),
         };
         let cannot_lease = match envoy.algorithm {
@@ -151,6 +157,8 @@ impl fmt::Display for Envoy {
         field(f, "mode", &mode, &standard.mode, word_of_mode)?;
         let store = quoted(&self.store);
         field(f, "store", &self.store, &standard.store, store)?;
+        let merges = self.merge_domains;
+        field(f, "merge_domains", &merges, &standard.merge_domains, merges)?;
         field(f, "quota", &self.quota, &standard.quota, self.quota)?;
         writeln!(f)
     }

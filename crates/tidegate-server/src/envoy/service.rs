@@ -95,6 +95,18 @@ impl Future for Deciding {
     }
 }
 
+/// Answers a request that came by another way than gRPC.
+pub(crate) async fn should_rate_limit(
+    engine: &Engine,
+    request: &RateLimitRequest,
+) -> Result<RateLimitResponse, Status> {
+    let current = engine.current();
+    match answer_now(engine, &current, request) {
+        Some(answer) => answer,
+        None => answer(engine, &current, request).await,
+    }
+}
+
 /// Decides without waiting, where that can be done.
 fn answer_now(
     engine: &Engine,

@@ -31,6 +31,8 @@ pub struct Environment {
     pub start_without_limits: bool,
     /// How requests are answered.
     pub options: Options,
+    /// Files about the same domain add to it: `MERGE_DOMAIN_CONFIG`.
+    pub merge_domains: bool,
     /// How much to log: `LOG_LEVEL`.
     pub log: Level,
     /// How log lines look: `LOG_FORMAT`.
@@ -57,7 +59,7 @@ pub struct ServerTls {
 }
 
 /// The Redis that counts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Redis {
     /// Its URL, with user and password.
     pub url: String,
@@ -67,6 +69,8 @@ pub struct Redis {
     pub identity: Option<(String, String)>,
     /// What keys begin with: `CACHE_KEY_PREFIX`.
     pub prefix: Option<String>,
+    /// How long it may take to answer: `REDIS_TIMEOUT`.
+    pub timeout: Option<Duration>,
 }
 
 /// Where limits come from.
@@ -79,13 +83,30 @@ pub enum Limits {
 }
 
 /// Variables of envoyproxy/ratelimit without a counterpart here, and what happens instead.
-const UNSUPPORTED: [(&[&str], &str); 12] = [
+const UNSUPPORTED: [(&[&str], &str); 16] = [
+    (
+        &["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"],
+        "a server that starts without limits is healthy",
+    ),
+    (
+        &[
+            "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+            "XDS_CLIENT_BACKOFF_JITTER",
+        ],
+        "pauses begin with CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL, double, and are shortened by up to a half at random",
+    ),
+    (&["REDIS_TIMEOUT"], "the store has the timeout of Tidegate"),
+    (
+        &["REDIS_SENTINEL_AUTH"],
+        "sentinels get the password of REDIS_AUTH",
+    ),
     (
         &["GRPC_MAX_CONNECTION_AGE", "GRPC_MAX_CONNECTION_AGE_GRACE"],
         "connections stay open while they are used",
     ),
     (
-        &["GRPC_CLIENT_TLS_SAN", "CONFIG_GRPC_XDS_CLIENT_TLS_SAN"],
+        &["GRPC_CLIENT_TLS_SAN"],
         "any certificate of the authority is accepted",
     ),
     (
@@ -95,6 +116,7 @@ const UNSUPPORTED: [(&[&str], &str); 12] = [
             "REDIS_PIPELINE_LIMIT",
             "REDIS_POOL_ON_EMPTY_BEHAVIOR",
             "REDIS_POOL_ON_EMPTY_WAIT_DURATION",
+            "REDIS_USE_EXPLICIT_PIPELINE",
         ],
         "checks that are on their way at once share connections and batches",
     ),
@@ -135,6 +157,10 @@ const UNSUPPORTED: [(&[&str], &str); 12] = [
             "MEMCACHE_SRV",
             "MEMCACHE_SRV_REFRESH",
             "MEMCACHE_TLS",
+            "MEMCACHE_TLS_CLIENT_CERT",
+            "MEMCACHE_TLS_CLIENT_KEY",
+            "MEMCACHE_TLS_CACERT",
+            "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
         ],
         "counts are in Redis",
     ),
@@ -196,8 +222,8 @@ impl Environment {
                 near_limit_ratio: near,
                 dynamic_metadata: it.flag("RESPONSE_DYNAMIC_METADATA", false),
                 stop_increment_when_over: it.flag("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", false),
-                merge_domains: it.flag("MERGE_DOMAIN_CONFIG", false),
             },
+            merge_domains: it.flag("MERGE_DOMAIN_CONFIG", false),
             log: it.read(
                 "LOG_LEVEL",
                 Level::Warn,
@@ -288,12 +314,21 @@ fn redis(it: &Variables) -> Redis {
     if backend != "redis" {
         it.wrong(format!("BACKEND_TYPE is {backend:?}: expected redis"));
     }
+    if it.get("REDIS_URL").is_none() {
+        return Redis {
+            url: "memory:".into(),
+            ..Redis::default()
+        };
+    }
     let identity = pair(it, "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY");
     Redis {
         url: redis_url(it),
         ca: it.get("REDIS_TLS_CACERT").map(str::to_owned),
         identity,
         prefix: it.get("CACHE_KEY_PREFIX").map(str::to_owned),
+        timeout: it
+            .get("REDIS_TIMEOUT")
+            .map(|_| it.duration("REDIS_TIMEOUT", Duration::ZERO)),
     }
 }
 
@@ -306,10 +341,7 @@ fn redis_url(it: &Variables) -> String {
         ));
     }
     let tls = it.flag("REDIS_TLS", false) || socket == "tls";
-    let Some(hosts) = it.get("REDIS_URL") else {
-        it.wrong("REDIS_URL is not set: expected host:port".into());
-        return String::new();
-    };
+    let hosts = it.get("REDIS_URL").unwrap_or_default();
     if hosts.starts_with("redis://") || hosts.starts_with("rediss://") {
         return hosts.to_owned();
     }
@@ -428,6 +460,12 @@ fn statsd(it: &Variables) -> Option<(String, Duration)> {
 
 fn warnings(it: &Variables) -> Vec<String> {
     let mut warnings = Vec::new();
+    if it.get("REDIS_URL").is_none() {
+        warnings.push(
+            "REDIS_URL is not set: counts are in the memory of this process, and other servers do not share them"
+                .into(),
+        );
+    }
     for (names, instead) in UNSUPPORTED {
         let set: Vec<&str> = names
             .iter()
@@ -591,10 +629,16 @@ mod tests {
                 "STATS_FLUSH_INTERVAL is \"10\": expected a duration such as 150us or 1m30s",
             ]
         );
-        assert_eq!(
-            read(&[]).unwrap_err(),
-            ["REDIS_URL is not set: expected host:port"]
-        );
+    }
+
+    #[test]
+    fn without_redis_counts_are_in_memory_and_a_warning_says_so() {
+        let it = read(&[]).unwrap();
+        assert_eq!(it.redis.url, "memory:");
+        let [warning] = &it.warnings[..] else {
+            panic!("one warning: {:?}", it.warnings);
+        };
+        assert!(warning.starts_with("REDIS_URL is not set: "), "{warning}");
     }
 
     #[test]

@@ -88,6 +88,11 @@ impl Signals {
         Ok(Self(receiver))
     }
 
+    /// Waits until this process has to stop.
+    pub(crate) async fn stopped(&mut self) {
+        self.next().await;
+    }
+
     /// Waits for the next one.
     async fn next(&mut self) -> Told {
         match self.0.recv().await {

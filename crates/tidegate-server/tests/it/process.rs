@@ -27,6 +27,8 @@ struct Lines {
 /// What to start.
 pub(crate) struct Start {
     folder: Folder,
+    /// The name that the binary is called by, in that folder, where it is not its own.
+    name: Option<&'static str>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
 }
@@ -69,7 +71,13 @@ impl Drop for Folder {
 
 /// The program, without anything of the environment that the tests run in.
 pub(crate) fn tidegate(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    program(Path::new(BINARY), folder)
+}
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+
+fn program(path: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(path);
     command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -114,8 +122,28 @@ impl Start {
     pub(crate) fn bare() -> Self {
         Self {
             folder: Folder::new(),
+            name: None,
             arguments: vec!["serve".into()],
             environment: Vec::new(),
+        }
+    }
+
+    /// In the place of envoyproxy/ratelimit.
+    pub(crate) fn ratelimit() -> Self {
+        Self {
+            arguments: vec!["ratelimit".into()],
+            ..Self::bare()
+        }
+    }
+
+    /// By a link of this name, without arguments.
+    pub(crate) fn called(self, name: &'static str) -> Self {
+        let link = std::os::unix::fs::symlink(BINARY, self.folder.path(name));
+        link.expect("a link in a folder of our own");
+        Self {
+            name: Some(name),
+            arguments: Vec::new(),
+            ..self
         }
     }
 
@@ -164,7 +192,10 @@ impl Start {
     }
 
     fn command(&self) -> Command {
-        let mut command = tidegate(&self.folder.0);
+        let mut command = match self.name {
+            Some(name) => program(&self.folder.path(name), &self.folder.0),
+            None => tidegate(&self.folder.0),
+        };
         command
             .args(&self.arguments)
             .envs(self.environment.iter().cloned())

@@ -5,9 +5,10 @@ use std::process::Command;
 
 use super::gateway::{EXT_AUTHZ, RLS};
 use super::proxy::{Proxy, example};
-use super::{Served, address};
+use super::{Served, address, ratelimit};
 use crate::manual::{Block, blocks, section};
 use crate::process::{Start, ended};
+use crate::redis_server::Server;
 
 const PAGE: &str = include_str!("../../../../../docs/envoy.md");
 
@@ -76,6 +77,35 @@ fn ext_authz_works_as_shown() {
     for _ in 0..10 {
         assert_eq!(connection.ask("GET", "/", &[], b"").status, 200);
     }
+}
+
+#[test]
+fn reference_is_replaced_as_shown() {
+    let found = blocks(section(PAGE, "## Replace envoyproxy/ratelimit"));
+    let commands: Vec<&str> = one(&found, "sh").lines().collect();
+    let [serve, curl] = commands[..] else {
+        panic!("two commands: {commands:?}");
+    };
+    let variables = serve.strip_suffix(" tidegate ratelimit");
+    let redis = Server::start();
+    let mut start = ratelimit::bare();
+    let root = start.folder().path("data");
+    let folder = root.join("ratelimit/config");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("shop.yaml"), ratelimit::SHOP).expect("a file");
+    for variable in variables.expect("a command").split(' ') {
+        let (name, value) = variable.split_once('=').expect("a value");
+        let value = value.replace("/data", &root.display().to_string());
+        let value = value.replace("6379", &redis.port().to_string());
+        start = start.variable(name, &value);
+    }
+    let server = start.start();
+    assert_eq!(curl.matches("127.0.0.1:8080").count(), 1);
+    let curl = curl.replace("127.0.0.1:8080", server.address());
+    let output = Command::new("sh").args(["-c", &curl]).output();
+    let (code, said, _) = ended(output.expect("a shell"));
+    assert_eq!(code, 0);
+    assert!(said.starts_with("{\"overallCode\":\"OK\""), "{said}");
 }
 
 /// Run with two Envoys in `quota.rs`.

@@ -7,6 +7,7 @@ mod manual;
 mod native;
 mod proxy;
 mod quota;
+mod ratelimit;
 mod rules;
 mod xds;
 

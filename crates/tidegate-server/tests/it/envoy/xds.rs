@@ -33,7 +33,7 @@ use crate::process::PATIENCE;
 
 /// A stream that a client has opened: what it says, what it is told, and the headers it
 /// began with.
-struct Opened {
+pub(super) struct Opened {
     requests: Streaming<DiscoveryRequest>,
     responses: UnboundedSender<DiscoveryResponse>,
     token: Option<String>,
@@ -90,14 +90,14 @@ impl StreamingService<DiscoveryRequest> for Discovery {
 }
 
 /// A control plane that runs.
-struct Plane {
-    address: SocketAddr,
+pub(super) struct Plane {
+    pub(super) address: SocketAddr,
     opened: UnboundedReceiver<Opened>,
     serving: JoinHandle<()>,
 }
 
 impl Plane {
-    async fn start(tls: Option<ServerTlsConfig>) -> Self {
+    pub(super) async fn start(tls: Option<ServerTlsConfig>) -> Self {
         Self::start_at("127.0.0.1:0".parse().expect("an address"), tls).await
     }
 
@@ -121,7 +121,7 @@ impl Plane {
         }
     }
 
-    async fn stream(&mut self) -> Opened {
+    pub(super) async fn stream(&mut self) -> Opened {
         let opened = timeout(PATIENCE, self.opened.recv()).await;
         opened.expect("in time").expect("a stream")
     }
@@ -133,13 +133,13 @@ impl Plane {
 }
 
 impl Opened {
-    async fn request(&mut self) -> DiscoveryRequest {
+    pub(super) async fn request(&mut self) -> DiscoveryRequest {
         let request = timeout(PATIENCE, self.requests.message()).await;
         let request = request.expect("in time").expect("a stream that goes on");
         request.expect("a request")
     }
 
-    fn send(&self, version: &str, nonce: &str, configs: &[RateLimitConfig]) {
+    pub(super) fn send(&self, version: &str, nonce: &str, configs: &[RateLimitConfig]) {
         let resources = configs.iter().map(|config| prost_types::Any {
             type_url: CONFIG.into(),
             value: config.encode_to_vec(),
@@ -206,7 +206,7 @@ fn control_plane(address: &str) -> ControlPlane {
     }
 }
 
-fn config(domain: &str) -> RateLimitConfig {
+pub(super) fn config(domain: &str) -> RateLimitConfig {
     let limit = RateLimitPolicy {
         unit: Unit::Minute.into(),
         requests_per_unit: 5,

@@ -1,0 +1,391 @@
+//! The binary in the place of envoyproxy/ratelimit: started by its environment variables.
+
+use std::net::UdpSocket;
+
+use serde_json::json;
+use tidegate_server::envoy::wire::Code;
+use tidegate_server::envoy::xds::wire::DiscoveryRequest;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use super::xds::{Plane, config};
+use super::{Client, address, codes, request};
+use crate::certificates::Certificates;
+use crate::client::{Answer, Connection};
+use crate::process::{PATIENCE, Start, Tidegate, until};
+use crate::redis_server::Server;
+
+const OK: Code = Code::Ok;
+const OVER: Code = Code::OverLimit;
+
+pub(super) const SHOP: &str = "domain: shop
+descriptors:
+  - key: path
+    value: /login
+    rate_limit: {unit: year, requests_per_unit: 2}
+  - key: ip
+    rate_limit: {unit: year, requests_per_unit: 1}
+    descriptors:
+      - key: user
+        shadow_mode: true
+        rate_limit: {unit: year, requests_per_unit: 1}
+";
+
+/// On free ports, with SHOP as its limits, and counts in this Redis.
+fn start(redis: &Server) -> Start {
+    let start = without_redis();
+    start.variable("REDIS_URL", &format!("127.0.0.1:{}", redis.port()))
+}
+
+fn without_redis() -> Start {
+    let start = bare();
+    let folder = start.folder().path("data/ratelimit/config");
+    std::fs::create_dir_all(folder).expect("a folder");
+    let limits = "data/ratelimit/config/shop.yaml";
+    start.folder().write(limits, SHOP);
+    let root = start.folder().path("data").display().to_string();
+    start
+        .variable("RUNTIME_ROOT", &root)
+        .variable("RUNTIME_SUBDIRECTORY", "ratelimit")
+}
+
+/// On free ports.
+pub(super) fn bare() -> Start {
+    let mut start = Start::ratelimit()
+        .variable("LOG_LEVEL", "info")
+        .variable("REDIS_TIMEOUT", "5s")
+        .variable("USE_STATSD", "false");
+    for host in ["HOST", "GRPC_HOST", "DEBUG_HOST"] {
+        start = start.variable(host, "127.0.0.1");
+    }
+    for port in ["PORT", "GRPC_PORT", "DEBUG_PORT"] {
+        start = start.variable(port, "0");
+    }
+    start
+}
+
+fn client(server: &Tidegate) -> Client {
+    Client::new(&format!("http://{}", address(server)))
+}
+
+fn ask(client: &Client, entries: &[(&str, &str)]) -> Vec<Code> {
+    let answer = client.ask(request("shop", &[entries]));
+    codes(&answer.expect("an answer"))
+}
+
+fn json(server: &Tidegate, entries: &str) -> Answer {
+    let body = format!("{{\"domain\": \"shop\", \"descriptors\": [{{\"entries\": [{entries}]}}]}}");
+    server.ask("POST", "/json", &body)
+}
+
+/// A page of another listener of the server.
+fn page(server: &Tidegate, role: &str, path: &str) -> Answer {
+    let line = server.line(role);
+    let (_, url) = line.split_once("http://").expect("a url");
+    let (address, _) = url.split_once(' ').expect("its end");
+    Connection::tcp(address).ask("GET", path, &[], b"")
+}
+
+#[test]
+fn environment_starts_a_server_that_answers_by_grpc_and_json() {
+    let redis = Server::start();
+    let server = start(&redis).start();
+    let client = client(&server);
+    let login = [("path", "/login")];
+    assert_eq!(ask(&client, &login), [OK, OK]);
+    let entry = r#"{"key": "path", "value": "/login"}"#;
+    let answer = json(&server, entry);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let mut body = answer.json();
+    let status = body["statuses"][0].as_object_mut().expect("a status");
+    let reset = status.remove("durationUntilReset").expect("a time");
+    assert!(reset.as_str().expect("a text").ends_with('s'), "{reset}");
+    let limit = json!({"requestsPerUnit": 2, "unit": "YEAR"});
+    let status = json!([{"code": "OK", "currentLimit": limit}]);
+    assert_eq!(body, json!({"overallCode": "OK", "statuses": status}));
+    let answer = json(&server, entry);
+    assert_eq!(answer.status, 429);
+    assert_eq!(answer.json()["overallCode"], "OVER_LIMIT");
+    assert_eq!(ask(&client, &login), [OVER, OVER]);
+    for body in [
+        "",
+        "no JSON",
+        "{\"domain\": \"shop\"}",
+        "{\"domain\": \"shop\", \"nope\": 1}",
+    ] {
+        let answer = server.ask("POST", "/json", body);
+        assert_eq!(answer.status, 400, "{body}");
+    }
+    let long = "x".repeat(2 << 20);
+    assert_eq!(server.ask("POST", "/json", &long).status, 400);
+    assert_eq!(server.get("/json").status, 405);
+    assert_eq!(server.get("/nope").status, 404);
+
+    // Another server counts together with this one.
+    let other = start(&redis).start();
+    assert_eq!(ask(&self::client(&other), &login), [OVER, OVER]);
+}
+
+#[test]
+fn health_and_limits_are_shown_and_sigterm_drains() {
+    let redis = Server::start();
+    let mut server = start(&redis).start();
+    until("a healthy server", || {
+        let answer = server.get("/healthcheck");
+        (answer.status == 200 && answer.text() == "OK").then_some(())
+    });
+    let client = client(&server);
+    let health = |service: &str| {
+        let service = service.to_owned();
+        let answer: Result<HealthCheckResponse, _> = client.call(
+            "/grpc.health.v1.Health/Check",
+            HealthCheckRequest { service },
+        );
+        answer.map(|answer| answer.status)
+    };
+    assert_eq!(health("").expect("an answer"), 1);
+    assert_eq!(health("ratelimit").expect("an answer"), 1);
+    let unknown = health("nope").expect_err("no such service");
+    assert_eq!(unknown.code(), tonic::Code::NotFound);
+    let limits =
+        "shop.path_/login: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: false
+shop.ip: unit=YEAR requests_per_unit=1, shadow_mode: false, quota_mode: false
+shop.ip.user: unit=YEAR requests_per_unit=1, shadow_mode: true, quota_mode: false
+";
+    assert_eq!(server.get("/rlconfig").text(), limits);
+    assert_eq!(page(&server, "(debug)", "/rlconfig").text(), limits);
+    assert_eq!(page(&server, "(debug)", "/json").status, 405);
+    server.signal("TERM");
+    until("an unhealthy server", || {
+        (server.get("/healthcheck").status == 500).then_some(())
+    });
+    assert_eq!(ask(&client, &[("ip", "::1")]), [OK, OK], "still answering");
+    assert!(server.end().0.success());
+}
+
+#[test]
+fn statistics_have_the_names_of_the_reference() {
+    let redis = Server::start();
+    let statsd = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    statsd.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let port = statsd.local_addr().expect("an address").port();
+    let server = start(&redis)
+        .variable("USE_PROMETHEUS", "true")
+        .variable("PROMETHEUS_ADDR", "127.0.0.1:0")
+        .variable("USE_STATSD", "true")
+        .variable("STATSD_HOST", "127.0.0.1")
+        .variable("STATSD_PORT", &port.to_string())
+        .variable("STATS_FLUSH_INTERVAL", "100ms")
+        .start();
+    let client = client(&server);
+    for _ in 0..3 {
+        ask(&client, &[("path", "/login")]);
+        ask(&client, &[("ip", "::1"), ("user", "ann")]);
+    }
+    let text = page(&server, "(statistics)", "/metrics");
+    let text = text.text();
+    for line in [
+        "total_hits{domain=\"shop\",key1=\"path_/login\"} 3",
+        "over_limit{domain=\"shop\",key1=\"path_/login\"} 1",
+        "within_limit{domain=\"shop\",key1=\"path_/login\"} 2",
+        "near_limit{domain=\"shop\",key1=\"path_/login\"} 1",
+        "shadow_mode{domain=\"shop\",key1=\"ip\",key2=\"user\"} 2",
+        "over_limit_with_local_cache{domain=\"shop\",key1=\"ip\",key2=\"user\"} 0",
+    ] {
+        let line = format!("\nratelimit_service_rate_limit_{line}\n");
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    assert!(text.contains("\nratelimit_service_config_load_success 1\n"));
+    assert!(text.contains("\nratelimit_service_config_load_error 0\n"));
+    assert!(text.contains("\ntidegate_decisions_total{policy=\"envoy\""));
+    // Datagrams have what was added since the last one, whole lines each.
+    let (mut total, mut shadow) = (0, 0);
+    let mut datagram = [0; 2_000];
+    while (total, shadow) != (3, 2) {
+        let length = statsd.recv(&mut datagram).expect("a datagram");
+        for line in std::str::from_utf8(&datagram[..length])
+            .expect("text")
+            .lines()
+        {
+            let (name, count) = line.split_once(':').expect("a name and a count");
+            let count: u64 = count
+                .strip_suffix("|c")
+                .expect("a counter")
+                .parse()
+                .expect("a number");
+            match name {
+                "ratelimit.service.rate_limit.shop.path_/login.total_hits" => total += count,
+                "ratelimit.service.rate_limit.shop.ip.user.shadow_mode" => shadow += count,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn changed_files_are_loaded_and_wrong_ones_are_not() {
+    let server = without_redis()
+        .variable("USE_PROMETHEUS", "true")
+        .variable("PROMETHEUS_ADDR", "127.0.0.1:0")
+        .start();
+    server.line("REDIS_URL is not set: counts are in the memory of this process");
+    let client = client(&server);
+    let ip = [("ip", "::1")];
+    assert_eq!(ask(&client, &ip), [OK, OK]);
+    assert_eq!(ask(&client, &ip), [OVER, OVER]);
+    let file = "data/ratelimit/config/shop.yaml";
+    let raised = SHOP.replace(
+        "  - key: ip\n    rate_limit: {unit: year, requests_per_unit: 1}",
+        "  - key: ip\n    rate_limit: {unit: year, requests_per_unit: 4}",
+    );
+    server.folder().write(file, &raised);
+    server.line("changed: shop.ip: ");
+    assert_eq!(
+        ask(&client, &ip),
+        [OK, OK],
+        "two hits of four, and one more"
+    );
+    server.folder().write(file, "domain: shop\nnope: 1\n");
+    server.line("the config is wrong, and the old one stays in force");
+    assert_eq!(ask(&client, &ip), [OK, OK]);
+    assert_eq!(ask(&client, &ip), [OVER, OVER]);
+    let text = page(&server, "(statistics)", "/metrics");
+    let text = text.text();
+    assert!(
+        text.contains("\nratelimit_service_config_load_success 2\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nratelimit_service_config_load_error 1\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn binary_called_ratelimit_is_one_and_names_what_it_does_not_support() {
+    let redis = Server::start();
+    let server = start(&redis)
+        .variable("REDIS_PERSECOND", "true")
+        .variable("LOCAL_CACHE_SIZE_IN_BYTES", "1000")
+        .variable("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
+        .called("ratelimit")
+        .start();
+    server.line("REDIS_PERSECOND is not supported: all limits count in the Redis of REDIS_URL");
+    server.line("LOCAL_CACHE_SIZE_IN_BYTES is not supported: ");
+    let answer = client(&server).ask(request("shop", &[&[("ip", "::1")]]));
+    let headers = answer.expect("an answer").response_headers_to_add;
+    let headers: Vec<_> = headers.iter().map(|it| (&*it.key, &*it.value)).collect();
+    assert_eq!(
+        headers[..2],
+        [("RateLimit-Limit", "1"), ("RateLimit-Remaining", "0")]
+    );
+}
+
+#[test]
+fn wrong_environment_is_refused_with_a_line_for_each_mistake() {
+    let (code, _, said) = bare()
+        .variable("PORT", "http")
+        .variable("SHADOW_MODE", "on")
+        .fail();
+    assert_eq!(code, 2);
+    let expected = "tidegate: PORT is \"http\": expected a port from 0 to 65535
+tidegate: SHADOW_MODE is \"on\": expected true or false
+";
+    assert_eq!(said, expected);
+    let (code, _, said) = bare().variable("RUNTIME_ROOT", "/nowhere").fail();
+    assert_eq!(code, 2);
+    assert!(said.contains("/nowhere/config: "), "{said}");
+    let (code, _, said) = bare().argument("--nope").fail();
+    assert_eq!(code, 2);
+    assert!(said.contains("see `tidegate ratelimit --help`"), "{said}");
+}
+
+#[test]
+fn server_may_start_without_limits() {
+    let start = bare().variable("FORCE_START_WITHOUT_INITIAL_CONFIG", "true");
+    let root = start.folder().path("").display().to_string();
+    let server = start.variable("RUNTIME_ROOT", &root).start();
+    server.line("starting without limits");
+    let client = client(&server);
+    let ip = [("ip", "::1")];
+    assert_eq!(ask(&client, &ip), [OK, OK]);
+    std::fs::create_dir(server.folder().path("config")).expect("a folder");
+    server.folder().write("config/shop.yaml", SHOP);
+    server.line("changed: shop.ip: added");
+    assert_eq!(ask(&client, &ip), [OK, OK]);
+    assert_eq!(ask(&client, &ip), [OVER, OVER]);
+}
+
+/// What Envoy Gateway does: limits by xDS, certificates, and a server that starts without.
+#[test]
+fn control_plane_gives_limits() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let redis = Server::start();
+    let certificates = Certificates::make();
+    let file = |name: &str| certificates.path(name).to_string();
+    let mut plane = runtime.block_on(Plane::start(None));
+    let server = bare()
+        .variable("REDIS_URL", &format!("127.0.0.1:{}", redis.port()))
+        .variable("CONFIG_TYPE", "GRPC_XDS_SOTW")
+        .variable("CONFIG_GRPC_XDS_SERVER_URL", &plane.address.to_string())
+        .variable("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit")
+        .variable("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
+        .variable("GRPC_SERVER_USE_TLS", "true")
+        .variable("GRPC_SERVER_TLS_CERT", &file("server.crt"))
+        .variable("GRPC_SERVER_TLS_KEY", &file("server.key"))
+        .variable("GRPC_CLIENT_TLS_CACERT", &file("authority.crt"))
+        .start();
+    let line = server.line("listening on grpcs://");
+    let (_, grpc) = line.rsplit_once("://").expect("a url");
+    let tls = ClientTlsConfig::new()
+        .domain_name("localhost")
+        .ca_certificate(Certificate::from_pem(certificates.read("authority.crt")))
+        .identity(Identity::from_pem(
+            certificates.read("client.crt"),
+            certificates.read("client.key"),
+        ));
+    let endpoint = Endpoint::from_shared(format!("https://{}", grpc.trim())).expect("a url");
+    let client = Client::of(endpoint.tls_config(tls).expect("certificates"));
+    let ask = || {
+        let answer = client.ask(request("shop", &[&[("user", "ann")]]));
+        codes(&answer.expect("an answer"))
+    };
+    assert_eq!(ask(), [OK, OK], "no limits yet");
+    let mut stream = runtime.block_on(plane.stream());
+    let mut answered = |send: &dyn Fn(&mut super::xds::Opened)| -> DiscoveryRequest {
+        send(&mut stream);
+        runtime.block_on(stream.request())
+    };
+    let first = answered(&|_| {});
+    assert_eq!(first.node.expect("a node").id, "envoy-ratelimit");
+    let answer = answered(&|stream| stream.send("1", "a", &[config("shop")]));
+    assert_eq!((&*answer.version_info, answer.error_detail), ("1", None));
+    // The limit is five per minute: a window ends within six requests once at most.
+    let over = (0..11).filter(|_| ask() == [OVER, OVER]).count();
+    assert!(over >= 1, "{over}");
+    let mut wrong = config("shop");
+    wrong.descriptors[0].key.clear();
+    let answer = answered(&|stream| stream.send("2", "b", &[wrong.clone()]));
+    assert_eq!(answer.version_info, "1");
+    assert!(answer.error_detail.is_some());
+    assert_eq!(
+        server.get("/rlconfig").text(),
+        "shop.user: unit=MINUTE requests_per_unit=5, shadow_mode: false, quota_mode: false\n"
+    );
+}
+
+#[test]
+fn server_waits_for_the_first_limits_of_a_control_plane() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut plane = runtime.block_on(Plane::start(None));
+    let start = bare()
+        .variable("CONFIG_TYPE", "GRPC_XDS_SOTW")
+        .variable("CONFIG_GRPC_XDS_SERVER_URL", &plane.address.to_string());
+    let starting = std::thread::spawn(move || start.start());
+    let mut stream = runtime.block_on(plane.stream());
+    runtime.block_on(stream.request());
+    assert!(!starting.is_finished(), "it does not listen yet");
+    stream.send("1", "a", &[config("shop")]);
+    let server = starting.join().expect("a server");
+    assert!(server.get("/rlconfig").text().starts_with("shop.user: "));
+}
