@@ -131,6 +131,8 @@ const UNSUPPORTED: [(&[&str], &str); 16] = [
             "REDIS_PERSECOND_TLS",
             "REDIS_PERSECOND_PIPELINE_WINDOW",
             "REDIS_PERSECOND_PIPELINE_LIMIT",
+            "REDIS_PERSECOND_TIMEOUT",
+            "REDIS_PERSECOND_SENTINEL_AUTH",
         ],
         "all limits count in the Redis of REDIS_URL",
     ),
@@ -140,11 +142,11 @@ const UNSUPPORTED: [(&[&str], &str); 16] = [
     ),
     (
         &["REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"],
-        "health always says whether the store is reached",
+        "a server is healthy while Redis is down: requests then get an error, and Envoy decides",
     ),
     (
         &["LOCAL_CACHE_SIZE_IN_BYTES"],
-        "refusals are remembered within a bound of their own",
+        "every hit is counted in Redis, also above the limit",
     ),
     (
         &["EXPIRATION_JITTER_MAX_SECONDS"],
@@ -655,7 +657,7 @@ mod tests {
             it.warnings,
             [
                 "REDIS_PERSECOND, REDIS_PERSECOND_URL are not supported: all limits count in the Redis of REDIS_URL",
-                "LOCAL_CACHE_SIZE_IN_BYTES is not supported: refusals are remembered within a bound of their own",
+                "LOCAL_CACHE_SIZE_IN_BYTES is not supported: every hit is counted in Redis, also above the limit",
             ]
         );
     }

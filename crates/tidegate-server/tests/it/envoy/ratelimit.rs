@@ -8,6 +8,8 @@ use tidegate_server::envoy::xds::wire::DiscoveryRequest;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
+use super::gateway::RLS;
+use super::proxy::{Proxy, example};
 use super::xds::{Plane, config};
 use super::{Client, address, codes, request};
 use crate::certificates::Certificates;
@@ -279,6 +281,67 @@ fn binary_called_ratelimit_is_one_and_names_what_it_does_not_support() {
         headers[..2],
         [("RateLimit-Limit", "1"), ("RateLimit-Remaining", "0")]
     );
+}
+
+#[test]
+fn envoy_asks_it_like_the_reference() {
+    let redis = Server::start();
+    let start = start(&redis);
+    let limits = "domain: api\ndescriptors:\n- key: remote_address\n  rate_limit: {unit: year, requests_per_unit: 2}\n";
+    start
+        .folder()
+        .write("data/ratelimit/config/api.yaml", limits);
+    let server = start.start();
+    let proxy = Proxy::start(&example(RLS, &address(&server)));
+    let statuses = [(); 4].map(|()| proxy.connect().ask("GET", "/", &[], b"").status);
+    assert_eq!(statuses, [200, 200, 429, 429]);
+}
+
+#[test]
+fn without_its_redis_it_answers_with_errors_and_stays_healthy() {
+    let mut redis = Server::start();
+    let server = start(&redis).variable("REDIS_TIMEOUT", "200ms").start();
+    let client = client(&server);
+    until("a healthy server", || {
+        (server.get("/healthcheck").status == 200).then_some(())
+    });
+    redis.kill();
+    let error = client.ask(request("shop", &[&[("ip", "::1")]]));
+    let error = error.expect_err("no Redis");
+    assert_eq!(error.code(), tonic::Code::Unavailable, "{error}");
+    assert_eq!(
+        json(&server, r#"{"key": "ip", "value": "::1"}"#).status,
+        400
+    );
+    assert_eq!(json(&server, r#"{"key": "other"}"#).status, 200, "no limit");
+    assert_eq!(server.get("/healthcheck").status, 200);
+}
+
+#[test]
+fn unix_socket_takes_the_place_of_the_grpc_port() {
+    let start = without_redis();
+    let path = start.folder().path("grpc.sock").display().to_string();
+    let server = start.variable("GRPC_UDS", &path).start();
+    server.line("listening on unix:");
+    let client = Client::new(&format!("unix:{path}"));
+    assert_eq!(ask(&client, &[("ip", "::1")]), [OK, OK]);
+}
+
+#[test]
+fn files_about_one_domain_add_to_it_if_told() {
+    let more = "domain: shop\ndescriptors:\n- key: host\n  rate_limit: {unit: year, requests_per_unit: 0}\n";
+    let file = "data/ratelimit/config/more.yaml";
+    let start = without_redis();
+    start.folder().write(file, more);
+    let (code, _, said) = start.fail();
+    assert_eq!(code, 2);
+    assert!(said.contains("shop.yaml:1"), "{said}");
+    let start = without_redis().variable("MERGE_DOMAIN_CONFIG", "true");
+    start.folder().write(file, more);
+    let server = start.start();
+    let client = client(&server);
+    assert_eq!(ask(&client, &[("host", "a")]), [OVER, OVER]);
+    assert_eq!(ask(&client, &[("ip", "::1")]), [OK, OK]);
 }
 
 #[test]
