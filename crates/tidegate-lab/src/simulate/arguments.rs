@@ -36,7 +36,7 @@ pub struct Simulate {
     )]
     pub format: Option<Format>,
     /// A regular expression for lines of any other look. Its named groups are fields, one
-    /// of them the time: (?P<time>...).
+    /// of them the time: `(?P<time>...)`.
     #[arg(long, value_name = "REGEX", help_heading = "Lines")]
     pub pattern: Option<String>,
     /// Take an attribute from a field of the line, such as user=request.headers.X-User.0.

@@ -4,7 +4,7 @@
 //! logs -> lines -> times and attributes -> one order of time -> decided -> counted -> report
 //! ```
 //!
-//! One thread reads ([`order`]), another decides ([`decide`]), by the limiter that the
+//! One thread reads (`order`), another decides (`decide`), by the limiter that the
 //! server uses, on a clock that shows the time of each request. Neither keeps the log: the
 //! memory is bounded by the number of clients.
 

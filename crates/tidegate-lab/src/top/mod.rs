@@ -1,6 +1,6 @@
 //! `tidegate top`: a live view of a running server in a terminal.
 //!
-//! [`feed`] hears what the server says, [`screen`] draws it, and this waits for either, for
+//! `feed` hears what the server says, `screen` draws it, and this waits for either, for
 //! keys, and for signals. The terminal is left as it was found, whatever ends it.
 
 mod feed;

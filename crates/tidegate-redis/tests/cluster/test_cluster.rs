@@ -72,11 +72,13 @@ impl Cluster {
     pub(crate) fn join(&mut self) {
         let node = node(&[]);
         self.meet(&node);
-        until("the new node knows the others", || {
-            let nodes: String = run(&mut node.connect(), "CLUSTER NODES");
-            nodes.lines().count() == self.nodes.len() + 1 && !nodes.contains("handshake")
-        });
         self.nodes.push(node);
+        until("all nodes know the new one", || {
+            self.nodes.iter().all(|node| {
+                let nodes: String = run(&mut node.connect(), "CLUSTER NODES");
+                nodes.lines().count() == self.nodes.len() && !nodes.contains("handshake")
+            })
+        });
         self.settle();
     }
 
