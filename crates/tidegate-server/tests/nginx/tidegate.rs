@@ -56,8 +56,13 @@ impl Tidegate {
                 .stderr(log),
         );
         let log = folder.path().join("log");
+        // It opens one listener after the other: all of them have to be there.
+        let listeners = 1 + arguments.iter().filter(|word| **word == "--http").count();
         let port = process.wait_for(|| {
             let log = std::fs::read_to_string(&log).expect("a log that was created");
+            if log.matches("listening on ").count() < listeners {
+                return None;
+            }
             let (_, rest) = log.split_once("listening on http://127.0.0.1:")?;
             rest.split_once('\n')?.0.parse().ok()
         });
