@@ -114,11 +114,12 @@ const LIMITERS: [(&str, &str); 9] = [
     ("aerorate", "aerorate 0.1"),
 ];
 
-/// Checks of one hot key, of which the last is from a lease.
-const HOT: [(&str, &str); 3] = [
+/// Checks of one hot key, in memory and from a lease.
+const HOT: [(&str, &str); 4] = [
     ("hot-limiter", "in memory"),
     ("hot-policy", "in memory, through a policy of 1 level"),
     ("hot-lease", "from a lease"),
+    ("hot-lease-at-once", "from a lease, by `check_at_once`"),
 ];
 
 /// Requests of the shorter of the two counted runs through tower.

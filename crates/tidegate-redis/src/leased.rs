@@ -6,7 +6,6 @@ use tidegate::{
     Charge, Cost, Decision, Keys, LevelKey, LevelOutcome, Limit, PolicyDecision, Receipt, Source,
 };
 
-use crate::decider::Decider;
 use crate::error::StoreError;
 use crate::lease::{self, Answer, Got, Leases, Refused, Spent, Taking};
 use crate::local;
@@ -16,10 +15,12 @@ impl Shared {
     /// Decides by a lease that this thread has spent before, at once: most checks of busy
     /// keys. `None` says nothing.
     #[inline]
-    pub(crate) fn decide_at_once(&self, keys: &Keys<'_>, cost: Cost) -> Option<PolicyDecision<'_>> {
-        let Decider::Lease(leases, _) = &self.decider else {
-            return None;
-        };
+    pub(crate) fn decide_at_once(
+        &self,
+        leases: &Leases,
+        keys: &Keys<'_>,
+        cost: Cost,
+    ) -> Option<PolicyDecision<'_>> {
         let mut levels = keys.iter();
         let (Some(key), None) = (levels.next(), levels.next()) else {
             return None;

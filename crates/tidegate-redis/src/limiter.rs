@@ -161,7 +161,10 @@ impl SharedLimiter {
         let Some(shared) = self.shared.get(policy) else {
             return self.memory.check(policy, attributes, cost);
         };
-        shared.check(attributes, cost).await
+        match shared.spend_lease(attributes, cost) {
+            Some(decision) => Ok(decision),
+            None => shared.check(attributes, cost).await,
+        }
     }
 
     /// [`check`](Self::check), but if the store cannot answer, this returns the error instead
@@ -435,7 +438,10 @@ impl SharedHandle {
     {
         match &self.0 {
             Handle::Memory(memory) => memory.check(attributes, cost),
-            Handle::Shared(shared) => shared.check(attributes, cost).await,
+            Handle::Shared(shared) => match shared.spend_lease(attributes, cost) {
+                Some(decision) => Ok(decision),
+                None => shared.check(attributes, cost).await,
+            },
         }
     }
 

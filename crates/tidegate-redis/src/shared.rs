@@ -100,7 +100,7 @@ impl Shared {
         Ok(self.policy.keys(attributes)?)
     }
 
-    /// Decides, whatever happens to the store.
+    /// Decides what no lease at hand [does](Self::spend_lease), whatever happens to the store.
     pub(crate) async fn check<A>(
         &self,
         attributes: &A,
@@ -110,9 +110,6 @@ impl Shared {
         A: Attributes + ?Sized,
     {
         let keys = self.keys(attributes, cost)?;
-        if let Some(decision) = self.decide_at_once(&keys, cost) {
-            return Ok(decision);
-        }
         let asked = self.ask(&keys, cost, self.charge).await;
         Ok(asked.unwrap_or_else(|_| self.without_store(&keys, cost, self.charge)))
     }
@@ -124,11 +121,25 @@ impl Shared {
     where
         A: Attributes + ?Sized,
     {
+        if let Some(decision) = self.spend_lease(attributes, cost) {
+            return Some(decision);
+        }
         let keys = self.keys(attributes, cost).ok()?;
         keys.iter().next()?;
-        self.decide_at_once(&keys, cost)
-            .or_else(|| self.blocked(&keys, cost))
-            .or_else(|| self.decide_here(&keys, cost))
+        let blocked = self.blocked(&keys, cost);
+        blocked.or_else(|| self.decide_here(&keys, cost))
+    }
+
+    /// Decides by a lease at hand. No future of ours wraps this: each would copy the keys or
+    /// the decision once more.
+    #[inline]
+    pub(crate) fn spend_lease<A>(&self, attributes: &A, cost: Cost) -> Option<PolicyDecision<'_>>
+    where
+        A: Attributes + ?Sized,
+    {
+        let leases = self.decider.leases()?;
+        let keys = self.keys(attributes, cost).ok()?;
+        self.decide_at_once(leases, &keys, cost)
     }
 
     pub(crate) async fn ask(

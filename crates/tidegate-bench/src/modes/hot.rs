@@ -17,10 +17,20 @@ pub(crate) fn check(checks: usize, how: &str) -> Option<()> {
     match how {
         "hot-limiter" => in_memory(checks),
         "hot-policy" => through_policy(checks),
-        "hot-lease" => from_lease(checks),
+        "hot-lease" => from_lease(checks, Ask::Await),
+        "hot-lease-at-once" => from_lease(checks, Ask::AtOnce),
         _ => return None,
     }
     Some(())
+}
+
+/// How to ask a limiter in the mode `lease`.
+#[derive(Clone, Copy, PartialEq)]
+enum Ask {
+    /// As any other, by the policy's name.
+    Await,
+    /// By a handle of the policy, and only where it has a lease without a future.
+    AtOnce,
 }
 
 fn limit() -> Limit {
@@ -47,7 +57,7 @@ fn through_policy(checks: usize) {
     }
 }
 
-fn from_lease(checks: usize) {
+fn from_lease(checks: usize, ask: Ask) {
     let server = Server::start();
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -56,10 +66,20 @@ fn from_lease(checks: usize) {
         let policy = policy().mode(Mode::Lease).build();
         let policy = policy.expect("a policy that is right");
         let limiter = SharedLimiter::new([("default", store)], [policy]).expect("one policy");
+        let handle = limiter.handle("api").expect("its policy");
         let mut leased = 0;
         for number in 0..checks {
-            let decision = limiter.check("api", &KEY, Cost::ONE).await;
-            let decision = decision.expect("the attribute is there");
+            let at_once = match ask {
+                Ask::Await => None,
+                Ask::AtOnce => handle.check_at_once(&KEY, Cost::ONE),
+            };
+            let decision = match at_once {
+                Some(decision) => decision,
+                None => {
+                    let decision = limiter.check("api", &KEY, Cost::ONE).await;
+                    decision.expect("the attribute is there")
+                }
+            };
             assert!(decision.allowed());
             leased += usize::from(decision.source() == Source::Lease);
             if number.is_multiple_of(TURN) {

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
 use tidegate::{
-    Attributes, CheckError, Cost, Explained, Limit, PolicyDecision, PolicyError, Receipt, Which,
+    Attributes, CheckError, Cost, Explained, Limit, Mode, PolicyDecision, PolicyError, Receipt,
+    Which,
 };
 use tidegate_redis::{SetupError, Store, StoreError, TryCheckError};
 use tokio::runtime::Handle;
@@ -245,8 +246,8 @@ impl Engine {
         Ok(self.decided(current, entry, decision, attributes, cost, None, start))
     }
 
-    /// [`decide`](Self::decide) without waiting, where counts are kept in this process;
-    /// `None` where they are not.
+    /// [`decide`](Self::decide) without waiting, where this process can: its counts are in
+    /// memory, or it has a lease. `None`, with nothing charged, where the store must be asked.
     #[inline]
     pub fn decide_now<'c, A>(
         &self,
@@ -262,12 +263,32 @@ impl Engine {
             Ok(entry) => entry,
             Err(error) => return Some(Err(error)),
         };
-        let memory = entry.handle().in_memory()?;
         let start = Instant::now();
-        Some(memory.check(attributes, cost).map(|decision| {
+        let decision = match entry.handle().in_memory() {
+            Some(memory) => memory.check(attributes, cost),
+            None => Ok(self.decide_ahead(entry, attributes, cost)?),
+        };
+        Some(decision.map(|decision| {
             self.try_now(current, entry, attributes, cost);
             self.decided(current, entry, decision, attributes, cost, None, start)
         }))
+    }
+
+    /// Decides by what was taken out of the store ahead of time, where the policy does that.
+    fn decide_ahead<'c, A>(
+        &self,
+        entry: &'c Entry,
+        attributes: &A,
+        cost: Cost,
+    ) -> Option<PolicyDecision<'c>>
+    where
+        A: Attributes + ?Sized,
+    {
+        if entry.policy().mode() == Mode::Exact {
+            return None;
+        }
+        let _entered = self.home.as_ref().map(Handle::enter);
+        entry.handle().check_at_once(attributes, cost)
     }
 
     /// [`decide`](Self::decide), but a store that cannot answer is an error, whatever the
