@@ -350,7 +350,7 @@ fn instructions(
         return Ok("Instructions were not counted: valgrind is not installed.\n".into());
     }
     let width = 38;
-    let heading = format!("instructions a {each}");
+    let heading = format!("instructions per {each}");
     let mut table = format!("| {named:<width$} | {heading} |\n");
     let rule = "-".repeat(heading.len() - 1);
     writeln!(table, "| {} | {rule}: |", "-".repeat(width))?;

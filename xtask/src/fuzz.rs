@@ -13,7 +13,7 @@ const TARGETS: &[&str] = &["config", "limit", "resp", "server"];
 /// How long each target runs unless said otherwise.
 pub(crate) const SECONDS: &str = "60";
 
-/// Runs every target for so many seconds; the first finding ends it.
+/// Runs every target for the given number of seconds, and stops at the first finding.
 pub(crate) fn run(seconds: &str) -> Result<()> {
     let seconds: u32 = seconds
         .parse()

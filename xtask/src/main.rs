@@ -72,10 +72,10 @@ const HELP: &str = "usage: cargo xtask COMMAND
   nginx test --valgrind
                        the same with nginx under valgrind; takes many minutes
   nginx test --soak [SECONDS]
-                       load every mode for ten minutes, or so many seconds, and check
+                       load every mode for ten minutes, or for SECONDS, and check
                        that neither memory nor descriptors grow
-  fuzz [SECONDS]       try random input on everything that reads text, each for so
-                       many seconds (60 when absent); needs a nightly toolchain
+  fuzz [SECONDS]       try random input on everything that reads text, each for
+                       SECONDS (default 60); needs a nightly toolchain
   pictures             draw the pictures of docs/algorithms.md and docs/scale.md
   screenshots [NAME]   take pictures of the pages that README.md shows";
 

@@ -27,8 +27,8 @@ pub(crate) fn run_timing() -> Result<()> {
     run(timing(&mut with_servers()?))
 }
 
-/// Runs the tests that need real time so many times in a row beside busy loops. The first
-/// failure ends it.
+/// Runs the tests that need real time several times in a row beside busy loops, and stops
+/// at the first failure.
 pub(crate) fn repeat_timing(times: &str) -> Result<()> {
     let parsed = times.parse().ok().filter(|times: &u32| *times > 0);
     let expected = || format!("--timing {times}: expected how many times to run, such as 10");

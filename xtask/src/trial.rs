@@ -234,7 +234,7 @@ fn nginx(trial: &Trial) -> Result<()> {
     let config = read("tidegate.toml")?.replace("127.0.0.1:8080", "127.0.0.1:0");
     let server = trial.serve("nginx.toml", &config)?;
     let (application_port, port) = (free_port()?, free_port()?);
-    trial.write("index.html", "an application of one's own\n")?;
+    trial.write("index.html", "my application\n")?;
     let mut application = program("python3");
     application
         .args(["-m", "http.server", "--bind", "127.0.0.1"])

@@ -66,7 +66,7 @@ struct Group {
     policy: String,
     level: String,
     limit: Limit,
-    /// The limit as it stands in the lines.
+    /// The limit as the lines have it.
     text: Option<String>,
     audit: Audit,
     /// What the node of each file was offered, where that matters.

@@ -197,7 +197,7 @@ unsafe extern "C" fn set_store(
     _: *mut ngx_command_t,
     main: *mut c_void,
 ) -> *mut c_char {
-    // SAFETY: nginx calls this for `tidegate_store`, which stands in `http`.
+    // SAFETY: nginx calls this for `tidegate_store`, which is allowed in `http` only.
     unsafe {
         set(cf, main, |directive, main: &mut Main| {
             let store = StoreSpec::parse(&directive.words()?)?;
@@ -217,7 +217,7 @@ unsafe extern "C" fn set_zone(
     _: *mut ngx_command_t,
     main: *mut c_void,
 ) -> *mut c_char {
-    // SAFETY: nginx calls this for `tidegate_zone`, which stands in `http`.
+    // SAFETY: nginx calls this for `tidegate_zone`, which is allowed in `http` only.
     unsafe {
         set(cf, main, |directive, main: &mut Main| {
             let (spec, key) = ZoneSpec::parse(&directive.words()?)?;

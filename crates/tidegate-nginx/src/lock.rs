@@ -1,6 +1,6 @@
-//! The lock of a part of a zone, in memory that the workers share. It knows its owner: who
-//! waits for a lock whose owner was killed takes it over, and the zone is told that what the
-//! dead one was writing may be half there.
+//! The lock of a part of a zone, in memory that the workers share. It knows its owner: a
+//! worker that waits for a lock whose owner was killed takes it over, and the zone learns that
+//! the dead worker may have left a write half done.
 //!
 //! An owner is a process id and the time that process started, because the system gives ids
 //! out again.

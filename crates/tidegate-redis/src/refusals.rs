@@ -215,7 +215,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A policy whose counts are in memory, in the place of a server far away.
+    /// A policy whose counts are in memory, which replaces a remote server.
     struct Far {
         policy: Policy,
         limiter: PolicyLimiter,

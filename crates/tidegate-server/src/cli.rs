@@ -76,7 +76,7 @@ pub enum Command {
     /// Without a config, it listens on 127.0.0.1:8080 and has one policy, `default`: ten
     /// requests per second for each key, counted in memory.
     Serve(Serve),
-    /// Run in the place of envoyproxy/ratelimit, with its environment variables, ports, files
+    /// Run as a replacement for envoyproxy/ratelimit, with its environment variables, ports, files
     /// and statistics. The binary does the same under the name `ratelimit`.
     Ratelimit,
     /// Make one decision. Exits with 0 if allowed, 1 if denied, 2 on an error.

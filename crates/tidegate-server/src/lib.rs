@@ -15,7 +15,7 @@
 //! | [`resp`] | the same for clients of Redis: commands in, replies out |
 //! | [`grpc`] | gRPC as a protocol of a listener: any services, health, reflection |
 //! | [`envoy`] | Envoy's rate limit service: descriptors in, statuses out |
-//! | [`ratelimit`] | in the place of envoyproxy/ratelimit: its variables, endpoints and statistics |
+//! | [`ratelimit`] | a replacement for envoyproxy/ratelimit: its variables, endpoints and statistics |
 //! | [`quota`] | the quotas of Envoys: reports in, assignments out |
 //! | [`serve`] | sockets, connections, and how they end |
 //! | `live` | what happens now: one message per second for all viewers |

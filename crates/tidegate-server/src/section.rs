@@ -13,7 +13,7 @@ use crate::log::Level;
 
 /// The section `[server]`.
 ///
-/// `Display` prints it as it is read, apart from a token that stands in the file. `{:#}`
+/// `Display` prints it as it is read, except for a token in the file. `{:#}`
 /// prints defaults, too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {

@@ -88,7 +88,7 @@ pub enum LoadError {
     /// It is no text.
     #[error("{0}: not UTF-8: expected a text file")]
     Encoding(String),
-    /// What stands in it is wrong: a line each.
+    /// Its content is wrong: one line per error.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// Envoy's limits are wrong: a line each.

@@ -150,7 +150,7 @@ impl Lane {
         }
     }
 
-    /// Loads it for so many seconds.
+    /// Loads it for this many seconds.
     fn run(&self, seconds: u32) -> Round {
         let others: Vec<u32> = self.other.into_iter().collect();
         let before = (Cpu::now(self.nginx.id()), Cpu::of_all(&others));

@@ -119,7 +119,7 @@ impl Rig {
 
     /// With a script whose arguments it can pass, for about as long as the others.
     fn redis_benchmark(&self) -> f64 {
-        // It puts a tag of the node it asks in the place of `{tag}`.
+        // It replaces `{tag}` by a tag of the node it asks.
         let words = self.bucket.words("{tag}:__rand_int__");
         let mut pace = self.pace.borrow_mut();
         let first = &self.cluster.nodes[0];

@@ -200,7 +200,7 @@ fn throughput(
     (rows, (travel, crosscheck::measure(server, &bucket, travel)))
 }
 
-/// Callers of somebody who must admit everything.
+/// Callers of a limiter that must admit everything.
 fn admitted<A: Ask>(runtime: &Runtime, asker: &A, callers: usize, order: Order) -> Measured {
     let measured = runtime.block_on(measure(asker, callers, order));
     assert!(measured.admitted == 1.0, "a check is refused");

@@ -28,7 +28,7 @@ const SIZES: [(usize, &str); 3] = [
     (1_000_000, "1 million"),
 ];
 
-/// A quick run has so many times fewer commands.
+/// How many times fewer commands a quick run sends.
 const QUICK: usize = 100;
 
 /// throttlecrab answers pipelines at a fortieth of the others' speed or less, so its

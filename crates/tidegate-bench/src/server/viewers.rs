@@ -11,7 +11,7 @@ use super::process::Process;
 pub(super) struct Viewers(Vec<(TcpStream, JoinHandle<usize>)>);
 
 impl Viewers {
-    /// Opens the stream of events so many times.
+    /// Opens the stream of events for each viewer.
     pub(super) fn watch(server: &Process, count: usize) -> Self {
         let viewers = (0..count).map(|_| {
             let mut stream =

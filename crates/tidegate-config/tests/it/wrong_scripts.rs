@@ -1,4 +1,4 @@
-//! Mistakes in scripts of one's own.
+//! Mistakes in user-defined scripts.
 
 use super::check;
 

@@ -33,7 +33,7 @@ count_denied = true"#,
             r#"tidegate.toml:4:8: policies.login.mode: "background" with count_denied = true: expected "exact", which counts refusals"#,
         ),
         (
-            "a script of one's own that is not asked",
+            "a user-defined script that is never called",
             r#"[stores.default]
 url = "redis://127.0.0.1"
 [[policies]]

@@ -208,7 +208,7 @@ impl Asked {
     }
 }
 
-/// A script of one's own cannot be looked at.
+/// A user-defined script has no numbers to peek at.
 fn plan_has_no_peek(limiter: &SharedLimiter, plan: &Plan) -> bool {
     let policy = limiter.policy(&plan.policy);
     policy.is_none_or(|policy| policy.script().is_some())

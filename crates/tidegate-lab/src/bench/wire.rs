@@ -18,7 +18,7 @@ pub(super) fn histogram(digits: u8) -> Histogram<u64> {
     histogram
 }
 
-/// Counts a value so many times.
+/// Counts a value several times.
 pub(super) fn note(histogram: &mut Histogram<u64>, value: u64, count: u64) {
     let noted = histogram.record_n(value, count);
     noted.expect("a histogram that grows takes every value");

@@ -36,7 +36,7 @@ pub(crate) fn get(port: u16, target: &str) -> Response {
     send(port, "GET", target, &[])
 }
 
-/// `GET` the same thing so many times: the status of each.
+/// Sends the same `GET` several times, and returns the statuses.
 pub(crate) fn statuses(port: u16, target: &str, times: usize) -> Vec<u16> {
     (0..times).map(|_| get(port, target).status).collect()
 }

@@ -271,7 +271,7 @@ impl Pair {
         self.run_on(task, arguments, 1, None)
     }
 
-    /// The same with the keys so many times over, and one more.
+    /// The same with the keys repeated, and one more.
     fn run_on(
         &mut self,
         task: Task,

@@ -186,7 +186,7 @@ fn what_breaks_the_bound_is_noticed() {
     }
 }
 
-/// A fleet of three, so many times the limit offered: what it used of the limit, and the
+/// A fleet of three under a multiple of the limit: what it used of the limit, and the
 /// calls of the store per admitted request.
 fn used(
     limit: &str,

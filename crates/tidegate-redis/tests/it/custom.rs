@@ -1,4 +1,4 @@
-//! Scripts of one's own: run as they are, and believed only when they make sense.
+//! User-defined scripts: they run as they are, and their answers are validated.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tidegate_redis::{
 
 use crate::server::Server;
 
-/// A fixed window of so many requests in so many seconds, with its numbers as headers.
+/// A fixed window whose limit and length are arguments, with its numbers as headers.
 const WINDOW: &str = "
     local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
     local used = redis.call('INCR', KEYS[1])

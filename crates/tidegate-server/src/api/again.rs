@@ -79,8 +79,8 @@ impl Again {
         self.wakes.state.load(Acquire) != POLLED
     }
 
-    /// Forgets that the future has been woken since it is being polled, by somebody who
-    /// knows that this was for nothing. Nothing else can be lost: sockets wake it from the
+    /// Forgets that the future was woken while it is being polled, because the wake-up was
+    /// for nothing. Nothing else can be lost: sockets wake it from the
     /// thread that polls it, and no other request of the connection is waiting.
     #[inline]
     pub(super) fn forget(&self) {

@@ -33,7 +33,7 @@ pub struct Question<'a> {
     pub(super) peek: bool,
 }
 
-/// A question as it stands in JSON.
+/// A question in JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Body<'a> {

@@ -341,12 +341,12 @@ fn look(api: &Api, current: &Current, head: &Parts) -> Result<Answer, Problem> {
     }
 }
 
-/// The name of a policy, as it stands in a path.
+/// The name of a policy in a path.
 fn name(part: &str) -> Cow<'_, str> {
     percent_decode_str(part).decode_utf8_lossy()
 }
 
-/// A script of one's own decides; it has no numbers that could be looked at.
+/// A user-defined script decides, which has no numbers to peek at.
 fn has_numbers(policy: &Policy) -> Result<(), Problem> {
     match policy.script() {
         None => Ok(()),

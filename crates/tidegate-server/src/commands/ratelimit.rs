@@ -1,4 +1,4 @@
-//! `tidegate ratelimit`: the server in the place of envoyproxy/ratelimit.
+//! `tidegate ratelimit`: the server as a replacement for envoyproxy/ratelimit.
 
 use std::process::ExitCode;
 use std::sync::Arc;

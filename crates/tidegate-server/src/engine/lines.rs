@@ -10,7 +10,7 @@ use crate::record::Recorder;
 
 /// Where decisions are logged and recorded.
 pub(super) struct Notes {
-    /// Makes of a key what stands in the log.
+    /// Turns a key into the text that the log shows.
     pub(super) redaction: Arc<Redaction>,
     /// Keeps log lines about requests from flooding.
     lines: Limiter,

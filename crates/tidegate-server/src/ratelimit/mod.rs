@@ -1,4 +1,4 @@
-//! In the place of envoyproxy/ratelimit: its environment variables, its HTTP endpoints and
+//! A replacement for envoyproxy/ratelimit: its environment variables, its HTTP endpoints and
 //! its statistics. [`commands`](crate::commands) puts them together.
 //!
 //! | file | what it is |

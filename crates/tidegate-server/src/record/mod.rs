@@ -101,7 +101,7 @@ impl Recorder {
     ) where
         A: Attributes + ?Sized,
     {
-        // A script of one's own has no bound, and a policy that is off counts nothing.
+        // A user-defined script has no bound, and a disabled policy counts nothing.
         if policy.script().is_some() || !policy.enabled() || self.queue.stopped.load(Relaxed) {
             return;
         }

@@ -26,7 +26,7 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    /// Counts a key so many times. The hash tells it from others.
+    /// Adds a weight to a key, which its hash tells from others.
     pub(crate) fn add(&mut self, hash: u64, key: &[u8], weight: u64) {
         self.heaviest = self.heaviest.max(weight);
         // A few hundred numbers in a row are searched faster than a table is kept.

@@ -32,7 +32,7 @@ pub(crate) struct Sum {
 }
 
 impl Window {
-    /// The last so many seconds.
+    /// A window of this many seconds.
     pub(crate) fn new(seconds: u64) -> Self {
         Self {
             part_s: seconds / PARTS,
@@ -41,7 +41,7 @@ impl Window {
         }
     }
 
-    /// Counts a key so many times.
+    /// Adds a weight to a key.
     pub(crate) fn add(&mut self, now_s: u64, hash: u64, key: &[u8], weight: u64) {
         self.turn(now_s);
         let place = place(self.newest);

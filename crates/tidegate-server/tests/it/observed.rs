@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::process::Tidegate;
 
-/// Every series with its value, as it stands in the text.
+/// Every series of the text with its value.
 pub(crate) fn metrics(server: &Tidegate) -> BTreeMap<String, f64> {
     let answer = server.get("/metrics");
     assert_eq!(answer.status, 200);

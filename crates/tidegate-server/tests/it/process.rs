@@ -128,7 +128,7 @@ impl Start {
         }
     }
 
-    /// In the place of envoyproxy/ratelimit.
+    /// As a replacement for envoyproxy/ratelimit.
     pub(crate) fn ratelimit() -> Self {
         Self {
             arguments: vec!["ratelimit".into()],

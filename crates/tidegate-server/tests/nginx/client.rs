@@ -41,7 +41,7 @@ pub(crate) fn get(port: u16, target: &str) -> Response {
     send(port, "GET", target, &[])
 }
 
-/// `GET` the same thing so many times: the status of each.
+/// Sends the same `GET` several times, and returns the statuses.
 pub(crate) fn statuses(port: u16, target: &str, times: usize) -> Vec<u16> {
     (0..times).map(|_| get(port, target).status).collect()
 }
@@ -60,7 +60,7 @@ pub(crate) fn send(port: u16, method: &str, target: &str, headers: &[(&str, &str
 
 /// Sends bytes, and reads a response to the end of the connection.
 pub(crate) fn exchange(port: u16, request: &[u8]) -> Response {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("somebody who listens");
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a server that listens");
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
         .expect("a time that is not zero");

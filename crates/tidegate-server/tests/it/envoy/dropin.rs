@@ -117,7 +117,7 @@ fn random_hits_in_redis_are_counted_as_by_a_model() {
 
 #[test]
 fn exact_limits_charge_all_descriptors_or_none_in_redis() {
-    for mode in ["exact", "background"] {
+    for mode in ["exact", "background", "lease"] {
         let redis = Server::start();
         let lines = format!("algorithm = \"token_bucket\"\nmode = \"{mode}\"");
         let served = Served::with(start(&lines, &redis_store(&redis)));

@@ -17,7 +17,7 @@ fn api(options: &str) -> String {
     )
 }
 
-/// The example with another line in the place of one of it.
+/// The example with one line replaced.
 fn changed(text: &str, from: &str, to: &str) -> String {
     assert_eq!(text.matches(from).count(), 1, "{from}");
     text.replace(from, to)

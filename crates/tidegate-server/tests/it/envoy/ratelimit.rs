@@ -1,4 +1,4 @@
-//! The binary in the place of envoyproxy/ratelimit: started by its environment variables.
+//! The binary as a replacement for envoyproxy/ratelimit, started with its environment variables.
 
 use std::net::UdpSocket;
 
