@@ -14,13 +14,12 @@ const STEPS: &[Step] = &[
     ("What the tests need", install::run_all),
     ("Format", format),
     ("Dockerfile", dockerfile::lint),
-    ("Clippy", clippy),
     (
         "Tests: unit, property, integration and doc tests",
         suites::run_others,
     ),
     (
-        "Tests that need real time, beside the nginx module's build, documentation, loom and the Debian package",
+        "Tests that need real time, beside Clippy, the nginx module's build, documentation, loom and the Debian package",
         timing,
     ),
     ("Tests of the nginx module", nginx::test_built),
@@ -51,7 +50,7 @@ fn format() -> Result<()> {
 
 fn clippy() -> Result<()> {
     let warnings = ["--", "-D", "warnings"];
-    execute(
+    run_beside(
         cargo()
             .args(["clippy", "--workspace", "--all-targets"])
             .args(warnings),
@@ -63,7 +62,10 @@ fn clippy() -> Result<()> {
 fn timing() -> Result<()> {
     std::thread::scope(|scope| {
         let built = scope.spawn(|| {
+            // First what has a target folder of its own: cargo locks the folder that it
+            // builds in, and the tests should not wait for that.
             beside("Check and build of the nginx module", nginx::check)?;
+            beside("Clippy", clippy)?;
             beside("Documentation", documentation)?;
             beside("Loom", loom)?;
             beside("Debian package on a clean root", dist::test_built)
