@@ -214,13 +214,37 @@ impl Shared {
         receipt: &Receipt,
     ) -> Result<(), StoreError> {
         let open = leases.open_leases(keys, receipt);
+        let at_store = |level: usize| open.get(level).is_none_or(Option::is_none);
+        if self.refund_store(keys, receipt, "", at_store).await? {
+            let put_back = |(fingerprint, nonce, cost)| leases.put_back(fingerprint, nonce, cost);
+            let closed = open.iter().map(|open| !open.is_none_or(put_back));
+            let closed: SmallVec<[bool; 2]> = closed.collect();
+            // A lease that was closed meanwhile has told the store what was spent.
+            if closed.contains(&true) {
+                let is_closed = |level: usize| closed.get(level) == Some(&true);
+                self.refund_store(keys, receipt, "+", is_closed).await?;
+            }
+        }
+        leases.refunded(keys);
+        Ok(())
+    }
+
+    /// Has the store give back some of the levels of a receipt. Says whether it is the first
+    /// time for this part of it.
+    async fn refund_store(
+        &self,
+        keys: &Keys<'_>,
+        receipt: &Receipt,
+        part: &str,
+        at_store: impl Fn(usize) -> bool,
+    ) -> Result<bool, StoreError> {
         let mut decided_at_us = receipt.decided_at_us();
         let mut charges: SmallVec<[(Cost, u64); 2]> = SmallVec::new();
-        for ((cost, mark), open) in receipt.charges().zip(&open) {
+        for (level, (cost, mark)) in receipt.charges().enumerate() {
             let (era_us, is_leased) = lease::era(mark);
-            // No charge of the store has the mark 0: this level is given back here.
-            charges.push((cost, if open.is_some() { 0 } else { era_us }));
-            if is_leased && open.is_none() {
+            // No charge of the store has the mark 0: this level is not given back there.
+            charges.push((cost, if at_store(level) { era_us } else { 0 }));
+            if is_leased && at_store(level) {
                 // The lease was granted then, or later.
                 decided_at_us = receipt
                     .decided_at_us()
@@ -228,13 +252,9 @@ impl Shared {
             }
         }
         let store = &self.store;
-        let is_first = store.refund_at(keys, receipt, decided_at_us, &charges);
-        if is_first.await? {
-            for (fingerprint, nonce, cost) in open.into_iter().flatten() {
-                leases.put_back(fingerprint, nonce, cost);
-            }
-        }
-        Ok(())
+        store
+            .refund_at(keys, receipt, part, decided_at_us, &charges)
+            .await
     }
 }
 

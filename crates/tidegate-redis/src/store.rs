@@ -221,7 +221,9 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         let limits: Vec<Limit> = keys.iter().map(|key| *key.limit()).collect();
         let arguments = refund_arguments(receipt, &limits);
-        self.refund_by(keys, receipt, arguments).await.map(|_| ())
+        self.refund_by(keys, receipt, "", arguments)
+            .await
+            .map(|_| ())
     }
 
     /// Gives back charges that were made then, once per receipt. Says whether this was the
@@ -230,12 +232,13 @@ impl RedisStore {
         &self,
         keys: &Keys<'_>,
         receipt: &Receipt,
+        part: &str,
         decided_at_us: u64,
         charges: &[(Cost, u64)],
     ) -> Result<bool, StoreError> {
         let limits: Vec<Limit> = keys.iter().map(|key| *key.limit()).collect();
         let arguments = refund_at(decided_at_us, charges, &limits);
-        let reply = self.refund_by(keys, receipt, arguments).await?;
+        let reply = self.refund_by(keys, receipt, part, arguments).await?;
         Ok(reply.is_some_and(|reply| reply != Value::Int(0)))
     }
 
@@ -243,6 +246,7 @@ impl RedisStore {
         &self,
         keys: &Keys<'_>,
         receipt: &Receipt,
+        part: &str,
         arguments: Option<Vec<Vec<u8>>>,
     ) -> Result<Option<Value>, StoreError> {
         let Some(arguments) = arguments else {
@@ -252,7 +256,7 @@ impl RedisStore {
         let script = self.0.scripts.get(Task::Refund, &limits);
         let policy = keys.policy().name();
         let mut keys = stored_keys(keys, &self.0.prefix).into_vec();
-        let Some(marker) = keys.first().map(|key| marker(policy, key, receipt)) else {
+        let Some(marker) = keys.first().map(|key| marker(policy, key, receipt) + part) else {
             return Ok(None);
         };
         keys.push(marker);

@@ -53,6 +53,9 @@ pub(crate) struct Key<W> {
     closed: Vec<Closed>,
     no_grant_until_us: u64,
     refusal: Option<Refusal>,
+    /// When a charge was last given back. The store may have answered what was asked before
+    /// that without knowing of it.
+    refunded_at_us: u64,
     /// What has become of leases since somebody asked.
     pub(crate) tally: Tally,
     #[cfg(test)]
@@ -171,6 +174,7 @@ impl<W> Key<W> {
             closed: Vec::new(),
             no_grant_until_us: 0,
             refusal: None,
+            refunded_at_us: 0,
             tally: Tally::default(),
             #[cfg(test)]
             fault: Fault::None,
@@ -576,6 +580,9 @@ impl<W> Key<W> {
 
     /// What a reply refuses, and anything larger, need not be asked for again for a while.
     fn learn(&mut self, request: &Request<W>, reply: &Reply, now_us: u64) {
+        if request.sent_at_us < self.refunded_at_us {
+            return;
+        }
         let runs = request.asks.iter().zip(&reply.admitted);
         let refused = runs.filter(|((_, who), admitted)| (**admitted as usize) < who.len());
         let mut cost = refused.map(|((cost, _), _)| cost.get()).min();
@@ -668,6 +675,14 @@ impl<W> Key<W> {
     /// Closes everything, to be returned: for the end of a program.
     pub(crate) fn close_all(&mut self) {
         self.close_if(|_| true);
+    }
+
+    /// A charge was given back: what the store has refused before, it may admit.
+    pub(crate) fn refunded(&mut self, now_us: u64) {
+        self.refunded_at_us = now_us;
+        self.no_grant_until_us = 0;
+        self.refusal = None;
+        self.set_quiet();
     }
 
     /// Forgets its leases without returning them: the key was reset.

@@ -246,10 +246,18 @@ impl Leases {
         levels.collect()
     }
 
-    /// Puts tokens back into a lease, unless it was closed.
-    pub(crate) fn put_back(&self, fingerprint: Fingerprint, nonce: u64, cost: Cost) {
+    /// Puts tokens back into a lease, unless it was closed. Says whether it did.
+    pub(crate) fn put_back(&self, fingerprint: Fingerprint, nonce: u64, cost: Cost) -> bool {
+        self.0.process.is_this() && self.0.table.put_back(fingerprint, nonce, cost)
+    }
+
+    /// A charge of these keys was given back: what the store has refused before, it may admit.
+    pub(crate) fn refunded(&self, keys: &Keys<'_>) {
         if self.0.process.is_this() {
-            self.0.table.put_back(fingerprint, nonce, cost);
+            let table = &self.0.table;
+            for key in keys.iter() {
+                table.refunded(table.fingerprint(&key), clock::now_us());
+            }
         }
     }
 

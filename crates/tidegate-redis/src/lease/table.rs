@@ -258,6 +258,14 @@ impl Table {
         entry.is_some_and(|entry| entry.key.put_back(nonce, cost))
     }
 
+    /// A charge of the key was given back.
+    pub(super) fn refunded(&self, fingerprint: Fingerprint, now_us: u64) {
+        let mut shard = self.write(fingerprint);
+        if let Some(entry) = shard.keys.get_mut(&fingerprint) {
+            entry.key.refunded(now_us);
+        }
+    }
+
     /// The lease that is named by a part of its nonce, while it is open.
     pub(super) fn open_lease(
         &self,

@@ -128,7 +128,12 @@ fn exact_limits_charge_all_descriptors_or_none_in_redis() {
             assert_eq!(served.codes("shop", both), [OVER, OVER, OK], "{mode}");
         }
         assert_eq!(served.codes("shop", &[&[("ip", "::1")]]), [OK; 2], "{mode}");
-        assert_eq!(served.codes("shop", &[&[("ip", "::1")]]), [OK; 2], "{mode}");
+        let fourth = || served.codes("shop", &[&[("ip", "::1")]]) == [OK; 2];
+        match mode {
+            // What is given back after its lease has ended counts for up to a second more.
+            "lease" => until("what was given back", || fourth().then_some(())),
+            _ => assert!(fourth(), "{mode}"),
+        }
         assert_eq!(
             served.codes("shop", &[&[("ip", "::1")]]),
             [OVER; 2],
