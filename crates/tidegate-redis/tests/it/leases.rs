@@ -96,6 +96,30 @@ async fn receipt_of_a_leased_token_is_refunded_once() {
     );
 }
 
+/// The node knows of a refusal, and would repeat it without asking for a while.
+#[tokio::test]
+async fn refund_is_seen_at_once_by_the_node_that_was_refused() {
+    let server = Server::start();
+    let node = limiter(&server, [lease("p", Limit::per(200, YEAR))]);
+    let mut receipts = Vec::new();
+    let refused = loop {
+        let decision = check(&node, "p", &KEY).await;
+        match decision.receipt() {
+            Some(receipt) => receipts.push(receipt),
+            None => break decision,
+        }
+    };
+    assert!(receipts.len() <= 200, "{}", receipts.len());
+    assert!(!refused.allowed());
+    let again = check(&node, "p", &KEY).await;
+    assert_eq!(again.source(), Source::Lease, "it repeats the refusal");
+    // Two, as up to a second's worth of one may still count.
+    for receipt in receipts.iter().rev().take(2) {
+        node.refund("p", &KEY, receipt).await.expect("a store");
+    }
+    assert!(check(&node, "p", &KEY).await.allowed());
+}
+
 #[tokio::test]
 async fn tokens_of_a_level_go_back_when_another_level_refuses() {
     let server = Server::start();
