@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::process::Tidegate;
+use crate::process::{Tidegate, until};
+use crate::redis_server::Server;
 
 /// Every series of the text with its value.
 pub(crate) fn metrics(server: &Tidegate) -> BTreeMap<String, f64> {
@@ -16,6 +17,37 @@ pub(crate) fn metrics(server: &Tidegate) -> BTreeMap<String, f64> {
         (name.to_owned(), value.parse().expect("a number"))
     });
     pairs.collect()
+}
+
+#[test]
+fn metrics_of_leases_add_up() {
+    let redis = Server::start();
+    let server = Tidegate::start(&format!(
+        "[stores.default]\nurl = \"{}\"\ntimeout = \"20s\"\n[[policies]]\nname = \"p\"\n\
+         limit = \"100000/1h\"\nmode = \"lease\"\n",
+        redis.url()
+    ));
+    let many = format!("[{}]", [r#"{"policy":"p","key":"k"}"#; 50].join(","));
+    for _ in 0..40 {
+        assert_eq!(server.check(&many).status, 200);
+    }
+    let metrics = || metrics(&server);
+    let of = |metrics: &BTreeMap<String, f64>, name: &str| metrics[&format!("tidegate_{name}")];
+    let busy = metrics();
+    let granted = of(&busy, "leases_total{event=\"granted\",policy=\"p\"}");
+    let calls = of(&busy, "lease_calls_total{policy=\"p\"}");
+    assert!(granted >= 1.0, "{granted}");
+    assert!(calls >= granted, "{calls} calls for {granted} leases");
+    assert!(calls < 1_000.0, "{calls} calls for 2000 checks");
+    // Nobody asks any more: each lease ends in one of the two ways, and no token is left.
+    until("the end of all leases", || {
+        let idle = metrics();
+        let granted = of(&idle, "leases_total{event=\"granted\",policy=\"p\"}");
+        let settled = of(&idle, "leases_total{event=\"settled\",policy=\"p\"}");
+        let lapsed = of(&idle, "leases_total{event=\"lapsed\",policy=\"p\"}");
+        let tokens = of(&idle, "leased_tokens{policy=\"p\"}");
+        (tokens == 0.0 && settled + lapsed == granted).then_some(())
+    });
 }
 
 #[test]
