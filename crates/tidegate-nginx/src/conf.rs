@@ -15,6 +15,7 @@ use crate::answer::REFUSALS;
 use crate::code;
 use crate::expression::Expression;
 use crate::handler;
+use crate::leases::SharedLeases;
 use crate::log::Severity;
 use crate::memory::SharedZone;
 use crate::spec::{Counting, Headers, StoreSpec, ZoneSpec};
@@ -49,6 +50,8 @@ pub(crate) struct Zone {
     origin: Origin,
     /// Its counts, where they are in memory.
     pub(crate) counts: OnceCell<SharedZone>,
+    /// The memory of its leases, where it leases.
+    pub(crate) leases: OnceCell<SharedLeases>,
 }
 
 /// What the directives say for a location: `None` where they say nothing.
@@ -99,12 +102,12 @@ impl Main {
         if slot.zone.is_some() {
             return None;
         }
-        let counts = OnceCell::new();
         let zone = Zone {
             spec,
             key,
             origin,
-            counts,
+            counts: OnceCell::new(),
+            leases: OnceCell::new(),
         };
         Some(&raw mut **slot.zone.insert(Box::new(zone)))
     }

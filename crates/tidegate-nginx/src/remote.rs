@@ -11,7 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use tidegate::{Cost, Decision, Policy, Receipt};
-use tidegate_redis::{RedisStore, SharedHandle, SharedLimiter};
+use tidegate_redis::{LeaseTable, RedisStore, SharedHandle, SharedLimiter};
 use tokio::runtime::{self, EnterGuard, Handle};
 use tokio::sync::oneshot;
 
@@ -42,6 +42,14 @@ impl Question {
     }
 }
 
+/// A zone in Redis, before the thread starts.
+pub(crate) struct RemoteZone {
+    pub(crate) number: usize,
+    pub(crate) policy: Policy,
+    /// Where its leases are shared with other workers.
+    pub(crate) leases: Option<LeaseTable>,
+}
+
 /// The zones in Redis.
 pub(crate) struct Remote {
     runtime: &'static Handle,
@@ -58,8 +66,8 @@ pub(crate) struct Remote {
 type Answering = Pin<Box<dyn Future<Output = Decided> + Send>>;
 
 impl Remote {
-    /// Starts the thread, over these stores and these zones with their policies.
-    pub(crate) fn start(stores: &[StoreSpec], zones: Vec<(usize, Policy)>) -> Result<Self, String> {
+    /// Starts the thread, over these stores and these zones.
+    pub(crate) fn start(stores: &[StoreSpec], zones: &[RemoteZone]) -> Result<Self, String> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("cannot start the I/O thread: {error}"))?;
         let handle = RUNTIME.get_or_init(|| runtime.handle().clone());
@@ -70,11 +78,14 @@ impl Remote {
             let redis = redis.map_err(|error| error.to_string())?;
             opened.push((store.name.as_str(), redis));
         }
-        let policies = zones.iter().map(|(_, policy)| policy.clone());
-        let limiter = SharedLimiter::new(opened, policies);
+        let policies = zones.iter().map(|zone| zone.policy.clone());
+        let tables = zones.iter();
+        let tables = tables.filter_map(|zone| Some((zone.policy.name(), zone.leases?)));
+        let tables: Vec<(&str, LeaseTable)> = tables.collect();
+        let limiter = SharedLimiter::with_common_leases(opened, policies, &tables);
         let limiter = limiter.map_err(|error| error.to_string())?;
         let mut handles = Vec::new();
-        for (number, policy) in &zones {
+        for RemoteZone { number, policy, .. } in zones {
             if handles.len() <= *number {
                 handles.resize(number + 1, None);
             }

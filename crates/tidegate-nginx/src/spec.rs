@@ -56,6 +56,11 @@ impl StoreSpec {
         Ok(store)
     }
 
+    /// What makes its keys other keys than those of another store.
+    pub(crate) fn place(&self) -> (&str, &str) {
+        (&self.url, &self.prefix)
+    }
+
     /// How the I/O thread reaches it: by one connection, which is as many as a thread can use.
     pub(crate) fn options(&self) -> RedisOptions {
         RedisOptions::default()
@@ -142,15 +147,19 @@ impl ZoneSpec {
                 }
                 (OnError::Allow, "", size(options.size.unwrap_or("10m"))?)
             }
-            Counting::Shared(_) => {
-                if let Some(size) = options.size {
-                    return Err(wrong(
-                        &format!("size={size}"),
-                        "only mode=local keeps its counts in shared memory",
-                    ));
-                }
+            Counting::Shared(mode) => {
+                let size = match (mode, options.size) {
+                    (Mode::Lease, text) => size(text.unwrap_or("1m"))?,
+                    (Mode::Exact | Mode::Background, None) => 0,
+                    (Mode::Exact | Mode::Background, Some(size)) => {
+                        return Err(wrong(
+                            &format!("size={size}"),
+                            "only mode=local and mode=lease use shared memory",
+                        ));
+                    }
+                };
                 let store = options.store.unwrap_or(DEFAULT_STORE);
-                (options.on_error()?, store, 0)
+                (options.on_error()?, store, size)
             }
         };
         let base = || {

@@ -21,7 +21,7 @@ use ngx::ffi::{
 };
 use ngx::http::HttpModuleConfExt;
 use rustix::event::{EventfdFlags, eventfd};
-use tidegate::{Decision, OnError, Policy, PolicyError, Source};
+use tidegate::{Decision, OnError, PolicyError, Source};
 
 use crate::answer::Decided;
 use crate::code;
@@ -29,7 +29,7 @@ use crate::conf::Main;
 use crate::handler::{Check, Kept};
 use crate::lock;
 use crate::log::{self, Severity};
-use crate::remote::{Question, Remote};
+use crate::remote::{Question, Remote, RemoteZone};
 use crate::request::Request;
 use crate::spec::Counting;
 
@@ -332,14 +332,26 @@ pub(crate) unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int
         .zones()
         .filter(|(_, zone)| matches!(zone.spec.counting, Counting::Shared(_)));
     let workers = u32::try_from(workers).unwrap_or(1);
-    let zones = shared.map(|(number, zone)| Ok((number, zone.spec.policy(workers)?)));
-    let zones: Result<Vec<(usize, Policy)>, PolicyError> = zones.collect();
+    // A process that reads another config in place of starting workers has no other worker,
+    // and may lose the memory.
+    let has_workers = process == NGX_PROCESS_WORKER as ngx_uint_t;
+    let zones = shared.map(|(number, zone)| {
+        let store = main.stores.iter().find(|it| it.name == zone.spec.store);
+        let leases = zone.leases.get().zip(store).filter(|_| has_workers);
+        Ok(RemoteZone {
+            number,
+            policy: zone.spec.policy(workers)?,
+            // SAFETY: this is a worker.
+            leases: leases.map(|(leases, store)| unsafe { leases.table(store) }),
+        })
+    });
+    let zones: Result<Vec<RemoteZone>, PolicyError> = zones.collect();
     if zones.as_ref().is_ok_and(Vec::is_empty) {
         return code::OK;
     }
     let zones = zones.map_err(|error| error.to_string());
     // SAFETY: nginx hands over its cycle, on its thread.
-    match zones.and_then(|zones| unsafe { Worker::start(cycle, main, zones) }) {
+    match zones.and_then(|zones| unsafe { Worker::start(cycle, main, &zones) }) {
         Ok(worker) => {
             WORKER.set(Some(worker));
             code::OK
@@ -358,7 +370,7 @@ impl Worker {
     unsafe fn start(
         cycle: *mut ngx_cycle_t,
         main: &Main,
-        zones: Vec<(usize, Policy)>,
+        zones: &[RemoteZone],
     ) -> Result<Self, String> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = bell.map_err(|error| format!("cannot make an eventfd: {error}"))?;

@@ -48,14 +48,15 @@ impl SharedLimiter {
     /// This does not connect, so it succeeds even if a store is down.
     pub fn from_config(config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, None)?;
-        Self::build(stores, config.policies.iter().cloned(), folder, None)
+        Self::build(stores, config.policies.iter().cloned(), folder, None, &[])
     }
 
     /// A limiter for another config that keeps the counters and connections of this one, in
     /// every store whose settings did not change.
     pub fn reconfigured(&self, config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, Some(self))?;
-        let limiter = Self::build(stores, config.policies.iter().cloned(), folder, Some(self))?;
+        let policies = config.policies.iter().cloned();
+        let limiter = Self::build(stores, policies, folder, Some(self), &[])?;
         for (name, store) in limiter.stores() {
             if let (Store::Memory(memory), Some(config)) = (store, config.stores.get(name)) {
                 memory.set_bounds(config.max_keys, config.when_full);

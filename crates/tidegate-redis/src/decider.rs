@@ -12,6 +12,7 @@ use crate::background::Background;
 use crate::configured::SetupError;
 use crate::custom::Custom;
 use crate::lease::Leases;
+use crate::lease::common::LeaseTable;
 use crate::refusals::Refusals;
 use crate::store::RedisStore;
 
@@ -39,6 +40,7 @@ impl Decider {
         charge: Charge,
         folder: &Path,
         before: Option<&Self>,
+        common: Option<LeaseTable>,
     ) -> Result<Self, SetupError> {
         if let Some(script) = policy.script() {
             let custom = Custom::read(script, folder);
@@ -54,7 +56,7 @@ impl Decider {
             }
             Mode::Lease => {
                 let before = before.and_then(Self::leases);
-                let leases = Leases::new(policy, store, before);
+                let leases = Leases::new(policy, store, before, common);
                 Self::Lease(leases, refusals(policy, charge))
             }
             Mode::Exact => Self::Exact(refusals(policy, charge)),

@@ -100,6 +100,7 @@ pub use configured::SetupError;
 pub use error::{ErrorKind, StoreError};
 pub use keyed::{Limiter, LimiterBuilder};
 pub use lease::LeaseStats;
+pub use lease::common::{LeaseBucket, LeaseTable};
 pub use limiter::{SharedHandle, SharedLimiter, Store, TryCheckError};
 pub use options::RedisOptions;
 pub use store::{RedisStats, RedisStore};

@@ -19,6 +19,7 @@ mod lock;
 mod answers;
 mod directives;
 mod fleet;
+mod leases;
 mod manual;
 mod memory;
 mod operations;

@@ -22,7 +22,7 @@ use super::message::{
 use super::out::Out;
 
 /// The longest horizon.
-const HORIZON_US: u64 = 100_000;
+pub(super) const HORIZON_US: u64 = 100_000;
 
 /// Below so many tokens per horizon, a key is asked for as in the mode `exact`.
 pub(crate) const FEW: f64 = 4.0;
@@ -106,13 +106,13 @@ struct Closed {
 
 /// What the store has refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Refusal {
+pub(super) struct Refusal {
     /// This cost and larger ones.
-    cost: u32,
-    until_us: u64,
-    used: State,
-    out: Out,
-    offset_us: i64,
+    pub(super) cost: u32,
+    pub(super) until_us: u64,
+    pub(super) used: State,
+    pub(super) out: Out,
+    pub(super) offset_us: i64,
 }
 
 /// Why there may be something to say about a key.
@@ -145,6 +145,31 @@ pub(crate) enum Answer {
     /// Served from a lease that has just come, at this cost.
     Spent(Spent, Cost),
     Refused(Refused),
+}
+
+impl Refusal {
+    /// Refuses this cost, if that is meant.
+    pub(super) fn refuses(&self, limit: &Limit, cost: Cost, now_us: u64) -> Option<Refused> {
+        if cost.get() < self.cost || now_us >= self.until_us {
+            return None;
+        }
+        let at_us = now_us.saturating_add_signed(self.offset_us);
+        let then_us = self.used.last_us();
+        let used = limit.at(self.used, at_us.max(then_us));
+        let elapsed_us = at_us.saturating_sub(then_us);
+        let out = Out {
+            last_us: self.out.last_us.saturating_sub(elapsed_us),
+            ..self.out
+        };
+        let mut outcome = out.outcome(limit, &used, cost, false);
+        // It may fit by now: somebody asks for it again when this ends.
+        let until_us = self.until_us - now_us;
+        outcome.retry_after_us = outcome.retry_after_us.map(|it| match it {
+            0 => until_us,
+            it => it,
+        });
+        Some(Refused { at_us, outcome })
+    }
 }
 
 impl<W: Clone> Clone for Key<W> {
@@ -241,30 +266,33 @@ impl<W> Key<W> {
     /// could not be [spent](Self::spend).
     pub(crate) fn refuses(&self, cost: Cost, now_us: u64) -> Option<Refused> {
         let refusal = self.refusal.as_ref()?;
-        let is_meant = cost.get() >= refusal.cost && now_us < refusal.until_us;
-        let is_empty = self.held.iter().all(|held| held.is_over(now_us));
-        (is_meant && is_empty).then(|| self.refused(refusal, cost, now_us))
+        let refused = refusal.refuses(&self.limit, cost, now_us)?;
+        self.is_empty(now_us).then_some(refused)
     }
 
-    fn refused(&self, refusal: &Refusal, cost: Cost, now_us: u64) -> Refused {
-        let at_us = now_us.saturating_add_signed(refusal.offset_us);
-        let then_us = refusal.used.last_us();
-        let used = self.limit.at(refusal.used, at_us.max(then_us));
-        let out = Out {
-            last_us: refusal
-                .out
-                .last_us
-                .saturating_sub(at_us.saturating_sub(then_us)),
-            ..refusal.out
-        };
-        let mut outcome = out.outcome(&self.limit, &used, cost, false);
-        // It may fit by now: somebody asks for it again when this ends.
-        let until_us = refusal.until_us - now_us;
-        outcome.retry_after_us = outcome.retry_after_us.map(|it| match it {
-            0 => until_us,
-            it => it,
-        });
-        Refused { at_us, outcome }
+    /// Whether none of its leases has tokens.
+    pub(super) fn is_empty(&self, now_us: u64) -> bool {
+        self.held.iter().all(|held| held.is_over(now_us))
+    }
+
+    /// What the store has refused last.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        self.refusal
+    }
+
+    /// Has other processes spend the leases that have just come.
+    pub(super) fn share(
+        &mut self,
+        mut publish: impl FnMut(&Lease, u32) -> Option<(&'static AtomicU64, u64)>,
+    ) {
+        for held in &mut self.held {
+            held.share(&mut publish);
+        }
+    }
+
+    /// Until then it asks for no lease, because another process does.
+    pub(super) fn leave_leases_until(&mut self, until_us: u64) {
+        self.no_grant_until_us = self.no_grant_until_us.max(until_us);
     }
 
     /// Somebody waits for an answer of the store.
@@ -464,7 +492,7 @@ impl<W> Key<W> {
             let is_closed = is_meant(held);
             if is_closed {
                 let spent = held.close();
-                *asked += u64::from(held.newly_spent());
+                *asked += u64::from(held.newly(spent));
                 closed.push(Closed {
                     nonce: held.nonce(),
                     tokens: held.tokens(),

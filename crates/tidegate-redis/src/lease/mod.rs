@@ -8,10 +8,13 @@
 
 mod clock;
 mod cold;
+pub(crate) mod common;
 #[cfg(test)]
 pub(crate) mod fault;
 mod fork;
 pub(crate) mod held;
+#[cfg(test)]
+mod instance;
 #[cfg(test)]
 pub(crate) mod kept;
 pub(crate) mod key;
@@ -36,6 +39,7 @@ use crate::fingerprint::Fingerprint;
 use crate::question::Flush;
 use crate::script::Task;
 use crate::store::RedisStore;
+use common::LeaseTable;
 use fork::Process;
 pub(crate) use held::Spent;
 pub(crate) use key::{Answer, Reason, Refused};
@@ -116,10 +120,12 @@ pub(crate) enum Got {
 
 impl Leases {
     /// For this policy. The leases of the policy before go on if it has the same keys.
+    /// Otherwise the leases are shared with other processes by `common`, if there is one.
     pub(crate) fn new(
         policy: &Policy,
         store: &RedisStore,
         before: Option<&Arc<Self>>,
+        common: Option<LeaseTable>,
     ) -> Arc<Self> {
         let levels = policy.levels().iter();
         let levels: Vec<_> = levels.map(|it| (it.name(), it.key().to_string())).collect();
@@ -133,7 +139,7 @@ impl Leases {
             return Arc::clone(before);
         }
         Arc::new(Self(Arc::new(Inner {
-            table: Table::new(store.prefix()),
+            table: Table::new(store.prefix(), common),
             process: Process::this(),
             store: store.clone(),
             made_of,
