@@ -102,6 +102,7 @@ pub(crate) fn test(options: &[&str]) -> Result<()> {
     };
     if options.valgrind {
         install::valgrind()?;
+        println!("Under valgrind nginx is too slow to judge how much of a limit is used.");
     }
     check_for(&source, run)?;
     run(cargo().args(["build", "--package", "tidegate-server"]))?;

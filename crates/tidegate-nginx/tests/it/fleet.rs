@@ -7,7 +7,7 @@ mod timing {
     use tidegate::{Cost, Limit, Source};
 
     use crate::client::get;
-    use crate::nginx::Nginx;
+    use crate::nginx::{Nginx, under_valgrind};
     use crate::redis::Redis;
 
     const LIMIT: &str = "50r/s";
@@ -61,7 +61,7 @@ mod timing {
         let passed = records.iter().filter(|record| record.allowed).count();
         let refused = records.len() - passed;
         assert!(
-            passed > 20 && refused > 0,
+            passed > 20 && refused > 0 || under_valgrind(),
             "{passed} passed, {refused} refused"
         );
         let failed = records

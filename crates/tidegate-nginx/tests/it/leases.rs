@@ -9,7 +9,7 @@ mod timing {
     use tidegate::{Cost, Limit, Source};
 
     use crate::client::{request, try_exchange};
-    use crate::nginx::{Nginx, serving};
+    use crate::nginx::{Nginx, serving, under_valgrind};
     use crate::process::{send_signal, wait_for};
     use crate::redis::Redis;
 
@@ -114,6 +114,14 @@ mod timing {
         assert_eq!(failed.count(), 0, "the store was there");
     }
 
+    /// At least this much of the limit is used under overload.
+    fn assert_share(decided: &[Decided], least: f64) {
+        if !under_valgrind() {
+            let share = share(decided);
+            assert!(share >= least, "{share:.1} % of the limit");
+        }
+    }
+
     /// How many of a hundred pass that the rate gives. Under overload tokens come in grants,
     /// each of which is spent at once. So this counts from the start of one grant to the start
     /// of another: any other time would cut one of them.
@@ -136,31 +144,31 @@ mod timing {
 
     #[test]
     fn two_workers_ask_redis_less_often_than_two_nodes() {
-        let calls: Vec<f64> = [1, 2].map(|workers| {
-            let load = Load::start(workers);
-            let before = load.calls();
-            load.run(Duration::from_secs(5), || ());
-            let calls = load.calls() - before;
-            let decided = load.decided();
-            judge(&decided);
-            let share = share(&decided);
-            assert!(share >= 99.0, "{workers} workers: {share:.1} % of the limit");
-            for id in load.nginx.worker_ids() {
-                let spent = decided.iter().filter(|it| it.process == id && it.passed);
-                assert!(spent.count() > 0, "worker {id} has served nobody");
-            }
-            assert_eq!(load.nginx.errors(), Vec::<String>::new());
-            let per = calls as f64 / passed(&decided) as f64;
-            println!(
-                "{workers} workers: {calls} calls, {} passed of {}, {per:.4} calls each, {share:.1} % of the limit",
-                passed(&decided),
-                decided.len()
-            );
-            per
-        })
-        .into();
+        let calls: Vec<f64> = [1, 2]
+            .map(|workers| {
+                let load = Load::start(workers);
+                let before = load.calls();
+                load.run(Duration::from_secs(5), || ());
+                let calls = load.calls() - before;
+                let decided = load.decided();
+                judge(&decided);
+                assert_share(&decided, 99.0);
+                for id in load.nginx.worker_ids() {
+                    let spent = decided.iter().filter(|it| it.process == id && it.passed);
+                    assert!(spent.count() > 0, "worker {id} has served nobody");
+                }
+                assert_eq!(load.nginx.errors(), Vec::<String>::new());
+                let per = calls as f64 / passed(&decided) as f64;
+                println!(
+                    "{workers} workers: {calls} calls, {} passed of {}, {per:.4} calls each",
+                    passed(&decided),
+                    decided.len()
+                );
+                per
+            })
+            .into();
         // Two workers with leases of their own would take twice the calls.
-        assert!(calls[1] <= calls[0] * 1.8, "{calls:?}");
+        assert!(calls[1] <= calls[0] * 1.8 || under_valgrind(), "{calls:?}");
     }
 
     #[test]
@@ -173,7 +181,8 @@ mod timing {
             leased.filter(|it| it.process == id && it.passed).count()
         };
         for id in load.nginx.worker_ids() {
-            assert!(from_leases(id) > 50, "worker {id}: {}", from_leases(id));
+            let spent = from_leases(id);
+            assert!(spent > 50 || under_valgrind(), "worker {id}: {spent}");
         }
         judge(&decided);
     }
@@ -197,9 +206,7 @@ mod timing {
         let decided = load.decided();
         judge(&decided);
         // What a killed worker had is lost for about a second at most.
-        let share = share(&decided);
-        println!("{share:.1} % of the limit");
-        assert!(share >= 80.0, "{share:.1} % of the limit");
+        assert_share(&decided, 80.0);
         let alive = load.nginx.worker_ids();
         assert!(alive.iter().all(|id| !killed.contains(id)));
     }
@@ -215,9 +222,7 @@ mod timing {
         });
         let decided = load.decided();
         judge(&decided);
-        let share = share(&decided);
-        println!("{share:.1} % of the limit");
-        assert!(share >= 95.0, "{share:.1} % of the limit");
+        assert_share(&decided, 95.0);
         assert_eq!(load.nginx.errors(), Vec::<String>::new());
     }
 

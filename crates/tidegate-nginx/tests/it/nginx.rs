@@ -64,8 +64,9 @@ fn program() -> PathBuf {
     program.expect("`cargo xtask test` installs nginx")
 }
 
-/// Whether nginx runs under valgrind, which writes what it finds into the folder.
-fn under_valgrind() -> bool {
+/// Whether nginx runs under valgrind, which writes what it finds into the folder. It is too
+/// slow then to be asked for more than a limit admits.
+pub(crate) fn under_valgrind() -> bool {
     std::env::var_os("TIDEGATE_VALGRIND").is_some()
 }
 
