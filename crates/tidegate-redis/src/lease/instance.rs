@@ -96,7 +96,7 @@ impl Instance {
         self.events.insert(at, event);
     }
 
-    /// So many requests, one every so many microseconds on average.
+    /// Sends a number of requests, with this many microseconds between them on average.
     fn run(&mut self, requests: u64, every_us: u64) {
         for _ in 0..requests {
             let next_us = self.now_us + self.random.below(2 * every_us + 1);

@@ -9,7 +9,7 @@ use crate::client::request;
 use crate::process::{PATIENCE, Start, Tidegate, until};
 use crate::redis_server::Server;
 
-/// Somebody who watches.
+/// A viewer.
 struct Viewer(BufReader<TcpStream>);
 
 impl Viewer {

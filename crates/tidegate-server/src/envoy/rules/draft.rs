@@ -94,7 +94,7 @@ pub struct LimitDraft {
     pub requests_per_unit: Option<u32>,
     /// The unit, unless there is a window.
     pub unit: Option<Unit>,
-    /// A window that is no unit.
+    /// A window that is not one of the units.
     pub window: Option<Duration>,
     /// There is no limit.
     pub unlimited: bool,

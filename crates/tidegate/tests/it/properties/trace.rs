@@ -26,15 +26,15 @@ pub(crate) struct Step {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Advance {
-    /// So many microseconds.
+    /// A number of microseconds.
     Few(u64),
     /// So many thousandths of the window.
     Share(u64),
-    /// The window, and so many microseconds more, less three.
+    /// The window plus a number of microseconds, less three.
     Window(u64),
-    /// What the last answer said to wait, and so many microseconds more, less one.
+    /// The wait of the last answer plus a number of microseconds, less one.
     Retry(u64),
-    /// Until the key is as new, and so many microseconds more, less one.
+    /// The time until the key is fully refilled plus a number of microseconds, less one.
     Reset(u64),
 }
 
