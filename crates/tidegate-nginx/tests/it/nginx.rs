@@ -65,7 +65,7 @@ fn program() -> PathBuf {
 }
 
 /// Whether nginx runs under valgrind, which writes what it finds into the folder. It is too
-/// slow then to be asked for more than a limit admits.
+/// slow then to be asked for more than a limit admits, and for the deadline of a store.
 pub(crate) fn under_valgrind() -> bool {
     std::env::var_os("TIDEGATE_VALGRIND").is_some()
 }
