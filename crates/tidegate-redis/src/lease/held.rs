@@ -3,9 +3,10 @@
 //!
 //! What was spent is one atomic word, together with whether the lease is closed, so that a
 //! token is spent without a lock. The word may be in memory that other processes
-//! [share](super::common): they spend the lease, too, and this one accounts for it. The clock is read first and the token taken afterwards: a
-//! thread that is stopped between the two reports a decision late, but never spends a token
-//! late.
+//! [share](super::common): they spend the lease, too, and this one accounts for it.
+//!
+//! The clock is read first and the token taken afterwards: a thread that is stopped between
+//! the two reports a decision late, but never spends a token late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -248,8 +249,8 @@ impl Held {
         }
     }
 
-    /// Has other processes spend it, too. `publish` finds a place for it, and is told what
-    /// is spent already. A lease that some thread may spend now stays as it is.
+    /// Lets other processes spend it, too. `publish` gets the lease and what is spent of it, and
+    /// returns its place. A lease that a thread may be spending stays as it is.
     pub(super) fn share(
         &mut self,
         publish: impl FnOnce(&Lease, u32) -> Option<(&'static AtomicU64, u64)>,
