@@ -9,7 +9,6 @@ mod flush;
 mod leases;
 mod levels;
 mod logs;
-mod pitfalls;
 mod random;
 mod scenarios;
 mod spread;

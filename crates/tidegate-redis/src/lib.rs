@@ -91,8 +91,6 @@ mod wire;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
-mod harness;
-#[cfg(test)]
 mod simulator;
 
 pub use access::Password;

@@ -605,7 +605,7 @@ mod tests {
         for policy in ["shared", "own"] {
             assert_eq!(admitted(policy), [true, true, true, true, true, false]);
         }
-        assert_eq!(admitted("exact"), [], "the store must be asked");
+        assert!(admitted("exact").is_empty(), "the store must be asked");
     }
 
     #[tokio::test]

@@ -15,10 +15,10 @@ use std::time::Duration;
 use load::Load;
 
 use crate::cpu::Cpu;
-use crate::redis::server::Server;
 use crate::rounds::interleave;
 use crate::server::process::Process;
 use crate::waits::Measured;
+use tidegate_testkit::redis::Server;
 
 /// Connections, and calls at once on each: one Envoy that is bored, and busy ones.
 const LOADS: [(usize, usize); 3] = [(1, 1), (4, 16), (4, 64)];

@@ -4,7 +4,7 @@ use tidegate::{Cost, Limit, Limiter, Mode, Policy, PolicyBuilder, PolicyLimiter,
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 use tokio::runtime::Builder;
 
-use crate::redis::server::Server;
+use tidegate_testkit::redis::Server;
 
 /// What is asked with.
 const KEY: [(&str, &str); 1] = [("user", "203.0.113.7")];

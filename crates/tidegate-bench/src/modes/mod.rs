@@ -10,10 +10,10 @@ use std::path::Path;
 pub(crate) use hot::check as check_hot_key;
 pub(crate) use scale::write as draw_scale;
 
-use crate::redis::server::Server;
 use crate::report::{table, thousands, time};
 use crate::rounds::Series;
 use run::{Figures, Load, run};
+use tidegate_testkit::redis::Server;
 
 /// How often each is measured, in turns.
 const ROUNDS: usize = 3;

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::redis::server::Server;
 use crate::server::process::sibling;
+use tidegate_testkit::redis::Server;
 
 /// What to ask for.
 pub(super) struct Load(Vec<String>);

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::cpu::Cpu;
-use crate::redis::server::Server;
 use crate::rounds::interleave;
 use crate::server::process::Process;
 use process::{Config, Nginx};
+use tidegate_testkit::redis::Server;
 
 /// Connections that ask at once.
 const CONNECTIONS: usize = 32;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::redis::server::free_port;
+use tidegate_testkit::process::free_port;
 
 /// How long an nginx may take to listen.
 const START: Duration = Duration::from_secs(60);

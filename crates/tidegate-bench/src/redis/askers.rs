@@ -8,7 +8,7 @@ use tidegate::{Cost, Limit, Policy, PolicyBuilder};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 
 use super::callers::Ask;
-use super::server::Server;
+use tidegate_testkit::redis::Server;
 
 /// Every check is admitted, and leaves a debt of half a minute: no key is ever new.
 pub(super) const ADMITS: Limit = Limit::per(1, Duration::from_secs(30)).burst(100_000_000);

@@ -16,9 +16,9 @@ use tokio::task::LocalSet;
 
 use super::callers::LENGTH;
 use super::load::{DIGITS, KEYS};
-use super::server::Server;
 use crate::keys::{Random, write_digits};
 use crate::waits::{Measured, Waits};
+use tidegate_testkit::redis::Server;
 
 /// How requests travel: so many connections, each with so many on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

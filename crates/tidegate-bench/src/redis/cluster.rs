@@ -11,12 +11,12 @@ use super::askers::{ADMITS, Plain, Tidegate};
 use super::ceiling::{self, Target, Travel};
 use super::load::{self, DIGITS, KEYS, Order, Orders};
 use super::sent::Sent;
-use super::server::Server;
-use super::test_cluster::{Cluster, SLOTS, run as send};
 use super::{admitted, batches, cost, crosscheck, runtime};
 use crate::cpu::Cpu;
 use crate::report::{machine, table, thousands};
 use crate::rounds::{Series, interleave};
+use tidegate_testkit::cluster::{Cluster, SLOTS, run as send};
+use tidegate_testkit::redis::Server;
 
 /// How many masters.
 const MASTERS: [usize; 3] = [1, 2, 3];

@@ -8,9 +8,9 @@ use tokio::runtime::Runtime;
 use super::askers::{ADMITS, Plain, Tidegate};
 use super::load::{self, KEYS};
 use super::sent::Sent;
-use super::server::Server;
 use crate::keys::Random;
 use crate::rounds::{Series, interleave};
+use tidegate_testkit::redis::Server;
 
 /// Calls of one script in one round.
 const CALLS: usize = 20_000;

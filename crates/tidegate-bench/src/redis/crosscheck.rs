@@ -7,8 +7,8 @@ use super::askers::Plain;
 use super::callers::LENGTH;
 use super::ceiling::{self, Travel};
 use super::load::{DIGITS, KEYS};
-use super::server::Server;
 use crate::rounds::interleave;
+use tidegate_testkit::redis::Server;
 
 /// Our requests per second with the tutorial's token bucket, as a share of those of
 /// `redis-benchmark`.

@@ -16,12 +16,6 @@ mod crosscheck;
 mod load;
 mod report;
 mod sent;
-#[path = "../../../tidegate-redis/tests/it/server.rs"]
-#[expect(dead_code, reason = "the tests it is made for use all of it")]
-pub(crate) mod server;
-#[path = "../../../tidegate-redis/tests/cluster/test_cluster.rs"]
-#[expect(dead_code, reason = "the tests it is made for use all of it")]
-mod test_cluster;
 
 use std::cell::RefCell;
 
@@ -35,7 +29,7 @@ use ceiling::Travel;
 use load::{DIGITS, Order, Orders};
 use report::Row;
 use sent::Sent;
-use server::Server;
+use tidegate_testkit::redis::Server;
 
 use crate::cpu::Cpu;
 use crate::rounds::interleave;

@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use super::askers::Tidegate;
 use super::callers::Ask;
 use super::load::DIGITS;
-use super::server::Server;
+use tidegate_testkit::redis::Server;
 
 /// A command, with [`DIGITS`] where those of the key stand.
 pub(super) struct Sent(Vec<Vec<u8>>);

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::cpu::Cpu;
-use crate::redis::server::Server;
 use crate::rounds::interleave;
 use crate::server::process::Process;
+use tidegate_testkit::redis::Server;
 
 /// Connections that ask at once.
 const CONNECTIONS: usize = 50;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::redis::server::free_port;
+use tidegate_testkit::process::free_port;
 
 /// Admits everything, and leaves a debt that keeps a key in use to the end; and, in
 /// `once`, admits the first request of a key and refuses every later one.

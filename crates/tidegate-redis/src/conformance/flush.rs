@@ -9,8 +9,8 @@ use super::pair::{Pair, START_US};
 use super::random::{LIMITS, Random, more};
 use crate::background::{Parcel, Unsent, heard};
 
-use crate::harness::server::Server;
 use crate::script::Task;
+use tidegate_testkit::redis::Server;
 
 /// What the store must have of a key by now.
 struct Expected {

@@ -9,11 +9,11 @@ use super::pair::{Host, Pair, START_US, counter};
 use super::random::{Random, more};
 use crate::call::{Numbers, argument};
 use crate::count;
-use crate::harness::server::Server;
 use crate::lease::kept::Store;
 use crate::lease::message::{Grant, Message, Reply, Run, Settle, size};
 use crate::lease::out::Out;
 use crate::script::{Scripts, Task, Time};
+use tidegate_testkit::redis::Server;
 
 /// From the ordinary to the edges of what can be counted.
 const BUCKETS: &[&str] = &[

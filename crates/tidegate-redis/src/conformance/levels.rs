@@ -4,7 +4,7 @@
 use tidegate::{Charge, Cost, Limit};
 
 use super::pair::{Host, Pair, SECOND};
-use crate::harness::server::Server;
+use tidegate_testkit::redis::Server;
 
 const MANY: usize = 16;
 

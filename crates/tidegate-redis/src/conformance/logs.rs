@@ -5,7 +5,7 @@ use redis::RedisResult;
 use tidegate::{Cost, Limit};
 
 use super::pair::{MINUTE, Pair, SECOND, counter};
-use crate::harness::server::Server;
+use tidegate_testkit::redis::Server;
 
 /// The first byte of a state: short, short with wide totals or a shift, and a ring.
 const SHORT: u8 = 5;

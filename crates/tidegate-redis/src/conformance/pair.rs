@@ -9,9 +9,9 @@ use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryS
 use tokio::runtime::Runtime;
 
 use crate::call::{argument, decisions, marker, refund_arguments};
-use crate::harness::server::Server;
 use crate::script::{Scripts, Task, Time};
 use crate::store::RedisStore;
+use tidegate_testkit::redis::Server;
 
 pub(super) const SECOND: u64 = 1_000_000;
 pub(super) const MINUTE: u64 = 60 * SECOND;

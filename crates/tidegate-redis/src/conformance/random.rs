@@ -3,7 +3,7 @@
 use tidegate::{Charge, Cost, Limit, LimitSpec};
 
 use super::pair::{Host, Pair};
-use crate::harness::server::Server;
+use tidegate_testkit::redis::Server;
 
 /// A small generator of random numbers (splitmix64).
 pub(super) struct Random(pub(super) u64);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::pair::{Asked, Host};
 use super::random::{RUN, seeds};
 use super::{levels, scenarios};
-use crate::harness::test_cluster::Cluster;
-use crate::harness::test_sentinels::Trio;
 use crate::options::RedisOptions;
 use crate::store::RedisStore;
+use tidegate_testkit::cluster::Cluster;
+use tidegate_testkit::sentinels::Trio;
 
 /// Servers, and a store that knows where they are.
 struct Spread<S> {

@@ -7,7 +7,7 @@ use redis::RedisResult;
 use tidegate::{Algorithm, Charge, Cost, Limit};
 
 use super::pair::{MINUTE, Pair, START_US, counter};
-use crate::harness::server::Server;
+use tidegate_testkit::redis::Server;
 
 fn set(pair: &mut Pair, value: &[u8]) {
     let set: RedisResult<()> = redis::cmd("SET")

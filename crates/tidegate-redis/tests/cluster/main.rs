@@ -6,20 +6,15 @@
     reason = "what the tests measure is worth a line"
 )]
 
-#[path = "../it/certificates.rs"]
-mod certificates;
-#[path = "../it/server.rs"]
-#[expect(dead_code, reason = "the other tests use all of it")]
-mod server;
+use tidegate_testkit::cluster as test_cluster;
+use tidegate_testkit::sentinels as test_sentinels;
+use tidegate_testkit::{certificates, redis as server};
+
 #[path = "../it/support.rs"]
 #[expect(dead_code, reason = "the other tests use all of it")]
 mod support;
 #[path = "../it/user.rs"]
 mod user;
-
-#[expect(dead_code, reason = "the unit tests use all of it")]
-mod test_cluster;
-mod test_sentinels;
 
 mod fleet;
 mod report;

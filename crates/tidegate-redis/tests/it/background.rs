@@ -228,7 +228,10 @@ async fn outage_is_not_noticed_by_callers() {
 /// may get past a total that refuses.
 #[tokio::test]
 async fn address_flood_does_not_open_the_total() {
-    let url = format!("redis://127.0.0.1:{}/", crate::server::free_port());
+    let url = format!(
+        "redis://127.0.0.1:{}/",
+        tidegate_testkit::process::free_port()
+    );
     let store = RedisStore::new(&url, RedisOptions::default()).unwrap();
     let policy = Policy::builder("p")
         .level("total", "", Limit::per_hour(5))

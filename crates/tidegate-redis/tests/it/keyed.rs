@@ -7,8 +7,9 @@ use tidegate::{Cost, Decision, Limit, Mode, OnError, Policy, Source, WaitError};
 use tidegate_redis::{Limiter, SharedLimiter};
 use tokio::task::JoinSet;
 
-use crate::server::{Server, free_port};
+use crate::server::Server;
 use crate::support::{YEAR, admitted_of, check, every_algorithm, limiter, policy, store};
+use tidegate_testkit::process::free_port;
 
 const LONG: Duration = Duration::from_secs(20);
 

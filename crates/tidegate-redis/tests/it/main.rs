@@ -1,11 +1,8 @@
 //! The store against real servers, started by the tests.
 
-#[expect(dead_code, reason = "the tests of clusters use all of it")]
-mod server;
+use tidegate_testkit::{certificates, proxy, redis as server};
 
-mod certificates;
 mod monitor;
-mod proxy;
 mod support;
 mod user;
 
@@ -17,7 +14,6 @@ mod docs;
 mod forks;
 mod keyed;
 mod leases;
-mod pitfalls_counting;
 mod pitfalls_fleet;
 mod pitfalls_keys;
 mod pitfalls_own;

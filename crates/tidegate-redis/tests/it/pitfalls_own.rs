@@ -3,10 +3,11 @@
 use tidegate::{Cost, Limit, Mode, OnError, Override, Policy, Source, Which};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 
-use crate::server::{Server, free_port};
+use crate::server::Server;
 use crate::support::{
     YEAR, all_keys, check, every_algorithm, every_policy, levels, limiter, look, policy,
 };
+use tidegate_testkit::process::free_port;
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 

@@ -1,14 +1,12 @@
 //! The binary as its users meet it: started by the tests, asked over sockets.
 
-#[path = "../../../tidegate-redis/tests/it/certificates.rs"]
-mod certificates;
-#[path = "../../../tidegate-redis/tests/it/server.rs"]
-#[expect(dead_code, reason = "another crate's tests need the rest")]
-mod redis_server;
+use tidegate_testkit::{browser, certificates, http as client, redis as redis_server};
 
-mod browser;
-mod client;
-mod process;
+/// Processes, and the binary among them.
+mod process {
+    pub(crate) use tidegate_testkit::process::*;
+    pub(crate) use tidegate_testkit::tidegate::*;
+}
 
 mod abuse;
 mod admin;
@@ -21,6 +19,7 @@ mod gate;
 mod headers;
 mod keys;
 mod live;
+mod nginx;
 mod observed;
 mod policies;
 mod resp;

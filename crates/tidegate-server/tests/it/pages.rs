@@ -15,7 +15,7 @@ use crate::resp::{Served, lines};
 /// Pages whose commands another test runs, and which.
 const RUN_ELSEWHERE: [(&str, &str); 6] = [
     ("README.md", "xtask/src/readme.rs"),
-    ("examples/nginx/README.md", "tests/nginx/readme.rs"),
+    ("examples/nginx/README.md", "tests/it/nginx/readme.rs"),
     ("docs/resp.md", "tests/it/resp/clients.rs"),
     ("docs/tower.md", "tidegate-tower: tests/it/example.rs"),
     ("docs/envoy.md", "tests/it/envoy/manual.rs"),
@@ -71,7 +71,7 @@ const HELD: [(&str, &str, &str); 18] = [
     ),
     ("docs/migrating.md", "nginx", "another limiter's config"),
     ("docs/migrating.md", "yaml", "another limiter's config"),
-    ("docs/nginx.md", "nginx", "tests/nginx/readme.rs"),
+    ("docs/nginx.md", "nginx", "tests/it/nginx/readme.rs"),
     (
         "docs/nginx.md",
         "nginx module",

@@ -1,9 +1,7 @@
 //! The layer around real services: called directly, through sockets, with axum and
 //! tonic, over memory and over Redis servers that the tests start.
 
-#[path = "../../../tidegate-redis/tests/it/server.rs"]
-#[expect(dead_code, reason = "the tests of that crate use all of it")]
-mod server;
+use tidegate_testkit::redis as server;
 
 mod http1;
 mod support;

@@ -15,6 +15,7 @@ mod policies;
 mod properties;
 
 mod audit;
+mod conformance;
 mod headers;
 mod keys;
 mod memory;

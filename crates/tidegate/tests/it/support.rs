@@ -72,15 +72,6 @@ impl Timed {
     pub(crate) fn admitted_of(&self, offered: usize) -> usize {
         (0..offered).filter(|_| self.check().allowed()).count()
     }
-
-    /// Offers one request at each instant and returns the instants of those
-    /// that were admitted.
-    pub(crate) fn admitted_at(&self, instants: impl IntoIterator<Item = u64>) -> Vec<u64> {
-        instants
-            .into_iter()
-            .filter(|&instant| self.at(instant).check().allowed())
-            .collect()
-    }
 }
 
 /// `requests` per `window_us`, counted by each algorithm; the bucket starts with

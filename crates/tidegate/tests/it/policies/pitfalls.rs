@@ -4,9 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use tidegate::{Limit, Policy};
 
+use super::Timed;
 use super::slots::{slot, tag};
-use super::{Timed, remaining};
-use crate::support::{HOUR, every_algorithm};
 
 /// Values that have broken other limiters, and what looks like them.
 fn awkward() -> Vec<Vec<u8>> {
@@ -118,75 +117,4 @@ fn c2_a_template_that_has_no_separator_does_not_join_its_values() {
         assert_eq!(timed.admitted_of(2, "p", &attributes), 1, "{pair:?}");
     }
     assert_eq!(timed.keys(), 5);
-}
-
-#[test]
-fn e8_remaining_is_never_above_a_limit_that_was_lowered() {
-    for (before, after) in every_algorithm(10, HOUR)
-        .into_iter()
-        .zip(every_algorithm(3, HOUR))
-    {
-        let policy = |limit| Policy::builder("p").limit(limit);
-        let timed = Timed::of([policy(before)]);
-        let key = [("key", "x")];
-        assert_eq!(timed.check_cost("p", &key, 3).remaining(), 7, "{before}");
-        let timed = timed.changed([policy(after)]);
-        let seen = timed.peek("p", &key);
-        assert_eq!((seen.limit(), seen.remaining()), (3, 0), "{after}");
-        assert!(!timed.check("p", &key).allowed(), "{after}");
-        // And a key that is new has all of it, not more.
-        assert_eq!(timed.peek("p", &[("key", "y")]).remaining(), 3, "{after}");
-    }
-}
-
-#[test]
-fn k1_a_refused_request_burns_no_other_levels_quota() {
-    let attributes = [("key", "x")];
-    for wide in every_algorithm(100, HOUR) {
-        for narrow in every_algorithm(5, HOUR) {
-            for last in every_algorithm(50, HOUR) {
-                let timed = Timed::of([Policy::builder("p")
-                    .level("wide", "", wide)
-                    .level("narrow", "{key}", narrow)
-                    .level("last", "{key}", last)]);
-                assert_eq!(timed.admitted_of(50, "p", &attributes), 5);
-                let refused = timed.check("p", &attributes);
-                assert_eq!(refused.denied_by(), Some("narrow"));
-                assert_eq!(remaining(&refused), [95, 0, 45], "{wide}, {narrow}, {last}");
-                assert_eq!(timed.remaining("p", &attributes), [95, 0, 45]);
-            }
-        }
-    }
-}
-
-#[test]
-fn k1_nor_does_one_that_costs_too_much_or_is_blocked() {
-    for wide in every_algorithm(100, HOUR) {
-        let timed = Timed::of([
-            Policy::builder("cost").level("wide", "{key}", wide).level(
-                "few",
-                "{key}",
-                Limit::per_hour(2),
-            ),
-            Policy::builder("block").level("wide", "{key}", wide).level(
-                "no",
-                "{key}",
-                Limit::block(),
-            ),
-        ]);
-        let attributes = [("key", "x")];
-        let refused = timed.check_cost("cost", &attributes, 3);
-        assert_eq!(
-            (refused.denied_by(), refused.retry_after()),
-            (Some("few"), None)
-        );
-        assert_eq!(remaining(&refused), [100, 2], "{wide}");
-        let refused = timed.check("block", &attributes);
-        assert_eq!(
-            (refused.denied_by(), refused.retry_after()),
-            (Some("no"), None)
-        );
-        assert_eq!(remaining(&refused), [100, 0], "{wide}");
-        assert_eq!(timed.keys(), 0);
-    }
 }

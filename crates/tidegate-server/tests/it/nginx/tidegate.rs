@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::Command;
 
-use crate::client::get;
-use crate::process::{Folder, Process};
+use tidegate_testkit::http::get;
+use tidegate_testkit::process::{Folder, Process, command};
+use tidegate_testkit::tidegate::binary;
 
 /// The part of a config that goes with `examples/nginx/tidegate/server.conf`.
 const SERVER: &str = "[server]\ngate_headers = [\"ip\", \"method\", \"key\"]\n";
@@ -35,27 +35,27 @@ impl Tidegate {
             SERVER
         };
         let folder = Folder::new();
-        let config = folder.path().join("tidegate.toml");
+        let config = folder.root().join("tidegate.toml");
         std::fs::write(&config, format!("{server}{policies}")).expect("a folder to write to");
         Self::run(folder, config, arguments)
     }
 
     fn run(folder: Folder, config: PathBuf, arguments: &[&str]) -> Self {
-        let log = File::create(folder.path().join("log")).expect("a folder to write to");
+        let log = File::create(folder.root().join("log")).expect("a folder to write to");
         // The workers of nginx are another user, who may write to a socket file only if
         // everybody may.
-        let mut process = Process::start(
-            Command::new("sh")
-                .args(["-c", "umask 0; exec \"$0\" \"$@\""])
-                .arg(env!("CARGO_BIN_EXE_tidegate"))
-                .args(["serve", "--http", "127.0.0.1:0", "--config"])
-                .arg(config)
-                .args(["--drain", "0"])
-                .args(arguments)
-                .env("NO_COLOR", "1")
-                .stderr(log),
-        );
-        let log = folder.path().join("log");
+        let mut serve = command("sh", "KILL");
+        serve
+            .args(["-c", "umask 0; exec \"$0\" \"$@\""])
+            .arg(binary())
+            .args(["serve", "--http", "127.0.0.1:0", "--config"])
+            .arg(config)
+            .args(["--drain", "0"])
+            .args(arguments)
+            .env("NO_COLOR", "1")
+            .stderr(log);
+        let mut process = Process::start(serve);
+        let log = folder.root().join("log");
         // It opens one listener after the other: all of them have to be there.
         let listeners = 1 + arguments.iter().filter(|word| **word == "--http").count();
         let port = process.wait_for(|| {
@@ -87,13 +87,16 @@ impl Tidegate {
     }
 
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).expect("a log that was created")
+        std::fs::read_to_string(self.folder.root().join("log")).expect("a log that was created")
     }
 
     /// The sum of a metric over all labels that contain a text.
     pub(crate) fn metric(&self, name: &str, labels: &str) -> f64 {
-        let text = get(self.port, "/metrics").body;
-        let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+        let metrics = get(self.port, "/metrics");
+        let lines = metrics
+            .text()
+            .lines()
+            .filter_map(|line| line.rsplit_once(' '));
         let lines = lines.filter(|(metric, _)| {
             let (metric, rest) = metric.split_once('{').unwrap_or((metric, ""));
             metric == name && rest.contains(labels)

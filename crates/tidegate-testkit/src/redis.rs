@@ -3,43 +3,44 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::process::{Folder, command, free_port, signal};
+
 /// A running server.
-pub(crate) struct Server {
+pub struct Server {
     program: OsString,
     process: Child,
     port: u16,
     /// More ports of its own, for what needs them.
     others: [u16; 2],
-    folder: PathBuf,
+    folder: Folder,
     arguments: Vec<String>,
 }
 
 impl Server {
     /// A server without anything special.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with(&[])
     }
 
     /// A server with more arguments, such as `--requirepass`. They may name its port
     /// as `{port}`, and more of them as `{other}` and `{third}`.
-    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+    pub fn start_with(arguments: &[&str]) -> Self {
         Self::start_program("redis-server".as_ref(), arguments)
     }
 
     /// A sentinel with this config, which may name its port as `{port}`.
-    pub(crate) fn start_sentinel(config: &str) -> Self {
+    pub fn start_sentinel(config: &str) -> Self {
         Self::start_program("redis-server".as_ref(), &[SENTINEL, config])
     }
 
     /// One of each kind at hand: Redis, and whatever `cargo xtask test` could get
     /// besides, such as Valkey.
-    pub(crate) fn start_each() -> Vec<Self> {
+    pub fn start_each() -> Vec<Self> {
         let others = std::env::var_os("TIDEGATE_SERVERS").unwrap_or_default();
         let programs = std::env::split_paths(&others).map(PathBuf::into_os_string);
         let programs = programs.filter(|program| !program.is_empty());
@@ -57,16 +58,14 @@ impl Server {
     /// `None` when it has ended.
     fn try_start(program: &OsStr, arguments: &[&str]) -> Option<Self> {
         let (port, others) = (free_port(), [free_port(), free_port()]);
-        let folder =
-            std::env::temp_dir().join(format!("tidegate-redis-{}-{port}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder for the server");
+        let folder = Folder::new();
         let arguments = arguments.iter();
         let arguments: Vec<String> = arguments
             .map(|argument| argument.replace("{port}", &port.to_string()))
             .map(|argument| argument.replace("{other}", &others[0].to_string()))
             .map(|argument| argument.replace("{third}", &others[1].to_string()))
             .collect();
-        let process = spawn(program, port, &folder, &arguments);
+        let process = spawn(program, port, folder.root(), &arguments);
         let mut server = Self {
             program: program.to_owned(),
             process,
@@ -78,62 +77,59 @@ impl Server {
         server.listens().then_some(server)
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
     /// Its ports `{other}` and `{third}`.
-    pub(crate) fn others(&self) -> [u16; 2] {
+    pub fn others(&self) -> [u16; 2] {
         self.others
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+    pub fn folder(&self) -> &Path {
+        self.folder.root()
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
     /// A connection of the test's own, to look at what is there.
-    pub(crate) fn connect(&self) -> redis::Connection {
+    pub fn connect(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).expect("a right url");
         client.get_connection().expect("a server that answers")
     }
 
     /// As if the power went.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.process.kill().expect("a running server");
         self.process.wait().expect("a killed server");
     }
 
     /// The same server again, at the same port, without what it had in memory.
-    pub(crate) fn restart(&mut self) {
-        self.process = spawn(&self.program, self.port, &self.folder, &self.arguments);
+    pub fn restart(&mut self) {
+        self.process = spawn(
+            &self.program,
+            self.port,
+            self.folder.root(),
+            &self.arguments,
+        );
         assert!(self.listens(), "{} has ended", self.program.display());
     }
 
     /// [`restart`](Self::restart) with other arguments than before.
-    pub(crate) fn restart_with(&mut self, arguments: &[&str]) {
+    pub fn restart_with(&mut self, arguments: &[&str]) {
         self.arguments = arguments.iter().map(|&it| it.to_owned()).collect();
         self.restart();
     }
 
     /// Stops (`STOP`) or continues (`CONT`) the process.
-    pub(crate) fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([&format!("-{signal}"), &self.pid().to_string()])
-            .status();
-        assert!(status.expect("kill").success());
-        // A signal is on its way for a moment, in which the process still answers.
-        let state = || std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
-        while signal == "STOP" && !state().expect("a running server").contains(") T ") {
-            std::thread::yield_now();
-        }
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
     }
 
     /// Waits until it answers somebody. Whether it does: it may end instead, even after it
@@ -173,7 +169,6 @@ impl Drop for Server {
         // One that is stopped would not die of a polite signal.
         drop(self.process.kill());
         drop(self.process.wait());
-        drop(std::fs::remove_dir_all(&self.folder));
     }
 }
 
@@ -186,40 +181,18 @@ fn spawn(program: &OsStr, port: u16, folder: &Path, arguments: &[String]) -> Chi
         let file = folder.join("sentinel.conf");
         let folder = folder.display();
         std::fs::write(&file, format!("{config}\ndir {folder}\n")).expect("a file");
-        return Command::new(program)
-            .arg(file)
-            .arg(SENTINEL)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is installed by `cargo xtask test`");
+        let mut sentinel = command(program, "KILL");
+        sentinel.arg(file).arg(SENTINEL).stdout(Stdio::null());
+        return crate::process::spawn(sentinel);
     }
-    Command::new(program)
+    let mut server = command(program, "KILL");
+    server
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-        .args([
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--maxmemory-policy",
-            "noeviction",
-        ])
+        .args(["--save", "", "--appendonly", "no"])
+        .args(["--maxmemory-policy", "noeviction"])
         .arg("--dir")
         .arg(folder)
         .args(arguments)
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("redis-server is installed by `cargo xtask test`")
-}
-
-/// A port that nobody listens on, below those that the system hands out for
-/// outgoing connections, so that it stays free.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = std::process::id().wrapping_mul(97);
-    let free = (0..12_000).find_map(|_| {
-        let next = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = u16::try_from(20_000 + start.wrapping_add(next) % 12_000).ok()?;
-        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
-    });
-    free.expect("a free port")
+        .stdout(Stdio::null());
+    crate::process::spawn(server)
 }

@@ -10,15 +10,15 @@ use crate::process::PATIENCE;
 
 /// What came back.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
+pub struct Answer {
+    pub status: u16,
     /// Names in small letters.
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
 }
 
 /// A connection, kept alive as long as the server likes.
-pub(crate) struct Connection {
+pub struct Connection {
     stream: Stream,
     /// What has come and was not looked at.
     rest: Vec<u8>,
@@ -31,24 +31,32 @@ enum Stream {
 
 impl Answer {
     /// The only value of a header.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let mut values = self.headers.iter().filter(|(other, _)| other == name);
-        let value = values.next().map(|(_, value)| value.as_str());
-        assert!(values.next().is_none(), "{name} twice: {self:?}");
-        value
+    pub fn header(&self, name: &str) -> Option<&str> {
+        match self.headers(name)[..] {
+            [] => None,
+            [value] => Some(value),
+            _ => panic!("{name} twice: {self:?}"),
+        }
     }
 
-    pub(crate) fn text(&self) -> &str {
+    /// All values of a header.
+    pub fn headers(&self, name: &str) -> Vec<&str> {
+        let values = self.headers.iter();
+        let values = values.filter(|(other, _)| other.eq_ignore_ascii_case(name));
+        values.map(|(_, value)| value.as_str()).collect()
+    }
+
+    pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("text")
     }
 
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         let json = serde_json::from_slice(&self.body);
         json.unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(&self.body)))
     }
 
     /// What is wrong, of a problem that is whole.
-    pub(crate) fn detail(&self) -> String {
+    pub fn detail(&self) -> String {
         let body = self.json();
         let kind = self.header("content-type");
         assert_eq!(kind, Some("application/problem+json"), "{self:?}");
@@ -60,7 +68,7 @@ impl Answer {
 }
 
 impl Connection {
-    pub(crate) fn tcp(address: &str) -> Self {
+    pub fn tcp(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("a server that listens");
         stream.set_nodelay(true).expect("a socket");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
@@ -68,7 +76,7 @@ impl Connection {
         Self::new(Stream::Tcp(stream))
     }
 
-    pub(crate) fn unix(path: &str) -> Self {
+    pub fn unix(path: &str) -> Self {
         let stream = UnixStream::connect(path).expect("a server that listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         Self::new(Stream::Unix(stream))
@@ -81,7 +89,7 @@ impl Connection {
         }
     }
 
-    pub(crate) fn ask(
+    pub fn ask(
         &mut self,
         method: &str,
         path: &str,
@@ -94,7 +102,7 @@ impl Connection {
     }
 
     /// Sends bytes. A server that stops reading has closed the connection.
-    pub(crate) fn send(&mut self, bytes: &[u8]) {
+    pub fn send(&mut self, bytes: &[u8]) {
         let sent = match &mut self.stream {
             Stream::Tcp(stream) => stream.write_all(bytes),
             Stream::Unix(stream) => stream.write_all(bytes),
@@ -109,7 +117,7 @@ impl Connection {
     }
 
     /// Says that there is no more to come.
-    pub(crate) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         let done = match &self.stream {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -122,7 +130,7 @@ impl Connection {
 
     /// The next answer, to a request of this method; `None` when the connection has
     /// ended before it began.
-    pub(crate) fn receive(&mut self, method: &str) -> Option<Answer> {
+    pub fn receive(&mut self, method: &str) -> Option<Answer> {
         let end = loop {
             if let Some(end) = find(&self.rest, b"\r\n\r\n") {
                 break end;
@@ -159,7 +167,7 @@ impl Connection {
     }
 
     /// Whether the connection ends without another byte.
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         self.rest.is_empty() && !self.read()
     }
 
@@ -188,8 +196,31 @@ impl Connection {
     }
 }
 
+/// `GET` something, on a connection of its own.
+pub fn get(port: u16, target: &str) -> Answer {
+    send(port, "GET", target, &[])
+}
+
+/// The statuses of several such requests.
+pub fn statuses(port: u16, target: &str, times: usize) -> Vec<u16> {
+    (0..times).map(|_| get(port, target).status).collect()
+}
+
+/// Sends a request without a body, on a connection of its own.
+pub fn send(port: u16, method: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
+    let headers = [&[("Connection", "close")], headers].concat();
+    Connection::tcp(&format!("127.0.0.1:{port}")).ask(method, target, &headers, &[])
+}
+
+/// Sends bytes on a connection of its own, and reads what comes back.
+pub fn exchange(port: u16, request: &[u8]) -> Answer {
+    let mut connection = Connection::tcp(&format!("127.0.0.1:{port}"));
+    connection.send(request);
+    connection.receive("GET").expect("an answer")
+}
+
 /// A request as it is sent.
-pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));

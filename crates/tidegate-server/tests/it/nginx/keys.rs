@@ -1,11 +1,11 @@
 //! Whose count it is: nothing that a client sends can make it somebody else's.
 
-use crate::client::{Response, get, send, statuses};
-use crate::nginx::{Nginx, add_location};
-use crate::tidegate::Tidegate;
+use super::proxy::{Nginx, add_location};
+use super::tidegate::Tidegate;
+use tidegate_testkit::http::{Answer, get, send, statuses};
 
 /// The number after `r=` in RateLimit.
-fn left(response: &Response) -> u32 {
+fn left(response: &Answer) -> u32 {
     assert_eq!(response.status, 200, "{response:?}");
     let limit = response.header("RateLimit").expect("a RateLimit");
     let (_, rest) = limit.split_once(";r=").expect("a number that remains");

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, FromRedisValue, RedisResult};
 
-use super::server::Server;
+use crate::redis::Server;
 
 /// Slots of a cluster.
-pub(crate) const SLOTS: u16 = 16_384;
+pub const SLOTS: u16 = 16_384;
 
 /// A master that is silent for so long has failed, and a replica takes its place: longer
 /// than a machine that does other things, too, keeps all of them waiting.
-pub(crate) const NODE_TIMEOUT: Duration = Duration::from_millis(2_000);
+pub const NODE_TIMEOUT: Duration = Duration::from_millis(2_000);
 
 /// A running cluster: each shard's master when it was made, then its replica if it has one.
-pub(crate) struct Cluster {
-    pub(crate) nodes: Vec<Server>,
+pub struct Cluster {
+    pub nodes: Vec<Server>,
     shards: usize,
     /// Whether nodes talk to each other over TLS, at the port `{third}`.
     tls: bool,
@@ -24,12 +24,12 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Three masters, each with a replica.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with(3, 1, &[])
     }
 
     /// So many masters, each with so many replicas, all with more arguments.
-    pub(crate) fn start_with(shards: usize, replicas: usize, arguments: &[&str]) -> Self {
+    pub fn start_with(shards: usize, replicas: usize, arguments: &[&str]) -> Self {
         let nodes = (0..shards * (1 + replicas)).map(|_| node(arguments));
         let cluster = Self {
             nodes: nodes.collect(),
@@ -69,7 +69,7 @@ impl Cluster {
     }
 
     /// Another node, which has no slots yet.
-    pub(crate) fn join(&mut self) {
+    pub fn join(&mut self) {
         let node = node(&[]);
         self.meet(&node);
         self.nodes.push(node);
@@ -83,7 +83,7 @@ impl Cluster {
     }
 
     /// The last node leaves.
-    pub(crate) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         let gone = self.nodes.pop().expect("a node that has joined");
         let id = id(&gone);
         drop(gone);
@@ -100,7 +100,7 @@ impl Cluster {
     }
 
     /// Waits until every node is content, and every replica has its master's data.
-    pub(crate) fn settle(&self) {
+    pub fn settle(&self) {
         until("the cluster is well", || {
             self.nodes.iter().all(|node| {
                 let redis = &mut node.connect();
@@ -117,7 +117,7 @@ impl Cluster {
         });
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         let hosts: Vec<String> = self
             .nodes
             .iter()
@@ -127,7 +127,7 @@ impl Cluster {
     }
 
     /// The place among the nodes of the master that has a slot, by its own account.
-    pub(crate) fn owner(&self, slot: u16) -> usize {
+    pub fn owner(&self, slot: u16) -> usize {
         let owner = |node: &Server| {
             let nodes: String = run(&mut node.connect(), "CLUSTER NODES");
             let own = nodes.lines().find(|line| line.contains("myself"));
@@ -144,7 +144,7 @@ impl Cluster {
     }
 
     /// Who leads: the places of all masters.
-    pub(crate) fn masters(&self) -> Vec<usize> {
+    pub fn masters(&self) -> Vec<usize> {
         let places = 0..self.nodes.len();
         places
             .filter(|place| is_master(&self.nodes[*place]))
@@ -152,7 +152,7 @@ impl Cluster {
     }
 
     /// The number of the last election, which no two have in common.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         let epochs = self.nodes.iter().map(|node| {
             let info: String = run(&mut node.connect(), "CLUSTER INFO");
             let mut lines = info.lines();
@@ -163,17 +163,17 @@ impl Cluster {
     }
 
     /// The other node of a shard.
-    pub(crate) fn partner(&self, place: usize) -> usize {
+    pub fn partner(&self, place: usize) -> usize {
         (place + self.shards) % (2 * self.shards)
     }
 
     /// A connection to the master that has a slot.
-    pub(crate) fn master_of(&self, slot: u16) -> Connection {
+    pub fn master_of(&self, slot: u16) -> Connection {
         self.nodes[self.owner(slot)].connect()
     }
 
     /// The slot of a key, as the cluster says.
-    pub(crate) fn slot(&self, key: &str) -> u16 {
+    pub fn slot(&self, key: &str) -> u16 {
         let mut question = redis::cmd("CLUSTER");
         question.arg("KEYSLOT").arg(key);
         question
@@ -183,7 +183,7 @@ impl Cluster {
 
     /// Moves a slot to another master as `redis-cli --cluster reshard` does, key by key.
     /// `each` is called when it has begun, and after every key.
-    pub(crate) fn move_slot(&self, slot: u16, to: usize, mut each: impl FnMut()) {
+    pub fn move_slot(&self, slot: u16, to: usize, mut each: impl FnMut()) {
         let from = self.owner(slot);
         assert_ne!(from, to);
         let [(source, mut out), (target, mut into)] =
@@ -243,17 +243,17 @@ fn node(arguments: &[&str]) -> Server {
 }
 
 /// The name of a node.
-pub(crate) fn id(node: &Server) -> String {
+pub fn id(node: &Server) -> String {
     run(&mut node.connect(), "CLUSTER MYID")
 }
 
-pub(crate) fn is_master(node: &Server) -> bool {
+pub fn is_master(node: &Server) -> bool {
     replication(node).contains("role:master")
 }
 
 /// What a server says of its replication: nothing, while sentinels give it another part
 /// to play and close its connections.
-pub(crate) fn replication(node: &Server) -> String {
+pub fn replication(node: &Server) -> String {
     let client = redis::Client::open(node.url()).expect("a right url");
     let info = client.get_connection().and_then(|mut redis| {
         let mut question = redis::cmd("INFO");
@@ -263,7 +263,7 @@ pub(crate) fn replication(node: &Server) -> String {
 }
 
 /// Sends a command whose words have no spaces in them.
-pub(crate) fn run<T: FromRedisValue>(redis: &mut Connection, command: &str) -> T {
+pub fn run<T: FromRedisValue>(redis: &mut Connection, command: &str) -> T {
     let mut words = command.split(' ');
     let mut question = redis::cmd(words.next().expect("a command"));
     for word in words {
@@ -274,7 +274,7 @@ pub(crate) fn run<T: FromRedisValue>(redis: &mut Connection, command: &str) -> T
 }
 
 /// Waits until it is so.
-pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
+pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !so() {
         assert!(start.elapsed() < Duration::from_secs(120), "never: {what}");

@@ -1,9 +1,9 @@
 //! What clients of nginx get: refusals with their headers, and everybody else's answers
 //! as they are.
 
-use crate::client::{exchange, get, send, statuses};
-use crate::nginx::Nginx;
-use crate::tidegate::Tidegate;
+use super::proxy::Nginx;
+use super::tidegate::Tidegate;
+use tidegate_testkit::http::{exchange, get, send, statuses};
 
 #[test]
 fn ten_requests_at_limit_five_give_five_200_and_five_429() {
@@ -12,7 +12,7 @@ fn ten_requests_at_limit_five_give_five_200_and_five_429() {
     for remaining in (0..5).rev() {
         let response = get(nginx.port(), "/");
         assert_eq!(response.status, 200);
-        assert_eq!(response.body, "hello\n");
+        assert_eq!(response.text(), "hello\n");
         let limit = response.header("RateLimit").unwrap();
         let expected = format!("\"default\";r={remaining};t=");
         assert!(limit.starts_with(&expected), "{limit}");
@@ -58,12 +58,12 @@ fn the_application_keeps_its_own_403_and_429() {
     let nginx = Nginx::start(&tidegate);
     let forbidden = get(nginx.port(), "/login/forbidden");
     assert_eq!(forbidden.status, 403);
-    assert_eq!(forbidden.body, "the application says no\n");
+    assert_eq!(forbidden.text(), "the application says no\n");
     assert_eq!(forbidden.header("Retry-After"), None);
     assert!(forbidden.header("RateLimit").is_some(), "{forbidden:?}");
     let busy = get(nginx.port(), "/login/busy");
     assert_eq!(busy.status, 429);
-    assert_eq!(busy.body, "the application is busy\n");
+    assert_eq!(busy.text(), "the application is busy\n");
     assert_eq!(busy.header("Retry-After"), Some("7"));
 }
 
@@ -86,7 +86,7 @@ fn a_403_of_nginx_itself_stays_one() {
         let response = get(nginx.port(), path);
         assert_eq!(response.status, 403, "{path}");
         assert_eq!(response.header("Retry-After"), None, "{path}");
-        assert!(response.body.contains("403 Forbidden"), "{path}");
+        assert!(response.text().contains("403 Forbidden"), "{path}");
     }
 }
 
@@ -126,7 +126,7 @@ fn a_request_that_nginx_sends_around_is_counted_once() {
     ];
     for (number, (path, status, body)) in (0..).zip(expected) {
         let response = get(nginx.port(), path);
-        assert_eq!((response.status, &*response.body), (status, body), "{path}");
+        assert_eq!((response.status, response.text()), (status, body), "{path}");
         let limit = response.header("RateLimit").unwrap();
         let remaining = format!("\"default\";r={};", 4 - number);
         assert!(limit.starts_with(&remaining), "{path}: {limit}");
@@ -149,6 +149,6 @@ fn a_refused_upload_is_answered_like_any_other() {
         .collect();
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429]);
     let head = send(nginx.port(), "HEAD", "/", &[]);
-    assert_eq!((head.status, &*head.body), (429, ""));
+    assert_eq!((head.status, head.text()), (429, ""));
     assert!(head.header("Retry-After").is_some());
 }

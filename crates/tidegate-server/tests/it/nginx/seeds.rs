@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::client::{Response, get, send, statuses};
-use crate::nginx::{Change, Nginx};
-use crate::process::{Folder, free_port};
-use crate::redis::Redis;
-use crate::tidegate::{Tidegate, default_policy};
+use super::proxy::{Change, Nginx};
+use super::store;
+use super::tidegate::{Tidegate, default_policy};
+use tidegate_testkit::http::{Answer, get, send, statuses};
+use tidegate_testkit::process::{Folder, free_port};
+use tidegate_testkit::redis::Server;
 
 /// Three more headers, with the lines that `limit.conf` asks for in that case.
 const MORE_HEADERS: [Change<'static>; 2] = [
@@ -29,7 +30,7 @@ const MORE_HEADERS: [Change<'static>; 2] = [
 ];
 
 /// The values of three headers.
-fn values<'r>(response: &'r Response, names: [&str; 3]) -> [Option<&'r str>; 3] {
+fn values<'r>(response: &'r Answer, names: [&str; 3]) -> [Option<&'r str>; 3] {
     names.map(|name| response.header(name))
 }
 
@@ -85,7 +86,7 @@ fn get_head_and_put_are_keys_of_their_own() {
 
 #[test]
 fn a_resource_and_its_consumers_have_limits_of_their_own() {
-    let redis = Redis::start();
+    let redis = Server::start();
     let policies = "
         [server]
         gate_headers = [\"resource\", \"consumer\"]
@@ -103,7 +104,7 @@ fn a_resource_and_its_consumers_have_limits_of_their_own() {
         limit = \"3/10s\"
         algorithm = \"sliding_log\"
     ";
-    let tidegate = Tidegate::start(&(redis.config() + policies));
+    let tidegate = Tidegate::start(&(store(&redis) + policies));
     let attributes = [
         (
             "proxy_set_header X-Tidegate-Key $tidegate_key;",
@@ -210,9 +211,9 @@ fn fixed_window_of_three_in_sixty_seconds_leaves_2_1_0() {
 
 #[test]
 fn a_script_of_ones_own_renames_a_header() {
-    let redis = Redis::start();
+    let redis = Server::start();
     let folder = Folder::new();
-    let script = folder.path().join("mine.lua");
+    let script = folder.root().join("mine.lua");
     let lua = "
         local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
         local used = tonumber(redis.call('GET', KEYS[1]) or 0)
@@ -234,7 +235,7 @@ fn a_script_of_ones_own_renames_a_header() {
          args = [10, 60]
          headers = [\"x-ratelimit-limit\", \"x-ratelimit-reset\", \"x-ratelimit-remaining\"]
         ",
-        redis.config()
+        store(&redis)
     );
     let tidegate = Tidegate::start(&policies);
     let nginx = Nginx::start_with(&[&tidegate.address()], &MORE_HEADERS);

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// What happens to replies.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Replies {
+pub enum Replies {
     /// Nothing.
     Pass,
     /// Each comes so much later; they do not wait for each other.
@@ -34,7 +34,7 @@ pub(crate) enum Replies {
 }
 
 /// A running proxy; stopped when it is dropped.
-pub(crate) struct Proxy {
+pub struct Proxy {
     shared: Arc<Shared>,
     port: u16,
     accepting: JoinHandle<()>,
@@ -51,7 +51,7 @@ struct Shared {
 
 impl Proxy {
     /// A proxy for a server at this port.
-    pub(crate) async fn start(target: u16) -> Self {
+    pub async fn start(target: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let shared = Arc::new(Shared {
@@ -69,27 +69,27 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
     /// From now on, on all connections.
-    pub(crate) fn set(&self, replies: Replies) {
+    pub fn set(&self, replies: Replies) {
         *self.shared.replies.lock().expect("no panic") = replies;
     }
 
     /// Where new connections lead to; those that are there stay.
-    pub(crate) fn lead_to(&self, target: u16) {
+    pub fn lead_to(&self, target: u16) {
         self.shared.target.store(target, Relaxed);
     }
 
     /// Closes every connection.
-    pub(crate) fn cut_all(&self) {
+    pub fn cut_all(&self) {
         self.shared.round.send_modify(|round| *round += 1);
     }
 
     /// Connections that were ever made.
-    pub(crate) fn accepted(&self) -> usize {
+    pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Relaxed)
     }
 }

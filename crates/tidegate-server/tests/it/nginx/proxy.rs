@@ -2,10 +2,10 @@
 //! tidegate, and what a test changes or adds.
 
 use std::path::Path;
-use std::process::Command;
 
-use crate::process::{Folder, Process, free_port, path};
-use crate::tidegate::{Tidegate, example};
+use super::path;
+use super::tidegate::{Tidegate, example};
+use tidegate_testkit::process::{Folder, Process, command, free_port};
 
 /// What the files of the example are named.
 const FILES: [&str; 5] = [
@@ -59,16 +59,12 @@ impl Nginx {
             .map(|server| format!("    server {server};\n"))
             .collect();
         let changes = [changes, &[(UPSTREAM, &servers)]].concat();
-        copy(folder.path(), port, &changes);
-        let mut process = Process::start(
-            Command::new("nginx")
-                .arg("-p")
-                .arg(folder.path())
-                .arg("-c")
-                .arg(folder.path().join("nginx.conf"))
-                .args(["-g", "daemon off;"])
-                .env("PATH", path()),
-        );
+        copy(folder.root(), port, &changes);
+        let mut nginx = command("nginx", "TERM");
+        nginx.arg("-p").arg(folder.root());
+        nginx.arg("-c").arg(folder.path("nginx.conf"));
+        nginx.args(["-g", "daemon off;"]).env("PATH", path());
+        let mut process = Process::start(nginx);
         process.wait_for_port(port);
         Self {
             _process: process,
@@ -82,12 +78,12 @@ impl Nginx {
     }
 
     pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+        self.folder.root()
     }
 
     /// What went wrong so far.
     pub(crate) fn errors(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("error.log"))
+        std::fs::read_to_string(self.folder.root().join("error.log"))
             .expect("a log that nginx has created")
     }
 }

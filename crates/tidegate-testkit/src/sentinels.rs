@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use super::server::Server;
-use super::test_cluster::{is_master, replication, run, until};
+use crate::cluster::{is_master, replication, run, until};
+use crate::redis::Server;
 
 /// A master that is silent for so long is down: longer than a machine that does other
 /// things, too, keeps it waiting.
-pub(crate) const DOWN_AFTER: Duration = Duration::from_millis(2_000);
+pub const DOWN_AFTER: Duration = Duration::from_millis(2_000);
 
 /// A running trio. The first of the servers is the master at the start.
-pub(crate) struct Trio {
-    pub(crate) servers: Vec<Server>,
-    pub(crate) sentinels: Vec<Server>,
+pub struct Trio {
+    pub servers: Vec<Server>,
+    pub sentinels: Vec<Server>,
 }
 
 impl Trio {
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         let own = ["--repl-diskless-sync-delay", "0"];
         let master = Server::start_with(&own);
         let port = master.port().to_string();
@@ -39,7 +39,7 @@ impl Trio {
 
     /// Waits until the sentinels know each other and both replicas, and those have their
     /// master's data.
-    pub(crate) fn settle(&self) {
+    pub fn settle(&self) {
         until("the sentinels are content", || {
             self.sentinels.iter().all(|sentinel| {
                 let counts = ["num-slaves", "num-other-sentinels", "flags"];
@@ -53,7 +53,7 @@ impl Trio {
     }
 
     /// The number of the last failover.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         let epochs = self.sentinels.iter().map(|sentinel| {
             let epoch = known(sentinel, "config-epoch");
             epoch.parse().expect("a number")
@@ -61,7 +61,7 @@ impl Trio {
         epochs.max().expect("a sentinel")
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         let hosts: Vec<String> = self
             .sentinels
             .iter()
@@ -71,7 +71,7 @@ impl Trio {
     }
 
     /// The place of the master, as a sentinel has it.
-    pub(crate) fn master(&self) -> usize {
+    pub fn master(&self) -> usize {
         let (_, port): (String, u16) = run(
             &mut self.sentinels[0].connect(),
             "SENTINEL get-master-addr-by-name main",

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::client::{get, statuses};
-use crate::nginx::{Change, Nginx};
-use crate::process::free_port;
-use crate::tidegate::{Tidegate, default_policy};
+use super::proxy::{Change, Nginx};
+use super::tidegate::{Tidegate, default_policy};
+use tidegate_testkit::http::{get, statuses};
+use tidegate_testkit::process::free_port;
 
 /// The one line that decides.
 const CLOSED: Change<'static> = (
@@ -20,11 +20,11 @@ fn requests_pass_while_tidegate_is_gone() {
     assert_eq!(statuses(nginx.port(), "/", 6)[5], 429);
     tidegate.process().kill();
     let response = get(nginx.port(), "/");
-    assert_eq!((response.status, &*response.body), (200, "hello\n"));
+    assert_eq!((response.status, response.text()), (200, "hello\n"));
     assert_eq!(response.header("RateLimit"), None);
     assert_eq!(statuses(nginx.port(), "/", 10), [200; 10]);
     let forbidden = get(nginx.port(), "/login/forbidden");
-    assert_eq!(forbidden.body, "the application says no\n");
+    assert_eq!(forbidden.text(), "the application says no\n");
     assert!(nginx.errors().contains("connect() failed"), "it is noticed");
 }
 
@@ -53,7 +53,7 @@ fn requests_get_503_while_the_store_of_a_policy_that_denies_is_down() {
     let tidegate = Tidegate::start(&(store + &policy));
     let nginx = Nginx::start(&tidegate);
     let response = get(nginx.port(), "/");
-    assert_eq!(response.status, 503, "{}", response.body);
+    assert_eq!(response.status, 503, "{}", response.text());
     assert_eq!(response.json()["status"], 503);
     assert!(response.header("Retry-After").is_some());
     assert_eq!(response.header("RateLimit"), None);

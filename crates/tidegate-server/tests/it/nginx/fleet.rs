@@ -1,14 +1,15 @@
 //! Several nginx and several tidegates on one Redis are one limiter.
 
-use crate::client::statuses;
-use crate::nginx::Nginx;
-use crate::redis::Redis;
-use crate::tidegate::{Tidegate, default_policy};
+use super::proxy::Nginx;
+use super::store;
+use super::tidegate::{Tidegate, default_policy};
+use tidegate_testkit::http::statuses;
+use tidegate_testkit::redis::Server;
 
 #[test]
 fn two_nginx_and_two_tidegates_on_one_redis_share_one_limit() {
-    let redis = Redis::start();
-    let config = redis.config() + &default_policy("{ip}", "40r/h");
+    let redis = Server::start();
+    let config = store(&redis) + &default_policy("{ip}", "40r/h");
     let tidegates = [(); 2].map(|()| Tidegate::start(&config));
     let fleet: Vec<Nginx> = tidegates.iter().map(Nginx::start).collect();
     let passed: usize = std::thread::scope(|scope| {

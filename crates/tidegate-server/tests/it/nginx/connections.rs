@@ -1,10 +1,10 @@
 //! Connections between nginx and tidegate stay open, whatever is answered.
 
-use crate::client::statuses;
-use crate::nginx::{Change, Nginx};
-use crate::process::Folder;
-use crate::relay::Relay;
-use crate::tidegate::{Tidegate, default_policy};
+use super::proxy::{Change, Nginx};
+use super::relay::Relay;
+use super::tidegate::{Tidegate, default_policy};
+use tidegate_testkit::http::statuses;
+use tidegate_testkit::process::Folder;
 
 /// The workers of nginx keep connections of their own: at most as many as there are
 /// requests at once, which is one here. The example has a worker for each processor, and
@@ -36,7 +36,7 @@ fn a_refusal_with_a_body_would_not() {
 #[test]
 fn a_socket_file_serves_as_well_as_a_port() {
     let folder = Folder::new();
-    let socket = format!("unix:{}/socket", folder.path().display());
+    let socket = format!("unix:{}/socket", folder.root().display());
     let policies = default_policy("{ip}", "5r/m");
     let tidegate = Tidegate::start_with(&policies, &["--http", &socket]);
     let nginx = Nginx::start_with(&[&socket], &[]);

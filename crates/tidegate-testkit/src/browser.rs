@@ -2,15 +2,15 @@
 //! WebDriver. It notes every request and every line of its console.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::client::Connection;
-use crate::process::{Folder, until};
+use crate::http::Connection;
+use crate::process::{Folder, command, spawn, until};
 
 /// A browser with one page. It ends with this.
-pub(crate) struct Browser {
+pub struct Browser {
     driver: Child,
     connection: Connection,
     session: String,
@@ -19,15 +19,12 @@ pub(crate) struct Browser {
 
 impl Browser {
     /// Starts it.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         let profile = Folder::new();
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver, which `cargo xtask test` installs");
+        let mut started = command("chromedriver", "TERM");
+        started.arg("--port=0").stdin(Stdio::null());
+        started.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut driver = spawn(started);
         let mut said = BufReader::new(driver.stdout.take().expect("a pipe")).lines();
         let port = said.find_map(|line| {
             let line = line.expect("text");
@@ -84,24 +81,24 @@ impl Browser {
     }
 
     /// Opens a page, and waits until it is loaded.
-    pub(crate) fn open(&mut self, url: &str) {
+    pub fn open(&mut self, url: &str) {
         self.tell("url", &json!({ "url": url }));
     }
 
     /// What a script returns.
-    pub(crate) fn evaluate(&mut self, script: &str) -> Value {
+    pub fn evaluate(&mut self, script: &str) -> Value {
         self.tell("execute/sync", &json!({"script": script, "args": []}))
     }
 
     /// What a user does with a mouse: on the first element of a CSS selector that can be
     /// clicked.
-    pub(crate) fn click(&mut self, selector: &str) {
+    pub fn click(&mut self, selector: &str) {
         let element = self.element(selector);
         self.tell(&format!("element/{element}/click"), &json!({}));
     }
 
     /// What a user does with a keyboard.
-    pub(crate) fn type_into(&mut self, selector: &str, text: &str) {
+    pub fn type_into(&mut self, selector: &str, text: &str) {
         let element = self.element(selector);
         let body = json!({ "text": text });
         self.tell(&format!("element/{element}/value"), &body);
@@ -115,7 +112,7 @@ impl Browser {
     }
 
     /// Waits until a script returns something true, and returns it.
-    pub(crate) fn wait(&mut self, what: &str, script: &str) -> Value {
+    pub fn wait(&mut self, what: &str, script: &str) -> Value {
         until(what, || {
             let value = self.evaluate(script);
             let is_true = value != json!(null) && value != json!(false) && value != json!("");
@@ -124,7 +121,7 @@ impl Browser {
     }
 
     /// Makes the page as wide and high as a screen.
-    pub(crate) fn resize(&mut self, width: u32, height: u32) {
+    pub fn resize(&mut self, width: u32, height: u32) {
         let params = json!({
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600,
         });
@@ -132,7 +129,7 @@ impl Browser {
     }
 
     /// What a screen reader would see: role and name of every element.
-    pub(crate) fn accessible(&mut self) -> Vec<(String, String)> {
+    pub fn accessible(&mut self) -> Vec<(String, String)> {
         let tree = self.command("Accessibility.getFullAXTree", &json!({}));
         let nodes = tree["nodes"].as_array().expect("a list").iter();
         let nodes = nodes.filter(|node| node["ignored"] == false);
@@ -147,21 +144,21 @@ impl Browser {
     }
 
     /// Makes pages believe that the user prefers `dark` or `light`.
-    pub(crate) fn prefer(&mut self, scheme: &str) {
+    pub fn prefer(&mut self, scheme: &str) {
         let feature = json!({"name": "prefers-color-scheme", "value": scheme});
         let params = json!({"features": [feature]});
         self.command("Emulation.setEmulatedMedia", &params);
     }
 
     /// The lines of the console since the last time.
-    pub(crate) fn console(&mut self) -> Vec<String> {
+    pub fn console(&mut self) -> Vec<String> {
         let lines = self.tell("se/log", &json!({"type": "browser"}));
         let lines = lines.as_array().expect("a list").iter();
         lines.map(Value::to_string).collect()
     }
 
     /// The URLs of all requests of pages since the last time.
-    pub(crate) fn requests(&mut self) -> Vec<String> {
+    pub fn requests(&mut self) -> Vec<String> {
         let events = self.tell("se/log", &json!({"type": "performance"}));
         let events = events.as_array().expect("a list").iter();
         let urls = events.filter_map(|event| {

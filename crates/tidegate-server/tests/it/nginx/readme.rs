@@ -3,10 +3,11 @@
 
 use std::process::Command;
 
-use crate::client::{get, send};
-use crate::nginx::{self, Nginx, PATIENT};
-use crate::process::{Folder, free_port, path};
-use crate::tidegate::{Tidegate, example};
+use super::path;
+use super::proxy::{self, Nginx, PATIENT};
+use super::tidegate::{Tidegate, example};
+use tidegate_testkit::http::{get, send};
+use tidegate_testkit::process::{Folder, free_port};
 
 /// What the test has already.
 const SKIPPED: [&str; 2] = ["apt-get install ", "cargo install "];
@@ -37,12 +38,12 @@ fn the_commands_do_what_it_says() {
     let folder = Folder::new();
     let (front, back) = (free_port(), free_port());
     let (front_address, back_address) = (format!("127.0.0.1:{front}"), format!("127.0.0.1:{back}"));
-    let examples = folder.path().join("examples/nginx");
+    let examples = folder.root().join("examples/nginx");
     let changes = [&PATIENT[..], &[("127.0.0.1:8080", &back_address)]].concat();
-    nginx::copy(&examples, front, &changes);
+    proxy::copy(&examples, front, &changes);
 
     let readme = std::fs::read_to_string(example("README.md")).unwrap();
-    let demo = folder.path().join("demo");
+    let demo = folder.root().join("demo");
     let mut commands = blocks(&readme, "sh");
     commands.retain(|command| !SKIPPED.iter().any(|start| command.starts_with(start)));
     let script = commands
@@ -55,7 +56,7 @@ fn the_commands_do_what_it_says() {
     let script = format!("set -e\ntrap 'kill $! 2>/dev/null || true' EXIT\n{script}");
     let output = Command::new("sh")
         .args(["-c", &script])
-        .current_dir(folder.path())
+        .current_dir(folder.root())
         .env("PATH", path())
         .output()
         .unwrap();
