@@ -7,7 +7,16 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{cargo, find, output, program, root, run};
 
-/// Programs the tests start, each with the Debian package that brings it.
+/// Programs that the first tier of tests starts, each with the Debian package that brings it.
+const QUICK: &[(&str, &str)] = &[
+    ("redis-server", "redis-server"),
+    ("redis-cli", "redis-tools"),
+    ("openssl", "openssl"),
+    ("curl", "curl"),
+    ("setpriv", "util-linux"),
+];
+
+/// Programs that all tests start.
 const PROGRAMS: &[(&str, &str)] = &[
     ("redis-server", "redis-server"),
     ("openssl", "openssl"),
@@ -78,6 +87,12 @@ redis-cell = \"=0.2.2\"
 
 /// Parts of the Rust toolchain, each with the cargo command that brings it.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
+
+/// Installs what the first tier needs, or says what to install.
+pub(crate) fn quick() -> Result<()> {
+    components()?;
+    packages(&missing(QUICK))
+}
 
 /// Installs what is missing, or says what to install.
 pub(crate) fn run_all() -> Result<()> {

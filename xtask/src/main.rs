@@ -29,9 +29,10 @@ use std::process::ExitCode;
 
 const HELP: &str = "usage: cargo xtask COMMAND
 
-  test                 install what the tests need, then check the format, run
-                       clippy and all tests, build the docs, and run every
-                       command of README.md
+  test                 check the format, run clippy, and run the tests that need no
+                       other server than Redis
+  test --all           the same, then everything else a change has to pass: clusters,
+                       nginx, Envoy, browsers, real time, the docs, the packages
   test --timing        run only the tests that need real time
   test --timing N      the same N times in a row, beside two busy loops
   trial                do the jobs of a first day with real programs, and print the
@@ -83,7 +84,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments[..] {
-        ["test"] => test::run(),
+        ["test"] => test::run_quick(),
+        ["test", "--all"] => test::run_all(),
         ["test", "--timing"] => suites::run_timing(),
         ["test", "--timing", times] => suites::repeat_timing(times),
         ["bench", name, ref options @ ..] => bench::run(name, options),

@@ -1,6 +1,5 @@
-//! The tests, in two passes. Tests that need real time live in modules named `timing` and
-//! run one after the other, so that no test takes the processor from another's deadline.
-//! All other tests run side by side. Each test runs once: a test that fails fails the run.
+//! The tests, in two tiers, told apart by the names of their modules. Each test runs once: a
+//! test that fails fails the run.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,15 +10,51 @@ use anyhow::{Context, Result};
 use crate::command::{cargo, run};
 use crate::servers;
 
+/// Modules of the second tier that need other programs than one Redis: clusters and
+/// sentinels, proxies, browsers, terminals, clients in other languages.
+const OTHER_PROGRAMS: &[&str] = &[
+    "cluster::",
+    "command_top::",
+    "dashboard::",
+    "envoy::gateway::",
+    "envoy::manual::",
+    "nginx::",
+    "proxies::",
+    "resp::clients::",
+    "resp::module::",
+    "simulate::page::",
+    "spread::",
+];
+
 /// What the full names of tests that need real time contain.
 const TIMING: &str = "timing::";
 
 /// How many busy loops `cargo xtask test --timing` runs beside the tests.
 const BUSY_LOOPS: usize = 2;
 
-/// Runs all tests but those that need real time, and the doctests.
-pub(crate) fn run_others() -> Result<()> {
-    run(others(&mut with_servers()?))
+/// Runs the first tier: what needs no other server than Redis, and the doctests.
+pub(crate) fn run_quick() -> Result<()> {
+    run(quick(&mut cargo()))
+}
+
+/// Runs the second tier but for the tests that need real time.
+pub(crate) fn run_rest() -> Result<()> {
+    run(rest(&mut cargo()))?;
+    // On other versions of Redis, as far as they can be had.
+    let mut others = with_servers()?;
+    let packages = ["-p", "tidegate-redis", "-p", "tidegate-tower"];
+    others
+        .args(["test", "--tests", "--no-fail-fast"])
+        .args(packages);
+    run(others.args([
+        "--",
+        "--skip",
+        TIMING,
+        "--skip",
+        "cluster::",
+        "--skip",
+        "spread::",
+    ]))
 }
 
 /// Runs the tests that need real time, one after the other.
@@ -68,9 +103,18 @@ fn with_servers() -> Result<Command> {
     Ok(command)
 }
 
-fn others(cargo: &mut Command) -> &mut Command {
-    let arguments = ["test", "--workspace", "--no-fail-fast"];
-    cargo.args(arguments).args(["--", "--skip", TIMING])
+fn quick(cargo: &mut Command) -> &mut Command {
+    cargo.args(["test", "--workspace", "--no-fail-fast", "--"]);
+    for module in OTHER_PROGRAMS.iter().chain([&TIMING]) {
+        cargo.args(["--skip", module]);
+    }
+    cargo
+}
+
+fn rest(cargo: &mut Command) -> &mut Command {
+    let arguments = ["test", "--workspace", "--tests", "--no-fail-fast", "--"];
+    cargo.args(arguments).args(OTHER_PROGRAMS);
+    cargo.args(["--skip", TIMING])
 }
 
 fn timing(cargo: &mut Command) -> &mut Command {
@@ -148,14 +192,14 @@ mod tests {
     #[test]
     fn g8_a_failed_test_fails_the_run_and_is_not_run_again() {
         let package = Package::new();
-        let failed = run(others(&mut package.cargo())).unwrap_err().to_string();
+        let failed = run(quick(&mut package.cargo())).unwrap_err().to_string();
         assert!(failed.contains("test --workspace"), "{failed}");
         assert_eq!((package.ran("plain.txt"), package.ran("timed.txt")), (1, 0));
         let failed = run(timing(&mut package.cargo())).unwrap_err().to_string();
         assert!(failed.contains("--test-threads=1"), "{failed}");
         assert_eq!((package.ran("plain.txt"), package.ran("timed.txt")), (1, 1));
         // The package is as it should be: each pass runs its own test, once.
-        run(others(&mut package.cargo())).unwrap();
+        run(quick(&mut package.cargo())).unwrap();
         run(timing(&mut package.cargo())).unwrap();
         assert_eq!((package.ran("plain.txt"), package.ran("timed.txt")), (2, 2));
     }

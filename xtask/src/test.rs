@@ -1,4 +1,5 @@
-//! `cargo xtask test`: everything a change has to pass, one step after another.
+//! `cargo xtask test`: what a newcomer runs, with Redis its only server.
+//! `cargo xtask test --all`: everything a change has to pass.
 
 use std::time::Instant;
 
@@ -10,27 +11,50 @@ use crate::{dist, dockerfile, install, nginx, readme, suites};
 /// A heading, and what to do.
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: &[Step] = &[
-    ("What the tests need", install::run_all),
+const QUICK: &[Step] = &[
+    ("What the tests need", install::quick),
     ("Format", format),
+    ("Clippy", clippy),
+    (
+        "Tests on memory and one Redis: unit, property, conformance, integration and doc tests",
+        suites::run_quick,
+    ),
+];
+
+const REST: &[Step] = &[
+    ("What the other tests need", install::run_all),
     ("Dockerfile", dockerfile::lint),
     (
-        "Tests: unit, property, integration and doc tests",
-        suites::run_others,
+        "Tests on clusters, sentinels, other Redis versions, proxies, browsers and foreign clients",
+        suites::run_rest,
     ),
     (
-        "Tests that need real time, beside Clippy, the nginx module's build, documentation, loom and the Debian package",
+        "Tests that need real time, beside the nginx module's build, documentation, loom and the Debian package",
         timing,
     ),
     ("Tests of the nginx module", nginx::test_built),
     ("The commands of README.md", readme::run_commands),
 ];
 
-/// Runs all steps; the first that fails ends it.
-pub(crate) fn run() -> Result<()> {
+/// Runs the quick tier.
+pub(crate) fn run_quick() -> Result<()> {
+    run(QUICK.iter())?;
+    println!(
+        "`cargo xtask test --all` also runs what needs other programs, clusters and real time."
+    );
+    Ok(())
+}
+
+/// Runs both tiers.
+pub(crate) fn run_all() -> Result<()> {
+    run(QUICK.iter().chain(REST))
+}
+
+/// Runs steps; the first that fails ends it.
+fn run<'s>(steps: impl Iterator<Item = &'s Step>) -> Result<()> {
     let start = Instant::now();
     let mut times = Vec::new();
-    for (heading, step) in STEPS {
+    for (heading, step) in steps {
         let start = Instant::now();
         println!("\n=== {heading}");
         step().with_context(|| format!("step failed: {heading}"))?;
@@ -50,7 +74,7 @@ fn format() -> Result<()> {
 
 fn clippy() -> Result<()> {
     let warnings = ["--", "-D", "warnings"];
-    run_beside(
+    execute(
         cargo()
             .args(["clippy", "--workspace", "--all-targets"])
             .args(warnings),
@@ -65,7 +89,6 @@ fn timing() -> Result<()> {
             // First what has a target folder of its own: cargo locks the folder that it
             // builds in, and the tests should not wait for that.
             beside("Check and build of the nginx module", nginx::check)?;
-            beside("Clippy", clippy)?;
             beside("Documentation", documentation)?;
             beside("Loom", loom)?;
             beside("Debian package on a clean root", dist::test_built)
