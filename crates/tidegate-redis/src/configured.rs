@@ -54,15 +54,30 @@ impl SharedLimiter {
     /// A limiter for another config that keeps the counters and connections of this one, in
     /// every store whose settings did not change.
     pub fn reconfigured(&self, config: &Config, folder: &Path) -> Result<Self, SetupError> {
+        let limiter = self.prepare(config, folder)?;
+        limiter.commit(config);
+        Ok(limiter)
+    }
+
+    /// The first half of [`reconfigured`](Self::reconfigured), for callers with more to verify
+    /// before they use the new limiter. Nothing changes for this one: drop the new limiter to
+    /// stay with the old config, or [`commit`](Self::commit) it.
+    pub fn prepare(&self, config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, Some(self))?;
         let policies = config.policies.iter().cloned();
-        let limiter = Self::build(stores, policies, folder, Some(self), &[])?;
-        for (name, store) in limiter.stores() {
+        Self::build_uncommitted(stores, policies, folder, Some(self), &[])
+    }
+
+    /// The second half of [`reconfigured`](Self::reconfigured): puts into force what this
+    /// [prepared](Self::prepare) limiter shares with the one before it, which are the bounds of
+    /// stores in memory and the sync intervals. `config` is the one it was prepared with.
+    pub fn commit(&self, config: &Config) {
+        self.commit_policies();
+        for (name, store) in self.stores() {
             if let (Store::Memory(memory), Some(config)) = (store, config.stores.get(name)) {
                 memory.set_bounds(config.max_keys, config.when_full);
             }
         }
-        Ok(limiter)
     }
 }
 
@@ -185,35 +200,43 @@ mod tests {
 
     use super::*;
 
-    fn config(max_keys: u32) -> Config {
+    fn config(max_keys: u32, sync_interval: &str) -> Config {
         let text = format!(
             "[stores.default]\nurl = \"memory:\"\nmax_keys = {max_keys}\n\n\
-             [[policies]]\nname = \"p\"\nlimit = \"5r/h\"\n"
+             [stores.shared]\nurl = \"redis://127.0.0.1:1\"\n\n\
+             [[policies]]\nname = \"p\"\nlimit = \"5r/h\"\n\n\
+             [[policies]]\nname = \"b\"\nlimit = \"5r/h\"\nmode = \"background\"\n\
+             sync_interval = \"{sync_interval}\"\nstore = \"shared\"\n"
         );
         Config::parse(&text, "tidegate.toml").expect("a config")
     }
 
     #[tokio::test]
-    async fn reload_with_other_max_keys_keeps_every_count() {
+    async fn reload_changes_bounds_and_intervals_once_committed_and_keeps_every_count() {
         let folder = Path::new("");
-        let before = SharedLimiter::from_config(&config(1_000), folder).expect("a config");
+        let before = config(1_000, "100ms");
+        let before = SharedLimiter::from_config(&before, folder).expect("a config");
         let key = [("key", "a")];
         for _ in 0..3 {
             let check = before.check("p", &key, Cost::ONE).await;
             assert!(check.expect("a policy").allowed());
         }
-        let mut refused = config(9_000);
+        let in_force = |limiter: &SharedLimiter| {
+            let max_keys = match limiter.stores().next() {
+                Some((_, Store::Memory(store))) => store.bounds().0,
+                other => panic!("{other:?}"),
+            };
+            (max_keys, limiter.sync_interval("b").as_millis())
+        };
+        let changed = config(9_000, "900ms");
+        let mut refused = changed.clone();
         refused.policies.push(refused.policies[0].clone());
         assert!(before.reconfigured(&refused, folder).is_err());
-        let bounds = |limiter: &SharedLimiter| match limiter.stores().next() {
-            Some((_, Store::Memory(store))) => store.bounds().0,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(bounds(&before), 1_000);
-        let after = before
-            .reconfigured(&config(9_000), folder)
-            .expect("a config");
-        assert_eq!(bounds(&after), 9_000);
+        assert_eq!(in_force(&before), (1_000, 100));
+        let after = before.prepare(&changed, folder).expect("a config");
+        assert_eq!(in_force(&before), (1_000, 100));
+        after.commit(&changed);
+        assert_eq!(in_force(&after), (9_000, 900));
         let look = after.peek("p", &key, Cost::ONE).await;
         assert_eq!(look.expect("a policy").remaining(), 2);
     }

@@ -134,6 +134,24 @@ impl SharedLimiter {
         before: Option<&Self>,
         tables: &[(&str, LeaseTable)],
     ) -> Result<Self, SetupError> {
+        let limiter = Self::build_uncommitted(stores, policies, folder, before, tables)?;
+        limiter.commit_policies();
+        Ok(limiter)
+    }
+
+    /// Puts into force what its policies share with those of the limiter before it.
+    pub(crate) fn commit_policies(&self) {
+        self.shared.values().for_each(|shared| shared.commit());
+    }
+
+    /// [`build`](Self::build), but nothing changes for the limiter before it yet.
+    pub(crate) fn build_uncommitted(
+        stores: BTreeMap<Box<str>, Store>,
+        policies: impl IntoIterator<Item = Policy>,
+        folder: &Path,
+        before: Option<&Self>,
+        tables: &[(&str, LeaseTable)],
+    ) -> Result<Self, SetupError> {
         let in_memory = stores.iter().filter_map(|(name, store)| match store {
             Store::Memory(store) => Some((name.clone(), store.clone())),
             Store::Redis(_) => None,
@@ -159,11 +177,8 @@ impl SharedLimiter {
         if let Some(policy) = own.iter().find(|policy| shared.contains_key(policy.name())) {
             return Err(PoliciesError::Duplicate(policy.name().into()).into());
         }
-        let memory = PolicyLimiter::with_stores(in_memory, own)?;
-        // Nothing can fail any more: what the old limiter shares may change now.
-        shared.values().for_each(|shared| shared.commit());
         Ok(Self {
-            memory,
+            memory: PolicyLimiter::with_stores(in_memory, own)?,
             shared,
             stores,
         })
@@ -562,12 +577,18 @@ impl SharedHandle {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tidegate::{Limit, Mode};
 
     use super::*;
     use crate::options::RedisOptions;
+
+    impl SharedLimiter {
+        /// How often a policy in mode `background` reports.
+        pub(crate) fn sync_interval(&self, policy: &str) -> Duration {
+            let background = self.shared[policy].decider.background();
+            background.expect("the mode background").sync_interval()
+        }
+    }
 
     fn background(interval: Duration) -> Policy {
         let policy = Policy::builder("shared").limit(Limit::per_second(5));
@@ -621,10 +642,7 @@ mod tests {
         let before = before.expect("policies");
         let check = before.check("own", &[("key", "a")], Cost::ONE).await;
         let receipt = check.expect("a policy").receipt().expect("a charge");
-        let interval = |limiter: &SharedLimiter| {
-            let background = limiter.shared["shared"].decider.background();
-            Arc::clone(background.expect("the mode background")).sync_interval()
-        };
+        let interval = |limiter: &SharedLimiter| limiter.sync_interval("shared");
         for refused in [
             vec![background(long), in_memory(), in_memory()],
             vec![background(long), background(long)],

@@ -17,6 +17,7 @@ use super::StartError;
 use super::adhoc::{self, AdHoc};
 use super::entry::{Entry, Tally};
 use crate::envoy::dropin::{self, DropIn};
+use crate::envoy::rules::Domains;
 use crate::metrics::Metrics;
 use crate::section::Server;
 use crate::serve::tls;
@@ -53,13 +54,23 @@ pub enum Access {
     Nobody,
 }
 
-impl Current {
-    pub(super) fn new(
-        loaded: Loaded,
-        metrics: &Metrics,
-        instance: u64,
-        before: Option<&Self>,
-    ) -> Result<Self, StartError> {
+/// A config with all that it names read and found right. Nothing of it is in force yet.
+pub(super) struct Prepared {
+    config: Config,
+    server: Server,
+    folder: PathBuf,
+    pub(super) limiter: SharedLimiter,
+    rules: Option<Arc<Domains>>,
+    is_given: bool,
+    adhoc: Option<Policy>,
+    tls: Option<TlsAcceptor>,
+    admin_token: Option<String>,
+    resp_token: Option<String>,
+}
+
+impl Prepared {
+    /// All that can fail, but for the [scripts](verify).
+    pub(super) fn new(loaded: Loaded, before: Option<&Current>) -> Result<Self, StartError> {
         let Loaded {
             config,
             server,
@@ -80,10 +91,6 @@ impl Current {
         let resp_token = resp_token.map(|token| reveal(token, "server.resp_token", &folder));
         let admin_token = server.admin_token.as_ref();
         let admin_token = admin_token.map(|token| reveal(token, "server.admin_token", &folder));
-        let gate_headers = server.gate_headers.iter().filter_map(|attribute| {
-            let name = format!("x-tidegate-{}", attribute.to_lowercase().replace('_', "-"));
-            Some((HeaderName::try_from(name).ok()?, attribute.clone()))
-        });
         // The config as the stores see it: with the policy behind ad-hoc commands.
         let mut asked = Cow::Borrowed(&config);
         let adhoc = match server.resp.is_empty() {
@@ -102,9 +109,50 @@ impl Current {
             asked.to_mut().policies.extend(policies);
         }
         let limiter = match before {
-            Some(before) => before.limiter.reconfigured(&asked, &folder)?,
+            Some(before) => before.limiter.prepare(&asked, &folder)?,
             None => SharedLimiter::from_config(&asked, &folder)?,
         };
+        Ok(Self {
+            tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
+            admin_token: admin_token.transpose()?,
+            resp_token: resp_token.transpose()?,
+            config,
+            server,
+            folder,
+            limiter,
+            rules,
+            is_given,
+            adhoc,
+        })
+    }
+
+    /// Puts the config in force. Nothing can fail any more, so what it shares with the
+    /// config before it may change now.
+    pub(super) fn commit(
+        self,
+        metrics: &Metrics,
+        instance: u64,
+        before: Option<&Current>,
+    ) -> Current {
+        let Self {
+            config,
+            server,
+            folder,
+            limiter,
+            rules,
+            is_given,
+            adhoc,
+            tls,
+            admin_token,
+            resp_token,
+        } = self;
+        if before.is_some() {
+            limiter.commit(&config);
+        }
+        let gate_headers = server.gate_headers.iter().filter_map(|attribute| {
+            let name = format!("x-tidegate-{}", attribute.to_lowercase().replace('_', "-"));
+            Some((HeaderName::try_from(name).ok()?, attribute.clone()))
+        });
         let entry = |policy: &Policy| {
             let (name, store) = (policy.name(), policy.store());
             let is_memory = |url: &StoreUrl| *url == StoreUrl::Memory;
@@ -152,21 +200,36 @@ impl Current {
             let meter = metrics.meter(dropin::NAME, &server.envoy.store);
             DropIn::new(rules, is_given, &server.envoy, &limiter, meter)
         });
-        Ok(Self {
+        Current {
             dropin,
-            admin_token: admin_token.transpose()?,
             gate_headers: gate_headers.collect(),
-            tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
+            tls,
             entries,
             adhoc: adhoc.map(AdHoc::new),
-            resp_token: resp_token.transpose()?,
+            admin_token,
+            resp_token,
             limiter,
             folder,
             config,
             server,
-        })
+        }
     }
+}
 
+/// Finds scripts that no store could run. A store that is down is asked again by the first
+/// check.
+pub(super) async fn verify(limiter: &SharedLimiter) -> Result<(), StartError> {
+    let wrong = limiter.verify_scripts().await;
+    let script = wrong
+        .into_iter()
+        .find(|(_, error)| error.kind() == ErrorKind::Script);
+    match script {
+        Some((policy, error)) => Err(StartError::Script(policy.into(), error)),
+        None => Ok(()),
+    }
+}
+
+impl Current {
     /// Envoy's limits, where they are in the form of envoyproxy/ratelimit.
     #[inline]
     pub(crate) fn dropin(&self) -> Option<&DropIn> {
@@ -219,19 +282,6 @@ impl Current {
     /// Whether keys may stand in logs and records.
     pub(super) fn logs_keys(&self) -> bool {
         self.server.log_keys
-    }
-
-    /// Finds scripts that no store could run. A store that is down is asked again by
-    /// the first check.
-    pub(super) async fn verify(&self) -> Result<(), StartError> {
-        let wrong = self.limiter.verify_scripts().await;
-        let script = wrong
-            .into_iter()
-            .find(|(_, error)| error.kind() == ErrorKind::Script);
-        match script {
-            Some((policy, error)) => Err(StartError::Script(policy.into(), error)),
-            None => Ok(()),
-        }
     }
 
     /// Whether this token lets somebody change anything.

@@ -38,6 +38,7 @@ use crate::settings::{LoadError, Loaded, Seen};
 pub use adhoc::{ADHOC, AdHoc, Bucket, Numbers};
 pub use batch::{Answer, Asked, Batch, Subject};
 pub use current::{Access, Current};
+use current::{Prepared, verify};
 pub use entry::Entry;
 use entry::Tally;
 use home::at;
@@ -117,7 +118,7 @@ impl Engine {
     pub fn new(loaded: Loaded) -> Result<Self, StartError> {
         let metrics = Metrics::new();
         let instance = RandomState::new().build_hasher().finish();
-        let current = Current::new(loaded, &metrics, instance, None)?;
+        let current = Prepared::new(loaded, None)?.commit(&metrics, instance, None);
         Ok(Self {
             logs_access: AtomicBool::new(current.server.access_log),
             current: ArcSwap::from_pointee(current),
@@ -144,11 +145,12 @@ impl Engine {
         };
         let engine = Self::new(loaded()).expect("a config");
         let limiter = tidegate_redis::SharedLimiter::new([("default", store)], []);
-        let before = Current::new(loaded(), &engine.metrics, engine.instance, None);
-        let mut before = before.expect("a config");
+        let before = Prepared::new(loaded(), None).expect("a config");
+        let mut before = before.commit(&engine.metrics, engine.instance, None);
         before.limiter = limiter.expect("a store");
-        let current = Current::new(loaded(), &engine.metrics, engine.instance, Some(&before));
-        engine.current.store(Arc::new(current.expect("a config")));
+        let current = Prepared::new(loaded(), Some(&before)).expect("a config");
+        let current = current.commit(&engine.metrics, engine.instance, Some(&before));
+        engine.current.store(Arc::new(current));
         engine
     }
 
@@ -424,9 +426,10 @@ impl Engine {
     /// Puts another config in force: requests under way go on with the old one.
     pub(crate) async fn change(&self, loaded: Loaded) -> Result<Arc<Current>, StartError> {
         let before = self.current.load_full();
-        let current = Current::new(loaded, &self.metrics, self.instance, Some(&before))?;
+        let prepared = Prepared::new(loaded, Some(&before))?;
+        verify(&prepared.limiter).await?;
+        let current = prepared.commit(&self.metrics, self.instance, Some(&before));
         let current = Arc::new(current);
-        current.verify().await?;
         self.logs_access.store(current.server.access_log, Relaxed);
         self.current.store(Arc::clone(&current));
         Ok(current)
@@ -435,7 +438,7 @@ impl Engine {
     /// Whether the stores take the scripts of the config in force, as far as they can
     /// be reached.
     pub async fn verify(&self) -> Result<(), StartError> {
-        self.current.load_full().verify().await
+        verify(&self.current.load_full().limiter).await
     }
 
     /// Whether requests should come here. A store that is down is no reason against it:

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use tidegate_redis::Store;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
@@ -52,10 +53,14 @@ impl Watched {
         limit.split('/').next().unwrap().parse().unwrap()
     }
 
+    fn metrics(&self) -> String {
+        let text = self.engine.metrics.text(&self.engine.current().limiter);
+        String::from_utf8(text).unwrap()
+    }
+
     /// Reloads that succeeded, and that failed.
     fn reloads(&self) -> (u64, u64) {
-        let text = self.engine.metrics.text(&self.engine.current().limiter);
-        let text = String::from_utf8(text).unwrap();
+        let text = self.metrics();
         let count = |result: &str| {
             let name = format!("tidegate_reload_total{{result=\"{result}\"}} ");
             let value = text.lines().find_map(|line| line.strip_prefix(&name));
@@ -107,4 +112,32 @@ async fn file_that_is_wrong_is_tried_once() {
     watched.write(&limit(7));
     sleep(3 * PERIOD).await;
     assert_eq!((watched.limit(), watched.reloads()), (7, (1, 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn s18_refused_reload_changes_no_bounds_and_no_metrics() {
+    let with = |max_keys: u32, rest: &str| {
+        format!(
+            "[stores.default]\nmax_keys = {max_keys}\n{}{rest}",
+            limit(5)
+        )
+    };
+    let watched = Watched::start("refused", &with(1_000, "")).await;
+    let max_keys = || match watched.engine.current().limiter.stores().next() {
+        Some((_, Store::Memory(store))) => store.bounds().0,
+        other => panic!("{other:?}"),
+    };
+    let other = "[[policies]]\nname = \"other\"\nlimit = \"1r/s\"\n";
+    let secret = "[server]\nadmin_token = \"env:TIDEGATE_TEST_NOT_SET\"\n";
+    let certificate = "[server]\ntls_cert = \"no.crt\"\ntls_key = \"no.key\"\n";
+    for (refused, count) in [(secret, 1), (certificate, 2)] {
+        watched.write(&with(10, &format!("{other}{refused}")));
+        sleep(3 * PERIOD).await;
+        assert_eq!((max_keys(), watched.reloads()), (1_000, (0, count)));
+        assert!(!watched.metrics().contains("policy=\"other\""));
+    }
+    watched.write(&with(10, other));
+    sleep(3 * PERIOD).await;
+    assert_eq!((max_keys(), watched.reloads()), (10, (1, 2)));
+    assert!(watched.metrics().contains("policy=\"other\""));
 }
