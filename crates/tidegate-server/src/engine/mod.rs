@@ -27,6 +27,7 @@ use tidegate::{
 };
 use tidegate_redis::{SetupError, Store, StoreError, TryCheckError};
 use tokio::runtime::Handle;
+use tokio::sync::Mutex;
 
 use crate::envoy::options::Options;
 use crate::envoy::rules::Domains;
@@ -48,6 +49,8 @@ pub(crate) use redaction::Redaction;
 /// One for the whole process.
 pub struct Engine {
     current: ArcSwap<Current>,
+    /// Held while the config changes: each change begins from the result of the one before.
+    changing: Mutex<()>,
     pub(crate) metrics: Metrics,
     /// Where tasks live that belong to no connection.
     home: Option<Handle>,
@@ -122,6 +125,7 @@ impl Engine {
         Ok(Self {
             logs_access: AtomicBool::new(current.server.access_log),
             current: ArcSwap::from_pointee(current),
+            changing: Mutex::new(()),
             metrics,
             home: Handle::try_current().ok(),
             probed: AtomicBool::new(false),
@@ -183,6 +187,7 @@ impl Engine {
     /// else as it is. Says what has changed. They stay until others come, or until the
     /// config names files of its own.
     pub async fn change_rules(&self, rules: Domains) -> Result<Vec<String>, StartError> {
+        let _alone = self.changing.lock().await;
         let before = self.current.load_full();
         let loaded = Loaded {
             config: before.config.clone(),
@@ -192,7 +197,7 @@ impl Engine {
             seen: Seen::nothing(),
             replaced: Vec::new(),
         };
-        let current = self.change(loaded).await?;
+        let current = self.change_from(&before, loaded).await?;
         Ok(changed_rules(&before, &current))
     }
 
@@ -425,10 +430,19 @@ impl Engine {
 
     /// Puts another config in force: requests under way go on with the old one.
     pub(crate) async fn change(&self, loaded: Loaded) -> Result<Arc<Current>, StartError> {
-        let before = self.current.load_full();
-        let prepared = Prepared::new(loaded, Some(&before))?;
+        let _alone = self.changing.lock().await;
+        self.change_from(&self.current.load_full(), loaded).await
+    }
+
+    /// [`change`](Self::change) for a caller that holds `changing`.
+    async fn change_from(
+        &self,
+        before: &Current,
+        loaded: Loaded,
+    ) -> Result<Arc<Current>, StartError> {
+        let prepared = Prepared::new(loaded, Some(before))?;
         verify(&prepared.limiter).await?;
-        let current = prepared.commit(&self.metrics, self.instance, Some(&before));
+        let current = prepared.commit(&self.metrics, self.instance, Some(before));
         let current = Arc::new(current);
         self.logs_access.store(current.server.access_log, Relaxed);
         self.current.store(Arc::clone(&current));

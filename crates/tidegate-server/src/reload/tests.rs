@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::cli::Source;
+use crate::envoy::rules::{Defaults, Domains, read_text};
 use crate::settings::Listen;
 
 /// A server's config in a file of its own, watched.
@@ -140,4 +141,34 @@ async fn s18_refused_reload_changes_no_bounds_and_no_metrics() {
     sleep(3 * PERIOD).await;
     assert_eq!((max_keys(), watched.reloads()), (10, (1, 2)));
     assert!(watched.metrics().contains("policy=\"other\""));
+}
+
+/// Both wait for the store to verify a script, so both are under way at once.
+#[tokio::test(start_paused = true)]
+async fn s10_reload_and_limits_of_a_control_plane_do_not_undo_each_other() {
+    // Nobody accepts, so the store takes all of its deadline.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let script = std::env::temp_dir().join(format!("tidegate-s10-{}.lua", std::process::id()));
+    std::fs::write(&script, "return {\"allow\", {}}").unwrap();
+    let text = format!(
+        "[stores.default]\nurl = \"redis://{}\"\n\
+         [[policies]]\nname = \"s\"\nalgorithm = \"script\"\nscript = {script:?}\n",
+        silent.local_addr().unwrap(),
+    );
+    let load = |text: String| Settings::written(text).load().unwrap();
+    let engine = Arc::new(Engine::new(load(text.clone())).unwrap());
+    let yaml =
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: hour, requests_per_unit: 1}\n";
+    let draft = read_text(yaml, "d.yaml").unwrap();
+    let domains = Domains::build(vec![draft], &Defaults::default()).unwrap();
+    let (acknowledged, reloaded) = tokio::join!(
+        engine.change_rules(domains),
+        engine.change(load(text + &limit(5)))
+    );
+    std::fs::remove_file(&script).unwrap();
+    acknowledged.unwrap();
+    reloaded.unwrap();
+    let current = engine.current();
+    let rules = current.dropin().map(|it| it.domains.rules().len());
+    assert_eq!((rules, current.config.policies.len()), (Some(1), 2));
 }
