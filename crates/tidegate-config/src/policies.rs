@@ -16,12 +16,6 @@ use crate::url::{StoreUrl, public};
 /// Reads all policies and reports their errors.
 pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<Policy> {
     let tables = root.tables("policies");
-    if root.has("policies") && tables.is_empty() && !root.is_wrong("policies") {
-        root.error(
-            "policies",
-            "an empty list: expected at least one of [[policies]]",
-        );
-    }
     let mut names: HashSet<String> = HashSet::new();
     let (mut policies, mut trials): (Vec<Policy>, Vec<Tried<'_>>) = Default::default();
     for fields in &tables {

@@ -20,6 +20,10 @@ use crate::url::{Secret, StoreUrl};
 
 impl Display for Config {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.policies.is_empty() {
+            // Before any table: it is a field of the file.
+            writeln!(f, "policies = []\n")?;
+        }
         for (name, store) in &self.stores {
             print_store(f, name, store)?;
         }

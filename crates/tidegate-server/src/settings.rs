@@ -55,6 +55,8 @@ pub struct Loaded {
     pub rules: Option<Domains>,
     /// What its relative paths are relative to.
     pub folder: PathBuf,
+    /// Whether the file has policies, or `policies = []`. Otherwise, they are the default.
+    pub names_policies: bool,
     /// Everything that was read to make it.
     pub seen: Seen,
     /// Fields of the file that the command line or the environment takes the place of,
@@ -128,7 +130,8 @@ pub fn parse(
     Ok((server, config))
 }
 
-/// [`parse`], and the fields of `[server]` that name addresses.
+/// [`parse`], and the fields of `[server]` that name addresses; and `policies`, where the
+/// file has any or says that there are none.
 fn parse_all(
     text: &str,
     file: &str,
@@ -136,6 +139,7 @@ fn parse_all(
 ) -> Result<(Server, Config, Vec<&'static str>), ConfigErrors> {
     read(text, file, |root| {
         let mut named = Vec::new();
+        named.extend(Some("policies").filter(|name| root.has(name)));
         let envoy = root.table("envoy").map(|fields| Envoy::read(&fields));
         let server = root.table("server").map(|fields| {
             let fields_of_addresses = ["http", "admin", "resp", "grpc"].into_iter();
@@ -222,12 +226,14 @@ impl Settings {
             used.clone_from(given);
         }
         let folder = self.folder();
+        let names_policies = named.contains(&"policies");
         let named = files_named_in(&config, &server).into_iter();
         let named: Vec<PathBuf> = named.map(|path| folder.join(path)).collect();
         let rules = server.envoy.config.as_ref().map(|path| folder.join(path));
         Ok(Loaded {
             seen: Seen::new(own, named, rules),
             rules: None,
+            names_policies,
             config,
             server,
             folder,

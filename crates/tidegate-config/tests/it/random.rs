@@ -13,7 +13,7 @@ use crate::limits;
 const STORES: [&str; 4] = ["default", "other", "url", "1-_"];
 
 pub(super) fn configs() -> impl Strategy<Value = Config> {
-    let names = subsequence(vec!["login", "levels", "X-_9"], 1..=3);
+    let names = subsequence(vec!["login", "levels", "X-_9"], 0..=3);
     let policies = names.prop_flat_map(|names| names.into_iter().map(policy).collect::<Vec<_>>());
     let shared = in_redis();
     let parts = (stores(), shared, policies);

@@ -23,11 +23,6 @@ limit = "10r/s""#,
             r#"tidegate.toml:1:13: policies: "login": expected tables, each headed [[policies]]"#,
         ),
         (
-            "an empty list of policies",
-            r#"policies = []"#,
-            r#"tidegate.toml:1:12: policies: an empty list: expected at least one of [[policies]]"#,
-        ),
-        (
             "one policy in the singular",
             r#"[[policy]]
 name = "login""#,

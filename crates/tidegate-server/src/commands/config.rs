@@ -68,7 +68,11 @@ fn print(arguments: &Print) -> ExitCode {
                 true => server.envoy.to_string(),
                 false => format!("{:#}", server.envoy),
             };
-            say(&format!("{server:#}{envoy}{config:#}"));
+            say(&match config.policies.is_empty() {
+                // `policies = []` must come before any table.
+                true => format!("{config:#}{server:#}{envoy}"),
+                false => format!("{server:#}{envoy}{config:#}"),
+            });
             ExitCode::SUCCESS
         }
         Err(error) => {

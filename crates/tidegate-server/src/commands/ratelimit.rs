@@ -80,6 +80,7 @@ fn start(environment: &Environment, loaded: Loaded) -> Result<Engine, StartError
         server: loaded.server.clone(),
         rules: Some(Domains::default()),
         folder: loaded.folder.clone(),
+        names_policies: loaded.names_policies,
         seen: loaded.seen.clone(),
         replaced: Vec::new(),
     };

@@ -37,6 +37,8 @@ pub struct Current {
     resp_token: Option<String>,
     /// What its relative paths are relative to.
     pub(crate) folder: PathBuf,
+    /// Whether the file has policies, or says that there are none.
+    pub(super) names_policies: bool,
     /// Envoy's limits, where they are in the form of envoyproxy/ratelimit.
     dropin: Option<DropIn>,
     /// Where the protocol of Redis is spoken, whom its ad-hoc commands ask.
@@ -59,6 +61,7 @@ pub(super) struct Prepared {
     config: Config,
     server: Server,
     folder: PathBuf,
+    names_policies: bool,
     pub(super) limiter: SharedLimiter,
     rules: Option<Arc<Domains>>,
     is_given: bool,
@@ -76,6 +79,7 @@ impl Prepared {
             server,
             folder,
             rules,
+            names_policies,
             ..
         } = loaded;
         let given = before.and_then(|before| before.dropin.as_ref());
@@ -112,6 +116,11 @@ impl Prepared {
             Some(before) => before.limiter.prepare(&asked, &folder)?,
             None => SharedLimiter::from_config(&asked, &folder)?,
         };
+        let removed = before.filter(|before| before.names_policies && !names_policies);
+        let removed = removed.map_or(0, |before| before.config.policies.len());
+        if removed > 0 {
+            return Err(StartError::NoPolicies(removed));
+        }
         Ok(Self {
             tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
             admin_token: admin_token.transpose()?,
@@ -119,6 +128,7 @@ impl Prepared {
             config,
             server,
             folder,
+            names_policies,
             limiter,
             rules,
             is_given,
@@ -138,6 +148,7 @@ impl Prepared {
             config,
             server,
             folder,
+            names_policies,
             limiter,
             rules,
             is_given,
@@ -210,6 +221,7 @@ impl Prepared {
             resp_token,
             limiter,
             folder,
+            names_policies,
             config,
             server,
         }

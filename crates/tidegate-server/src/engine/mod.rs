@@ -98,6 +98,12 @@ pub enum StartError {
     /// The certificate cannot be used.
     #[error("{0}")]
     Tls(String),
+    /// It has no policies, and those in force would be gone: a file that was cut short
+    /// looks like this.
+    #[error(
+        "the file has no policies, and {0} in force would be removed: expected [[policies]], or policies = [] to remove them"
+    )]
+    NoPolicies(usize),
     /// The policy behind limits that come with each call cannot be used for them.
     #[error(
         "policy \"adhoc\" {0}: expected mode (exact or background), on_error, local_share, sync_interval, refusal_memory, store and a limit, and nothing else, since ad-hoc commands use it"
@@ -194,6 +200,7 @@ impl Engine {
             server: before.server.clone(),
             rules: Some(rules),
             folder: before.folder.clone(),
+            names_policies: before.names_policies,
             seen: Seen::nothing(),
             replaced: Vec::new(),
         };

@@ -15,6 +15,7 @@ use crate::settings::Listen;
 /// A server's config in a file of its own, watched.
 struct Watched {
     file: PathBuf,
+    settings: Settings,
     engine: Arc<Engine>,
 }
 
@@ -36,10 +37,15 @@ impl Watched {
         };
         let engine = Arc::new(Engine::new(loaded).unwrap());
         let hangup = signal(SignalKind::hangup()).unwrap();
-        tokio::spawn(watch(Arc::clone(&engine), settings, started, hangup));
+        let watching = watch(Arc::clone(&engine), settings.clone(), started, hangup);
+        tokio::spawn(watching);
         // Between two looks from now on.
         sleep(PERIOD / 2).await;
-        Self { file, engine }
+        Self {
+            file,
+            settings,
+            engine,
+        }
     }
 
     fn write(&self, text: &str) {
@@ -171,4 +177,27 @@ async fn s10_reload_and_limits_of_a_control_plane_do_not_undo_each_other() {
     let current = engine.current();
     let rules = current.dropin().map(|it| it.domains.rules().len());
     assert_eq!((rules, current.config.policies.len()), (Some(1), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn v3_reload_that_would_remove_every_policy_needs_policies_to_be_empty() {
+    let watched = Watched::start("cut", &limit(5)).await;
+    watched.write("[server]\n");
+    sleep(3 * PERIOD).await;
+    assert_eq!((watched.limit(), watched.reloads()), (5, (0, 1)));
+    let error = watched.engine.change(watched.settings.load().unwrap());
+    assert_eq!(
+        error.await.err().map(|error| error.to_string()).unwrap(),
+        "the file has no policies, and 1 in force would be removed: \
+         expected [[policies]], or policies = [] to remove them"
+    );
+    watched.write("policies = []\n[server]\n");
+    sleep(3 * PERIOD).await;
+    assert_eq!(watched.reloads(), (1, 1));
+    assert_eq!(watched.engine.current().config.policies, []);
+    // Nothing is left to remove, so the default policy comes back.
+    watched.write("[server]\n");
+    sleep(3 * PERIOD).await;
+    assert_eq!(watched.reloads(), (2, 1));
+    assert_eq!(watched.engine.current().config.policies.len(), 1);
 }
