@@ -311,7 +311,7 @@ pub(crate) fn rules(path: &Path, envoy: &Envoy) -> Result<Domains, LoadError> {
     Ok(Domains::build(drafts, &envoy.defaults())?)
 }
 
-/// Scripts and certificates.
+/// Scripts, certificates and tokens.
 fn files_named_in<'c>(config: &'c Config, server: &'c Server) -> Vec<&'c str> {
     let scripts = config.policies.iter().filter_map(|policy| {
         let source = policy.script()?.source();
@@ -324,11 +324,12 @@ fn files_named_in<'c>(config: &'c Config, server: &'c Server) -> Vec<&'c str> {
     let stores = stores.flat_map(|store| [&store.tls_ca, &store.tls_cert, &store.tls_key]);
     let own = [&server.tls_cert, &server.tls_key, &server.tls_client_ca];
     let certificates = stores.chain(own).filter_map(Option::as_deref);
-    let token = server.admin_token.as_ref().and_then(|token| match token {
-        Secret::File(path) => Some(path.as_str()),
-        Secret::Env(_) | Secret::Text(_) => None,
+    let tokens = [&server.admin_token, &server.resp_token].into_iter();
+    let tokens = tokens.filter_map(|token| match token {
+        Some(Secret::File(path)) => Some(path.as_str()),
+        Some(Secret::Env(_) | Secret::Text(_)) | None => None,
     });
-    scripts.chain(certificates).chain(token).collect()
+    scripts.chain(certificates).chain(tokens).collect()
 }
 
 /// The value of a secret. Paths are relative to `folder`.

@@ -93,8 +93,10 @@ impl Prepared {
         let rules = rules.or_else(|| given.map(|given| Arc::clone(&given.domains)));
         let resp_token = server.resp_token.as_ref();
         let resp_token = resp_token.map(|token| reveal(token, "server.resp_token", &folder));
+        let resp_token = resp_token.transpose()?;
         let admin_token = server.admin_token.as_ref();
         let admin_token = admin_token.map(|token| reveal(token, "server.admin_token", &folder));
+        let admin_token = admin_token.transpose()?;
         // The config as the stores see it: with the policy behind ad-hoc commands.
         let mut asked = Cow::Borrowed(&config);
         let adhoc = match server.resp.is_empty() {
@@ -123,8 +125,8 @@ impl Prepared {
         }
         Ok(Self {
             tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
-            admin_token: admin_token.transpose()?,
-            resp_token: resp_token.transpose()?,
+            admin_token,
+            resp_token,
             config,
             server,
             folder,

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::cli::Source;
 use crate::envoy::rules::{Defaults, Domains, read_text};
+use crate::resp::{Pass, Session};
 use crate::settings::Listen;
 
 /// A server's config in a file of its own, watched.
@@ -200,4 +201,32 @@ async fn v3_reload_that_would_remove_every_policy_needs_policies_to_be_empty() {
     sleep(3 * PERIOD).await;
     assert_eq!(watched.reloads(), (2, 1));
     assert_eq!(watched.engine.current().config.policies.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s7_rotated_resp_token_is_read_again_and_the_old_one_ends() {
+    let token = std::env::temp_dir().join(format!("tidegate-s7-{}.token", std::process::id()));
+    std::fs::write(&token, "old").unwrap();
+    let text = format!(
+        "[server]\nresp = \"127.0.0.1:0\"\nresp_token = \"file:{}\"\n{}",
+        token.display(),
+        limit(5)
+    );
+    let watched = Watched::start("token", &text).await;
+    let mut client = Pass::new(Arc::clone(&watched.engine), Session::new(1));
+    let ask = async |client: &mut Pass, line: &str| {
+        client.run(line.as_bytes(), || ()).await;
+        let reply = String::from_utf8(client.replies().to_vec()).unwrap();
+        client.clear(0);
+        reply.split(' ').next().unwrap().trim_end().to_owned()
+    };
+    assert_eq!(ask(&mut client, "AUTH old\r\n").await, "+OK");
+    assert_eq!(ask(&mut client, "PING\r\n").await, "+PONG");
+    std::fs::write(&token, "new").unwrap();
+    sleep(3 * PERIOD).await;
+    std::fs::remove_file(&token).unwrap();
+    assert_eq!(ask(&mut client, "PING\r\n").await, "-NOAUTH");
+    assert_eq!(ask(&mut client, "AUTH old\r\n").await, "-WRONGPASS");
+    assert_eq!(ask(&mut client, "AUTH new\r\n").await, "+OK");
+    assert_eq!(ask(&mut client, "PING\r\n").await, "+PONG");
 }

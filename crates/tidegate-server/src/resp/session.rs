@@ -11,10 +11,10 @@ pub struct Session {
     pub(super) id: u64,
     /// What the client calls itself.
     pub(super) name: Vec<u8>,
-    /// It has shown the token for asking.
-    may_ask: bool,
-    /// The admin token it has shown. Whether that is still the right one is asked each
-    /// time: the config may change.
+    /// The token for asking that it has shown. Whether that is still the right one is asked
+    /// each time: the config may change.
+    token: Vec<u8>,
+    /// The admin token it has shown, likewise.
     admin_token: Vec<u8>,
     /// Nothing more is to be read.
     pub(super) is_over: bool,
@@ -39,7 +39,7 @@ impl Session {
     /// Whether it may ask.
     #[inline]
     pub(super) fn may_ask(&self, current: &Current) -> bool {
-        self.may_ask || !current.needs_resp_token() || self.is_admin(current)
+        !current.needs_resp_token() || current.is_resp_token(&self.token) || self.is_admin(current)
     }
 
     fn is_admin(&self, current: &Current) -> bool {
@@ -78,7 +78,7 @@ impl Session {
             let message = "AUTH called although no resp_token is set in [server]: no token is needed (AUTH admin <token> takes the admin token)";
             return Err(CommandError::new("ERR", message));
         } else if user.is_none_or(|user| user == DEFAULT) && current.is_resp_token(token) {
-            self.may_ask = true;
+            self.token = token.to_vec();
             return Ok(());
         }
         let message = "invalid username-password pair or user is disabled: expected the resp_token of [server], or user admin and the admin_token";
