@@ -55,15 +55,15 @@ pub fn optional(f: &mut Formatter<'_>, name: &str, text: Option<&str>) -> fmt::R
     }
 }
 
-/// Prints where a secret comes from. A secret written in the file itself is replaced by a
-/// comment.
+/// Prints where a secret comes from. In place of a secret that is written in the file itself
+/// stands a variable to set: what is printed does not work without it.
 pub fn secret(f: &mut Formatter<'_>, name: &str, secret: Option<&Secret>) -> fmt::Result {
     match secret {
         Some(Secret::Env(variable)) => {
             writeln!(f, "{name} = {}", quoted(&format!("env:{variable}")))
         }
         Some(Secret::File(path)) => writeln!(f, "{name} = {}", quoted(&format!("file:{path}"))),
-        Some(Secret::Text(_)) => writeln!(f, "# {name} = \"***\""),
+        Some(Secret::Text(_)) => writeln!(f, "{name} = \"env:SET_ME\""),
         None => Ok(()),
     }
 }

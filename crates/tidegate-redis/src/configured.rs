@@ -128,6 +128,18 @@ fn make(
         }
         StoreUrl::Memory => "",
     };
+    if let StoreUrl::Redis(url) = &store.url
+        && url.user() == "***"
+    {
+        return Err("url: *** stands for a user and a password that were not printed: expected them in its place".into());
+    }
+    if let Some(Secret::Env(name)) = &store.password
+        && std::env::var_os(name).is_none()
+    {
+        return Err(format!(
+            "password: the environment variable {name} is not set"
+        ));
+    }
     let read = |path: &Option<String>| {
         let path = path.as_ref().map(|path| folder.join(path));
         path.map(|path| {

@@ -15,19 +15,25 @@ pub(crate) fn between(
     (config_before, server_before): (&Config, &Server),
     (config, server): (&Config, &Server),
 ) -> Vec<String> {
-    let mut lines = fields(
-        "server",
-        &format!("{server_before:#}"),
-        &format!("{server:#}"),
-    );
+    let print = |server: &Server| {
+        let (resp_token, admin_token) = (None, None);
+        let server = Server {
+            resp_token,
+            admin_token,
+            ..server.clone()
+        };
+        format!("{server:#}")
+    };
+    let mut lines = fields("server", &print(server_before), &print(server));
     lines.extend(fields(
         "envoy",
         &format!("{:#}", server_before.envoy),
         &format!("{:#}", server.envoy),
     ));
-    if server_before.admin_token != server.admin_token
-        && !lines.iter().any(|it| it.contains("admin_token"))
-    {
+    if server_before.resp_token != server.resp_token {
+        lines.push("server: resp_token changed".into());
+    }
+    if server_before.admin_token != server.admin_token {
         lines.push("server: admin_token changed".into());
     }
     let names = |config: &Config| config.stores.keys().cloned().collect::<Vec<_>>();
@@ -39,12 +45,14 @@ pub(crate) fn between(
             continue;
         };
         let print = |store: &tidegate_config::Store| {
-            let stores = BTreeMap::from([(name.clone(), store.clone())]);
+            let mut store = store.clone();
+            store.password = None;
+            let stores = BTreeMap::from([(name.clone(), store)]);
             let policies = Vec::new();
             format!("{:#}", Config { stores, policies })
         };
         let changed = fields(&format!("store {name}"), &print(before), &print(store));
-        if changed.is_empty() && before != store {
+        if before.password != store.password || changed.is_empty() && before != store {
             lines.push(format!("store {name}: user or password changed"));
         }
         lines.extend(changed);
@@ -281,6 +289,20 @@ mod tests {
             lines(&levels("1r/s"), &levels("2r/s")),
             ["api.user: 1r/s -> 2r/s"]
         );
+    }
+
+    #[test]
+    fn s25_changed_tokens_have_a_line_each_that_does_not_show_them() {
+        let file = |token: &str| {
+            let token = |name: &str| format!("{name} = \"{token}\"\n");
+            format!("[server]\n{}{}", token("resp_token"), token("admin_token"))
+        };
+        let both = ["server: resp_token changed", "server: admin_token changed"];
+        for (before, after) in [("one", "two"), ("one", "env:TWO"), ("env:ONE", "env:TWO")] {
+            assert_eq!(lines(&file(before), &file(after)), both);
+        }
+        assert_eq!(lines("", &file("one")), both);
+        assert_eq!(lines(&file("one"), &file("one")), [""; 0]);
     }
 
     #[test]

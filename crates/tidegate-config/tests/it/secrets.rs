@@ -55,7 +55,7 @@ fn where_a_password_is_may_be_printed_and_the_password_not() {
             "password = \"file:/run/secrets/redis\"\n",
         ),
         ("env:REDIS_PASSWORD", "password = \"env:REDIS_PASSWORD\"\n"),
-        ("hunter2", "# password = \"***\"\n"),
+        ("hunter2", "password = \"env:SET_ME\"\n"),
     ] {
         let text =
             format!("[stores.s]\nurl = \"redis://h\"\nusername = \"u\"\npassword = \"{password}\"");

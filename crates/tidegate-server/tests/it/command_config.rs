@@ -341,16 +341,41 @@ fn print_shows_what_flags_and_variables_say_instead_of_the_file() {
 }
 
 #[test]
-fn print_hides_secrets_and_needs_none() {
+fn v8_printed_config_hides_secrets_and_refuses_to_start_without_them() {
     let folder = Folder::new();
     let file = |token: &str, url: &str| {
         format!("[server]\nadmin_token = \"{token}\"\n[stores.default]\nurl = \"{url}\"\n")
     };
     folder.write("text.toml", file("hunter2", "redis://u:hunter2@h:1/2"));
     let text = printed(&folder, &[], &["text.toml"]);
-    assert!(text.contains("# admin_token = \"***\"\n"), "{text}");
+    assert!(text.contains("admin_token = \"env:SET_ME\"\n"), "{text}");
     assert!(text.contains("url = \"redis://***@h:1/2\"\n"), "{text}");
     assert!(!text.contains("hunter2"), "{text}");
+
+    let store = "[stores.default]\nurl = \"redis://h\"\npassword = \"hunter2\"\n";
+    for (file, error) in [
+        (
+            "[server]\nresp = \"127.0.0.1:0\"\nresp_token = \"hunter2\"\n",
+            "server.resp_token: the environment variable SET_ME is not set: expected the token in it",
+        ),
+        (
+            "[server]\nadmin_token = \"hunter2\"\n",
+            "server.admin_token: the environment variable SET_ME is not set: expected the token in it",
+        ),
+        (
+            store,
+            "store \"default\": password: the environment variable SET_ME is not set",
+        ),
+        (
+            "[stores.default]\nurl = \"redis://u:hunter2@h\"\n",
+            "store \"default\": url: *** stands for a user and a password that were not printed: expected them in its place",
+        ),
+    ] {
+        folder.write("secret.toml", file);
+        folder.write("printed.toml", printed(&folder, &[], &["secret.toml"]));
+        let (code, _, said) = run(&folder, &["config", "check", "printed.toml"]);
+        assert_eq!((code, said), (2, format!("printed.toml: {error}\n")));
+    }
 
     folder.write("env.toml", file("env:NOT_SET", "env:NOT_SET_EITHER"));
     let text = printed(&folder, &[], &["env.toml"]);
