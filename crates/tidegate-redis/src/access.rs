@@ -12,6 +12,8 @@ use redis::{
     ErrorKind as Client, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult,
 };
 
+use crate::configured::read_text;
+
 /// Where the password of a store is.
 ///
 /// `Debug` hides a text.
@@ -131,7 +133,7 @@ impl Password {
                 let place = path.display().to_string();
                 let path = Arc::<std::path::Path>::from(path.as_path());
                 // The file may be far away.
-                let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(path));
+                let read = tokio::task::spawn_blocking(move || read_text(&path, 1));
                 let read = read.await.map_err(|error| wrong(error.to_string()))?;
                 (
                     read.map_err(|error| wrong(format!("{place}: {error}")))?,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::env::VarError;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use tidegate::{PoliciesError, PolicyError};
@@ -142,10 +144,8 @@ fn make(
     }
     let read = |path: &Option<String>| {
         let path = path.as_ref().map(|path| folder.join(path));
-        path.map(|path| {
-            std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
-        })
-        .transpose()
+        path.map(|path| read_file(&path, 1).map_err(|error| format!("{}: {error}", path.display())))
+            .transpose()
     };
     let mut options = RedisOptions::default()
         .name(name)
@@ -174,6 +174,27 @@ fn make(
             .map(Store::from)
             .map_err(|error: StoreError| error.to_string()),
     }
+}
+
+/// Reads a file that a config names. One that is larger than this, or endless, is an error.
+#[doc(hidden)]
+pub fn read_file(path: &Path, mebibytes: u16) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path)?;
+    file.take((u64::from(mebibytes) << 20) + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() > usize::from(mebibytes) << 20 {
+        let message = format!("larger than {mebibytes} MiB");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(bytes)
+}
+
+/// [`read_file`] for text.
+#[doc(hidden)]
+pub fn read_text(path: &Path, mebibytes: u16) -> io::Result<String> {
+    let text = String::from_utf8(read_file(path, mebibytes)?);
+    text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
 }
 
 /// The URL that a variable has, which must be what it could be in the file.

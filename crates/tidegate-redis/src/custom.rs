@@ -10,6 +10,7 @@ use tidegate::{
     ScriptSource, Source,
 };
 
+use crate::configured::read_text;
 use crate::error::{ErrorKind, StoreError};
 use crate::local::now_us;
 use crate::script::Script;
@@ -35,7 +36,7 @@ impl Custom {
             ScriptSource::File(path) => {
                 let file = folder.join(&**path);
                 let shown = file.display();
-                std::fs::read_to_string(&file).map_err(|error| format!("{shown}: {error}"))?
+                read_text(&file, 1).map_err(|error| format!("{shown}: {error}"))?
             }
         };
         if text.trim().is_empty() || text.len() > MAX_TEXT {

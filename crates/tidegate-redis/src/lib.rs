@@ -95,6 +95,8 @@ mod simulator;
 
 pub use access::Password;
 pub use configured::SetupError;
+#[doc(hidden)]
+pub use configured::{read_file, read_text};
 pub use error::{ErrorKind, StoreError};
 pub use keyed::{Limiter, LimiterBuilder};
 pub use lease::LeaseStats;

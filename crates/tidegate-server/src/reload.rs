@@ -103,7 +103,10 @@ async fn look(settings: &Settings, taken: &Seen) -> (Option<Seen>, Option<String
 /// Returns what was read, if it was a config.
 async fn reload(engine: &Engine, settings: &Settings, started: &Started) -> Option<Seen> {
     let before = Arc::clone(&engine.current());
-    let (seen, changed) = match settings.load() {
+    let reading = settings.clone();
+    // The file may be far away.
+    let loaded = tokio::task::spawn_blocking(move || reading.load()).await;
+    let (seen, changed) = match loaded.expect("reading a config does not panic") {
         Ok(loaded) => (Some(loaded.seen.clone()), engine.change(loaded).await),
         Err(error) => (None, Err(error.into())),
     };

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tidegate::ScriptSource;
 use tidegate_config::{Config, ConfigErrors, Secret, StoreUrl, read};
+use tidegate_redis::{read_file, read_text};
 
 use crate::cli::{Level, Source};
-use crate::envoy::rules::{Domains, RulesErrors, files, read_all};
+use crate::envoy::rules::{Domains, MAX_MEBIBYTES, RulesErrors, files, read_all};
 use crate::envoy::section::Envoy;
 use crate::section::{Address, Server};
 
@@ -188,7 +189,8 @@ impl Settings {
             true => file.display().to_string(),
             false => "environment".into(),
         };
-        let own = self.file.as_ref().map(std::fs::read).transpose();
+        let own = self.file.as_ref().map(|file| read_file(file, 1));
+        let own = own.transpose();
         let own = own.map_err(|error| LoadError::File {
             file: name.clone(),
             error,
@@ -257,7 +259,7 @@ impl Settings {
         let own = match &self.file {
             Some(file) => {
                 let is_file = std::fs::metadata(file).is_ok_and(|it| it.is_file());
-                let bytes = is_file.then(|| std::fs::read(file).ok()).flatten()?;
+                let bytes = is_file.then(|| read_file(file, 1).ok()).flatten()?;
                 Some(bytes).filter(|bytes| !bytes.is_empty())?.into()
             }
             None => None,
@@ -285,10 +287,10 @@ impl Seen {
         // The reader of a file reports that it is missing.
         static HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let hash = |bytes: Vec<u8>| HASH.hash_one(bytes);
-        let files_named = named.iter().map(|path| std::fs::read(path).ok().map(hash));
+        let files_named = named.iter().map(|path| read_file(path, 1).ok().map(hash));
         let hash_rules = |path: PathBuf| {
             let files = files(&path).ok().filter(|files| !files.is_empty());
-            let read = |file: PathBuf| (std::fs::read(&file).ok(), file);
+            let read = |file: PathBuf| (read_file(&file, MAX_MEBIBYTES).ok(), file);
             let contents = files.map(|files| files.into_iter().map(read).collect::<Vec<_>>());
             let hash = contents.map(|contents| HASH.hash_one(contents));
             (path, hash)
@@ -343,7 +345,7 @@ pub fn reveal(secret: &Secret, field: &str, folder: &Path) -> Result<String, Loa
         }
         Secret::File(path) => {
             let path = folder.join(path);
-            let value = std::fs::read_to_string(&path);
+            let value = read_text(&path, 1);
             let value = value.map_err(|error| format!("cannot be read: {error}"));
             (format!("the file {}", path.display()), value)
         }

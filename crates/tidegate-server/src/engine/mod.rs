@@ -444,10 +444,19 @@ impl Engine {
     /// [`change`](Self::change) for a caller that holds `changing`.
     async fn change_from(
         &self,
-        before: &Current,
+        before: &Arc<Current>,
         loaded: Loaded,
     ) -> Result<Arc<Current>, StartError> {
-        let prepared = Prepared::new(loaded, Some(before))?;
+        let shared = Arc::clone(before);
+        let prepare = move || Prepared::new(loaded, Some(&shared));
+        let prepared = match &self.home {
+            // The files that it names may be far away.
+            Some(home) => {
+                let prepared = home.spawn_blocking(prepare).await;
+                prepared.expect("reading a config does not panic")?
+            }
+            None => prepare()?,
+        };
         verify(&prepared.limiter).await?;
         let current = prepared.commit(&self.metrics, self.instance, Some(before));
         let current = Arc::new(current);

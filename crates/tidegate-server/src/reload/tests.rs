@@ -230,3 +230,44 @@ async fn s7_rotated_resp_token_is_read_again_and_the_old_one_ends() {
     assert_eq!(ask(&mut client, "AUTH new\r\n").await, "+OK");
     assert_eq!(ask(&mut client, "PING\r\n").await, "+PONG");
 }
+
+#[test]
+fn v7_endless_files_are_errors() {
+    let policy = "[stores.default]\nurl = \"redis://h\"\n[[policies]]\nname = \"p\"\n";
+    for (text, error) in [
+        (
+            "[server]\nadmin_token = \"file:/dev/zero\"\n".to_owned(),
+            "server.admin_token: the file /dev/zero cannot be read: larger than 1 MiB",
+        ),
+        (
+            "[server]\ntls_cert = \"/dev/zero\"\ntls_key = \"/dev/zero\"\n".to_owned(),
+            "server.tls_cert: /dev/zero: larger than 1 MiB: expected a PEM file",
+        ),
+        (
+            "[stores.default]\nurl = \"rediss://h\"\ntls_ca = \"/dev/zero\"\n".to_owned(),
+            "store \"default\": /dev/zero: larger than 1 MiB",
+        ),
+        (
+            format!("{policy}algorithm = \"script\"\nscript = \"/dev/zero\"\n"),
+            "the script of policy \"p\": /dev/zero: larger than 1 MiB",
+        ),
+        (
+            "[envoy]\nconfig = \"/dev/zero\"\n".to_owned(),
+            "/dev/zero: larger than 16 MiB",
+        ),
+    ] {
+        let loaded = Settings::written(text).load().unwrap();
+        let found = Engine::new(loaded).err().map(|error| error.to_string());
+        assert_eq!(found.as_deref(), Some(error));
+    }
+    let source = Source {
+        config: Some("/dev/zero".into()),
+        store: None,
+    };
+    let settings = Settings::new(&source, Listen::default()).unwrap();
+    let error = settings.load().unwrap_err().to_string();
+    assert!(
+        error.starts_with("/dev/zero: larger than 1 MiB: expected a config file"),
+        "{error}"
+    );
+}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tidegate_redis::read_file;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
@@ -23,10 +24,13 @@ pub(crate) fn acceptor(server: &Server, folder: &Path) -> Result<Option<TlsAccep
             path.display()
         )
     };
-    let chain = CertificateDer::pem_file_iter(&certificate).and_then(Iterator::collect);
-    let chain: Vec<CertificateDer<'static>> =
-        chain.map_err(|error| wrong("tls_cert", &certificate, &error))?;
-    let private = PrivateKeyDer::from_pem_file(&key);
+    let read =
+        |field: &str, path: &Path| read_file(path, 1).map_err(|error| wrong(field, path, &error));
+    let pem = read("tls_cert", &certificate)?;
+    let chain: Result<Vec<CertificateDer<'static>>, _> =
+        CertificateDer::pem_slice_iter(&pem).collect();
+    let chain = chain.map_err(|error| wrong("tls_cert", &certificate, &error))?;
+    let private = PrivateKeyDer::from_pem_slice(&read("tls_key", &key)?);
     let private = private.map_err(|error| wrong("tls_key", &key, &error))?;
     let provider = Arc::new(crypto::ring::default_provider());
     let clients = match &server.tls_client_ca {
@@ -35,8 +39,7 @@ pub(crate) fn acceptor(server: &Server, folder: &Path) -> Result<Option<TlsAccep
             let path = folder.join(path);
             let fault = |error: &dyn std::fmt::Display| wrong("tls_client_ca", &path, error);
             let mut roots = RootCertStore::empty();
-            let signers = CertificateDer::pem_file_iter(&path).map_err(|error| fault(&error))?;
-            for signer in signers {
+            for signer in CertificateDer::pem_slice_iter(&read("tls_client_ca", &path)?) {
                 let signer = signer.map_err(|error| fault(&error))?;
                 roots.add(signer).map_err(|error| fault(&error))?;
             }

@@ -32,6 +32,7 @@ use tidegate::{Algorithm, Limit, Mode};
 
 pub use draft::{DescriptorDraft, DomainDraft, LimitDraft, Place};
 pub use find::Found;
+pub(crate) use yaml::MAX_MEBIBYTES;
 pub use yaml::{files, read_all, read_text};
 
 /// The most lines about one change.

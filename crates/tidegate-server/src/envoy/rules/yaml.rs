@@ -9,6 +9,7 @@ use prost_types::value::Kind as Json;
 use prost_types::{ListValue, Struct, Value as JsonValue};
 use tidegate::Algorithm;
 use tidegate::text::duration;
+use tidegate_redis::read_file;
 
 use super::tree::{self, Kind, Value};
 use super::{DescriptorDraft, DomainDraft, LimitDraft, Place, RulesError, RulesErrors};
@@ -37,12 +38,15 @@ pub fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// The largest file.
+pub(crate) const MAX_MEBIBYTES: u16 = 16;
+
 /// Reads these files. A file that cannot be read is an error, too.
 pub fn read_all(files: &[PathBuf]) -> Result<Vec<DomainDraft>, RulesErrors> {
     let (mut drafts, mut errors) = (Vec::new(), Vec::new());
     for file in files {
         let name = file.display().to_string();
-        let text = std::fs::read(file).map_err(|error| error.to_string());
+        let text = read_file(file, MAX_MEBIBYTES).map_err(|error| error.to_string());
         let text = text.and_then(|bytes| {
             String::from_utf8(bytes).map_err(|_| "not UTF-8: expected a text file".into())
         });

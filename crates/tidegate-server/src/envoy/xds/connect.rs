@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tidegate_redis::read_file;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use super::{ClientTls, ControlPlane};
@@ -58,7 +59,7 @@ async fn certificates(tls: &ClientTls) -> Result<ClientTlsConfig, String> {
 
 async fn read(file: &Path) -> Result<Vec<u8>, String> {
     let path = file.to_owned();
-    let read = tokio::task::spawn_blocking(move || std::fs::read(path)).await;
+    let read = tokio::task::spawn_blocking(move || read_file(&path, 1)).await;
     let read = read.map_err(std::io::Error::other).flatten();
     read.map_err(|error| format!("cannot read {}: {error}", file.display()))
 }
