@@ -83,7 +83,7 @@ pub enum Limits {
 }
 
 /// Variables of envoyproxy/ratelimit without a counterpart here, and what happens instead.
-const UNSUPPORTED: [(&[&str], &str); 16] = [
+const UNSUPPORTED: [(&[&str], &str); 15] = [
     (
         &["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"],
         "a server that starts without limits is healthy",
@@ -96,7 +96,6 @@ const UNSUPPORTED: [(&[&str], &str); 16] = [
         ],
         "pauses begin with CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL, double, and are shortened by up to a half at random",
     ),
-    (&["REDIS_TIMEOUT"], "the store has the timeout of Tidegate"),
     (
         &["REDIS_SENTINEL_AUTH"],
         "sentinels get the password of REDIS_AUTH",
@@ -328,9 +327,7 @@ fn redis(it: &Variables) -> Redis {
         ca: it.get("REDIS_TLS_CACERT").map(str::to_owned),
         identity,
         prefix: it.get("CACHE_KEY_PREFIX").map(str::to_owned),
-        timeout: it
-            .get("REDIS_TIMEOUT")
-            .map(|_| it.duration("REDIS_TIMEOUT", Duration::ZERO)),
+        timeout: Some(it.duration("REDIS_TIMEOUT", Duration::from_secs(10))),
     }
 }
 
@@ -344,11 +341,24 @@ fn redis_url(it: &Variables) -> String {
     }
     let tls = it.flag("REDIS_TLS", false) || socket == "tls";
     let hosts = it.get("REDIS_URL").unwrap_or_default();
-    if hosts.starts_with("redis://") || hosts.starts_with("rediss://") {
-        return hosts.to_owned();
-    }
-    let scheme = if tls { "rediss" } else { "redis" };
     let access = it.get("REDIS_AUTH").map(access).unwrap_or_default();
+    let (is_secure, place) = match (
+        hosts.strip_prefix("rediss://"),
+        hosts.strip_prefix("redis://"),
+    ) {
+        (Some(place), _) => (true, Some(place)),
+        (None, place) => (tls, place),
+    };
+    let scheme = if is_secure { "rediss" } else { "redis" };
+    if let Some(place) = place {
+        if is_secure && !tls && it.get("REDIS_TLS").is_some() {
+            it.wrong("REDIS_TLS is false, and REDIS_URL begins with rediss://: expected redis://, or REDIS_TLS true".into());
+        }
+        if !access.is_empty() && place.contains('@') {
+            it.wrong("REDIS_AUTH is set, and REDIS_URL has a user or a password: expected them in one place".into());
+        }
+        return format!("{scheme}://{access}{place}");
+    }
     match &*it.text("REDIS_TYPE", "SINGLE").to_ascii_uppercase() {
         "SINGLE" => format!("{scheme}://{access}{hosts}"),
         "CLUSTER" => format!("{scheme}-cluster://{access}{hosts}"),
@@ -594,6 +604,48 @@ mod tests {
             assert_eq!(found, url);
             let parsed: Result<tidegate_config::StoreUrl, _> = found.parse();
             assert!(parsed.is_ok(), "{url}: {parsed:?}");
+        }
+    }
+
+    #[test]
+    fn s8_tls_and_password_apply_to_a_redis_that_is_a_url() {
+        let url = ("REDIS_URL", "redis://a:1/2");
+        let (tls, auth) = (("REDIS_TLS", "true"), ("REDIS_AUTH", "me:p@ss"));
+        let secure = ("REDIS_URL", "rediss://a:1");
+        for (set, expected) in [
+            (&[url, tls, auth][..], "rediss://me:p%40ss@a:1/2"),
+            (&[url, ("REDIS_SOCKET_TYPE", "tls")], "rediss://a:1/2"),
+            (&[secure, auth], "rediss://me:p%40ss@a:1"),
+            (&[secure, tls], "rediss://a:1"),
+            (&[("REDIS_URL", "redis://:x@a:1"), tls], "rediss://:x@a:1"),
+        ] {
+            assert_eq!(read(set).unwrap().redis.url, expected);
+        }
+        for (set, expected) in [
+            (
+                [("REDIS_URL", "redis://:x@a:1"), auth],
+                "REDIS_AUTH is set, and REDIS_URL has a user or a password: expected them in one place",
+            ),
+            (
+                [secure, ("REDIS_TLS", "false")],
+                "REDIS_TLS is false, and REDIS_URL begins with rediss://: expected redis://, or REDIS_TLS true",
+            ),
+        ] {
+            assert_eq!(read(&set).unwrap_err(), [expected]);
+        }
+    }
+
+    #[test]
+    fn s13_timeout_of_redis_is_applied_without_a_warning() {
+        let url = ("REDIS_URL", "a:1");
+        for (set, timeout) in [
+            (&[url][..], "10s"),
+            (&[url, ("REDIS_TIMEOUT", "150ms")], "150ms"),
+        ] {
+            let it = read(set).unwrap();
+            assert_eq!(it.warnings, Vec::<String>::new());
+            let line = format!("stores.default.timeout = \"{timeout}\"\n");
+            assert!(it.config().contains(&line), "{}", it.config());
         }
     }
 
