@@ -212,7 +212,7 @@ impl Quotas {
         let elapsed_s = usage.time_elapsed.map_or(0, |it| it.seconds.max(0));
         let used = match elapsed_s {
             0 => 0.0,
-            elapsed_s => allowed as f64 / (elapsed_s + 1) as f64,
+            elapsed_s => allowed as f64 / elapsed_s.saturating_add(1) as f64,
         };
         let before = (allowed, used);
         let joined = state.table.join(now_s, (subject, key), terms, before, out);
@@ -354,4 +354,35 @@ fn assign(assignment: Assignment) -> Todo {
         assignment_time_to_live: Some(seconds(LIFETIME_S)),
         rate_limit_strategy: Some(Strategy { rule: Some(rule) }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn s17_report_about_the_longest_time_is_taken() {
+        let engine = Engine::new(Settings::default().load().unwrap()).unwrap();
+        let quotas = Quotas::new(&Arc::new(engine));
+        let (id, outbox) = quotas.open().unwrap();
+        let bucket = [("key".to_owned(), b"a".to_vec())].into();
+        let usage = Usage {
+            bucket_id: Some(BucketName { bucket }),
+            time_elapsed: Some(prost_types::Duration {
+                seconds: i64::MAX,
+                nanos: 0,
+            }),
+            num_requests_allowed: 1,
+            num_requests_denied: 0,
+        };
+        let reports = UsageReports {
+            domain: "default".into(),
+            bucket_quota_usages: vec![usage],
+        };
+        assert!(quotas.report(id, reports));
+        let answer = outbox.next().await.unwrap();
+        let todo = answer.bucket_action[0].todo.as_ref();
+        assert!(matches!(todo, Some(Todo::Assign(_))), "{todo:?}");
+    }
 }

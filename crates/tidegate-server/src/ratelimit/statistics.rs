@@ -87,15 +87,22 @@ impl Statistics {
         }
         let path = hits.path.iter().map(|part| &**part);
         let path = std::iter::once(hits.domain).chain(path);
-        let known = |name: &str| {
+        let has_room = |limits: usize| limits < MAX_LIMITS && name.len() <= MAX_NAME;
+        let other = || format!("{}\0{OTHER}", hits.domain);
+        {
             let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner);
-            limits.get(name).map(Arc::clone)
-        };
-        if let Some(limit) = known(&name) {
-            return limit;
+            let known = limits.get(&*name);
+            // Without room, all further names have one counter, which is mostly there.
+            let known = known.or_else(|| match has_room(limits.len()) {
+                true => None,
+                false => limits.get(&*other()),
+            });
+            if let Some(limit) = known {
+                return Arc::clone(limit);
+            }
         }
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
-        if limits.len() < MAX_LIMITS && name.len() <= MAX_NAME {
+        if has_room(limits.len()) {
             let limit = limits.entry(name.into());
             return Arc::clone(limit.or_insert_with(|| Arc::new(Limit::new(path))));
         }
@@ -105,7 +112,7 @@ impl Statistics {
                 "statistics: more than {MAX_LIMITS} names, or a name of more than {MAX_NAME} bytes: the rest is counted as {OTHER:?}"
             );
         }
-        let limit = limits.entry(format!("{}\0{OTHER}", hits.domain).into());
+        let limit = limits.entry(other().into());
         Arc::clone(limit.or_insert_with(|| Arc::new(Limit::new([hits.domain, OTHER]))))
     }
 
@@ -191,6 +198,26 @@ mod tests {
         };
         assert_eq!(total(&["d", OTHER]), 51);
         assert_eq!(total(&["d", "user", "0"]), 2);
+    }
+
+    #[test]
+    fn s4_further_names_are_counted_without_the_write_lock() {
+        let statistics = Arc::new(Statistics::default());
+        for number in 0..=MAX_LIMITS {
+            count(&statistics, &["user", &number.to_string()]);
+        }
+        // While somebody reads, nobody can write.
+        let reading = statistics.limits.read().unwrap();
+        let (counted, wait) = std::sync::mpsc::channel();
+        let shared = Arc::clone(&statistics);
+        let counting = std::thread::spawn(move || {
+            count(&shared, &["user", "one more"]);
+            counted.send(())
+        });
+        let is_counted = wait.recv_timeout(std::time::Duration::from_secs(10));
+        drop(reading);
+        counting.join().unwrap().unwrap();
+        assert_eq!(is_counted, Ok(()));
     }
 
     #[test]

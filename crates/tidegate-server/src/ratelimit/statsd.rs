@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::net::{UdpSocket, lookup_host};
+use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::statistics::{COUNTERS, Statistics};
+use super::statistics::{COUNTERS, Limit, Statistics};
 use crate::engine::Engine;
 
 /// The longest datagram: one that fits into a packet of the usual network.
@@ -23,6 +24,15 @@ pub(crate) struct Statsd {
     engine: Arc<Engine>,
     /// What it has heard about configs.
     loads: [AtomicU64; 2],
+    /// Held while statistics are sent, so that none are sent twice.
+    sending: Mutex<()>,
+}
+
+/// Lines for statsd, and what it has heard once they are sent.
+#[derive(Default)]
+struct Datagram<'s> {
+    text: String,
+    counts: Vec<(&'s AtomicU64, u64)>,
 }
 
 impl Statsd {
@@ -32,6 +42,7 @@ impl Statsd {
             statistics: Arc::clone(statistics),
             engine: Arc::clone(engine),
             loads: Default::default(),
+            sending: Mutex::new(()),
         }
     }
 
@@ -63,26 +74,38 @@ impl Statsd {
         };
         let socket = UdpSocket::bind::<std::net::SocketAddr>(own).await?;
         socket.connect(address).await?;
-        for datagram in self.datagrams() {
-            socket.send(datagram.as_bytes()).await?;
+        self.send(&socket).await
+    }
+
+    /// Sends all that is new. What cannot be sent is new the next time, too.
+    async fn send(&self, socket: &UdpSocket) -> io::Result<()> {
+        let _alone = self.sending.lock().await;
+        let limits = self.statistics.limits();
+        for datagram in self.datagrams(&limits) {
+            socket.send(datagram.text.as_bytes()).await?;
+            for (sent, count) in datagram.counts {
+                sent.store(count, Relaxed);
+            }
         }
         Ok(())
     }
 
-    fn datagrams(&self) -> Vec<String> {
-        let (mut datagrams, mut datagram) = (Vec::new(), String::new());
-        let mut add = |name: &str, count: u64, sent: &AtomicU64| {
-            let new = count.saturating_sub(sent.swap(count, Relaxed));
+    fn datagrams<'s>(&'s self, limits: &'s [Arc<Limit>]) -> Vec<Datagram<'s>> {
+        let (mut datagrams, mut datagram) = (Vec::new(), Datagram::default());
+        let mut add = |name: &str, count: u64, sent: &'s AtomicU64| {
+            let new = count.saturating_sub(sent.load(Relaxed));
             if new == 0 {
                 return;
             }
-            if datagram.len() + name.len() + 24 > MAX_DATAGRAM && !datagram.is_empty() {
+            let text = &datagram.text;
+            if text.len() + name.len() + 24 > MAX_DATAGRAM && !text.is_empty() {
                 datagrams.push(std::mem::take(&mut datagram));
             }
             // Into a string, nothing fails.
-            let _ = writeln!(datagram, "{name}:{new}|c");
+            let _ = writeln!(datagram.text, "{name}:{new}|c");
+            datagram.counts.push((sent, count));
         };
-        for limit in self.statistics.limits() {
+        for limit in limits {
             let parts: Vec<String> = limit.path.iter().map(|part| sanitized(part)).collect();
             let path = parts.join(".");
             for (index, counter) in COUNTERS.iter().enumerate() {
@@ -98,7 +121,7 @@ impl Statsd {
             add(&name, count, sent);
         }
         datagrams.push(datagram);
-        datagrams.retain(|datagram| !datagram.is_empty());
+        datagrams.retain(|datagram| !datagram.counts.is_empty());
         datagrams
     }
 }
@@ -106,4 +129,46 @@ impl Statsd {
 /// A name without the signs that mean something to statsd.
 fn sanitized(name: &str) -> String {
     name.replace([':', '|', '\n'], "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::envoy::tally::{Hits, Tally};
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn s23_statistics_that_could_not_be_sent_are_sent_the_next_time() {
+        let statistics = Arc::new(Statistics::default());
+        let path = ["user".into()];
+        statistics.count(&Hits {
+            domain: "d",
+            path: &path,
+            total: 3,
+            over_limit: 0,
+            near_limit: 0,
+            within_limit: 3,
+            shadow_mode: 0,
+        });
+        let engine = Engine::new(Settings::default().load().unwrap()).unwrap();
+        let receiver = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = receiver.local_addr().unwrap().to_string();
+        let statsd = Statsd::new(&address, &statistics, &Arc::new(engine));
+        // A socket that is not connected sends nothing.
+        let unconnected = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        statsd.send(&unconnected).await.unwrap_err();
+        statsd.flush().await.unwrap();
+        let mut datagram = [0; MAX_DATAGRAM];
+        let received = timeout(Duration::from_secs(10), receiver.recv(&mut datagram)).await;
+        let length = received.expect("a datagram").unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&datagram[..length]),
+            "ratelimit.service.rate_limit.d.user.total_hits:3|c\n\
+             ratelimit.service.rate_limit.d.user.within_limit:3|c\n"
+        );
+        // Once is enough.
+        assert!(statsd.datagrams(&statistics.limits()).is_empty());
+    }
 }
