@@ -272,8 +272,9 @@ impl Metrics {
     }
 
     /// A policy was asked without a charge.
-    pub(crate) fn peeked(&self, policy: &str) {
-        self.peeks.with_label_values(&[policy]).inc();
+    pub(crate) fn peeked(&self, policy: &str, times: usize) {
+        let times = u64::try_from(times).unwrap_or(u64::MAX);
+        self.peeks.with_label_values(&[policy]).inc_by(times);
     }
 
     /// A request could not be answered.
@@ -574,7 +575,7 @@ mod tests {
         let config = tidegate_config::Config::parse(config, "tidegate.toml").unwrap();
         let limiter = SharedLimiter::from_config(&config, "".as_ref()).unwrap();
         metrics.meter("default", "default");
-        metrics.peeked("default");
+        metrics.peeked("default", 1);
         metrics.quota_reported("default", 1, 0);
         metrics.quota_charged("default", 1, 0);
         metrics

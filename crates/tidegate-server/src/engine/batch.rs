@@ -44,8 +44,10 @@ pub struct Asked<'a> {
     pub entry: &'a Entry,
     /// What about.
     pub subject: Subject<'a>,
-    /// What it costs; nothing only looks.
-    pub cost: Option<Cost>,
+    /// What it costs, or would cost.
+    pub cost: Cost,
+    /// It charges nothing.
+    pub is_look: bool,
     /// Which of the batch's buckets decides, in place of the policy's own limit.
     bucket: Option<usize>,
 }
@@ -104,16 +106,17 @@ impl<'a> Batch<'a> {
     }
 
     /// Adds a question to a policy.
-    pub fn ask(&mut self, entry: &'a Entry, subject: Subject<'a>, cost: Option<Cost>) {
+    pub fn ask(&mut self, entry: &'a Entry, subject: Subject<'a>, cost: Cost, is_look: bool) {
         self.add(Asked {
             entry,
             subject,
             cost,
+            is_look,
             bucket: None,
         });
     }
 
-    /// Adds a question that brings its own numbers.
+    /// Adds a question that brings its own numbers; one without a cost only looks.
     #[inline]
     pub fn ask_bucket(
         &mut self,
@@ -130,7 +133,8 @@ impl<'a> Batch<'a> {
         self.add(Asked {
             entry: adhoc.entry(),
             subject: Subject::Key(key),
-            cost,
+            cost: cost.unwrap_or(Cost::ONE),
+            is_look: cost.is_none(),
             bucket: Some(self.buckets.len() - 1),
         });
         Ok(())
@@ -157,7 +161,8 @@ struct Results {
 
 impl Engine {
     /// Decides a batch whose counts are all kept in this process. Each answer is counted,
-    /// logged and recorded as that of [`decide`](Self::decide); looks are not.
+    /// logged and recorded as that of [`decide`](Self::decide); looks are only counted, as
+    /// looks.
     pub fn decide_each_now(
         &self,
         current: &Current,
@@ -186,14 +191,13 @@ impl Engine {
     ) -> usize {
         let start = Instant::now();
         let first = &rest[0];
-        let is_look = first.cost.is_none();
+        let is_look = first.is_look;
         let (store, charge) = match memory.store() {
             (store, _) if is_look => (store, Charge::Nothing),
             stored => stored,
         };
         let checks = rest.iter().map_while(|asked| {
-            let is_alike =
-                std::ptr::eq(asked.entry, first.entry) && asked.cost.is_none() == is_look;
+            let is_alike = std::ptr::eq(asked.entry, first.entry) && asked.is_look == is_look;
             is_alike.then(|| check(batch, memory, asked)).flatten()
         });
         let is_noted = self.notes.is_noting() && !is_look;
@@ -238,7 +242,9 @@ impl Engine {
             self.decide_other(current, memory, first, each);
             return 1;
         }
-        if !is_look {
+        if is_look {
+            self.metrics.peeked(first.entry.policy().name(), done);
+        } else {
             let Results {
                 allowed,
                 denied,
@@ -261,14 +267,17 @@ impl Engine {
         each: &mut impl FnMut(&Asked<'_>, Answer<'_>),
     ) {
         let start = Instant::now();
-        let decided = match asked.cost {
-            Some(cost) => memory.check(&asked.subject, cost).map(|decision| {
-                let (entry, subject) = (asked.entry, &asked.subject);
+        let (entry, subject, cost) = (asked.entry, &asked.subject, asked.cost);
+        let decided = match asked.is_look {
+            false => memory.check(subject, cost).map(|decision| {
                 self.try_now(current, entry, subject, cost);
                 self.decided(current, entry, decision, subject, cost, None, start)
                     .decision
             }),
-            None => memory.peek(&asked.subject, Cost::ONE),
+            true => {
+                self.metrics.peeked(entry.policy().name(), 1);
+                memory.peek(subject, cost)
+            }
         };
         match decided {
             Ok(decision) => each(asked, Answer::Policy(&decision)),
@@ -305,27 +314,30 @@ impl Engine {
         asked: &Asked<'c>,
     ) -> Result<PolicyDecision<'c>, TryCheckError> {
         let (entry, subject, start) = (asked.entry, &asked.subject, Instant::now());
-        let handle = entry.handle();
+        let (handle, cost) = (entry.handle(), asked.cost);
         let limit = batch.bucket(asked).map(Bucket::limit);
-        let decision = match (handle.in_memory(), limit, asked.cost) {
-            (Some(memory), _, _) => {
+        if asked.is_look {
+            self.metrics.peeked(entry.policy().name(), 1);
+        }
+        let decision = match (handle.in_memory(), limit) {
+            (Some(memory), _) => {
                 let decision = decide_in_memory(batch, memory, asked)?;
                 self.try_each(current, std::slice::from_ref(asked));
                 decision
             }
-            (None, _, None) => return handle.peek_under(limit, subject, Cost::ONE).await,
-            (None, Some(limit), Some(cost)) => {
+            (None, _) if asked.is_look => return handle.peek_under(limit, subject, cost).await,
+            (None, Some(limit)) => {
                 let check = handle.check_under(limit, subject, cost);
                 self.tried(current, entry, subject, cost, check).await?
             }
-            (None, None, Some(cost)) => {
+            (None, None) => {
                 let check = handle.check(subject, cost);
                 self.tried(current, entry, subject, cost, check).await?
             }
         };
-        let Some(cost) = asked.cost else {
+        if asked.is_look {
             return Ok(decision);
-        };
+        }
         let decided = self.decided(current, entry, decision, subject, cost, limit, start);
         Ok(decided.decision)
     }
@@ -333,10 +345,9 @@ impl Engine {
     /// Asks the trials of questions that were decided without waiting.
     #[inline]
     fn try_each(&self, current: &Current, asked: &[Asked<'_>]) {
-        for asked in asked.iter().filter(|it| !it.entry.trials().is_empty()) {
-            if let Some(cost) = asked.cost {
-                self.try_now(current, asked.entry, &asked.subject, cost);
-            }
+        let tried = |it: &&Asked<'_>| !it.is_look && !it.entry.trials().is_empty();
+        for asked in asked.iter().filter(tried) {
+            self.try_now(current, asked.entry, &asked.subject, asked.cost);
         }
     }
 
@@ -347,9 +358,8 @@ impl Engine {
         asked: &Asked<'_>,
         bucket: Option<&Bucket>,
     ) {
-        let cost = asked.cost.unwrap_or(Cost::ONE);
         let limit = bucket.map(Bucket::limit);
-        self.note(current, decision, &asked.subject, cost, limit);
+        self.note(current, decision, &asked.subject, asked.cost, limit);
     }
 }
 
@@ -360,14 +370,18 @@ fn decide_in_memory<'c>(
     asked: &Asked<'_>,
 ) -> Result<PolicyDecision<'c>, TryCheckError> {
     let (store, charge) = memory.store();
-    let charge = asked.cost.map_or(Charge::Nothing, |_| charge);
+    let charge = if asked.is_look {
+        Charge::Nothing
+    } else {
+        charge
+    };
     let only = memory.only_check(&asked.subject);
     if let (Some((_, case)), Some(check)) = (only, check(batch, memory, asked)) {
         return Ok(memory.decided(case, store.decide(&[check], charge)));
     }
-    Ok(match asked.cost {
-        Some(cost) => memory.check(&asked.subject, cost)?,
-        None => memory.peek(&asked.subject, Cost::ONE)?,
+    Ok(match asked.is_look {
+        false => memory.check(&asked.subject, asked.cost)?,
+        true => memory.peek(&asked.subject, asked.cost)?,
     })
 }
 
@@ -382,5 +396,5 @@ fn check<'b>(
         (Some(bucket), Subject::Key(key)) => bucket.level()?.check(*key),
         _ => memory.only_check(&asked.subject)?.0,
     };
-    Some(check.cost(asked.cost.unwrap_or(Cost::ONE)))
+    Some(check.cost(asked.cost))
 }

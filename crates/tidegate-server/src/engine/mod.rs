@@ -375,7 +375,7 @@ impl Engine {
         A: Attributes + ?Sized,
     {
         let entry = current.entry(policy)?;
-        self.metrics.peeked(entry.policy().name());
+        self.metrics.peeked(entry.policy().name(), 1);
         let decision = current.limiter.peek(policy, attributes, cost);
         let decision = at(self.home.as_ref(), decision).await?;
         Ok(Decided { entry, decision })
@@ -391,7 +391,8 @@ impl Engine {
     where
         A: Attributes + ?Sized,
     {
-        self.metrics.peeked(current.entry(policy)?.policy().name());
+        self.metrics
+            .peeked(current.entry(policy)?.policy().name(), 1);
         at(
             self.home.as_ref(),
             current.limiter.explain(policy, attributes),

@@ -176,7 +176,7 @@ impl Pass {
                 None
             }
             Ok(Reading::Check(entry, subject, cost, is_look)) => {
-                batch.ask(entry, subject, Some(cost).filter(|_| !is_look));
+                batch.ask(entry, subject, cost, is_look);
                 forms.push(Form::Check);
                 None
             }
@@ -195,7 +195,8 @@ impl Pass {
         let replies = &mut self.replies;
         let mut write = |asked: &Asked<'_>, answer: Answer<'_>| match (forms.next(), answer) {
             (Some(Form::Throttle(dialect)), Answer::Bucket(bucket, decision)) => {
-                dialect.write(replies, bucket, asked.cost, decision);
+                let quantity = (!asked.is_look).then_some(asked.cost);
+                dialect.write(replies, bucket, quantity, decision);
             }
             (_, Answer::Policy(decision)) => policy::write(replies, asked, decision),
             (_, Answer::Error(error)) => policy::write_error(replies, error),

@@ -31,7 +31,7 @@ pub(super) fn write(replies: &mut Replies, asked: &Asked<'_>, decision: &PolicyD
     replies.bulk("source");
     replies.bulk(decision.source().as_str());
     replies.bulk("receipt");
-    match decision.receipt().filter(|_| asked.cost.is_some()) {
+    match decision.receipt().filter(|_| !asked.is_look) {
         Some(receipt) => {
             let mut text = Vec::with_capacity(128);
             let (instance, policy) = (asked.entry.instance(), asked.entry.policy());

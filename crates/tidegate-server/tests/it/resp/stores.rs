@@ -169,3 +169,49 @@ fn policy_adhoc_chooses_store_and_mode() {
         .expect("keys");
     assert!(keys.is_empty(), "{keys:?}");
 }
+
+#[test]
+fn s19_look_at_a_cost_says_whether_that_cost_fits() {
+    let redis = Server::start();
+    let levels = "[[policies]]\nname = \"two\"\n\
+                  [[policies.levels]]\nname = \"all\"\nkey = \"\"\nlimit = \"9/1h\"\n\
+                  [[policies.levels]]\nname = \"each\"\nkey = \"{key}\"\nlimit = \"3/1h\"\n";
+    let in_memory = format!("[[policies]]\nname = \"p\"\nlimit = \"3/1h\"\n{levels}");
+    for config in [in_memory, config(&redis, levels)] {
+        let served = Served::start(&config);
+        let mut client = served.connect();
+        for policy in ["p", "two"] {
+            client.ask(&format!("TG.CHECK {policy} KEY a"));
+            for (cost, is_allowed) in [(2, 1), (3, 0), (2, 1)] {
+                let reply = client.ask(&format!("TG.CHECK {policy} COST {cost} PEEK KEY a"));
+                assert_eq!(reply.get("allowed"), &Reply::Number(is_allowed), "{cost}");
+                assert_eq!(reply.get("remaining"), &Reply::Number(2));
+            }
+        }
+    }
+}
+
+#[test]
+fn s20_looks_are_counted_as_looks() {
+    let redis = Server::start();
+    for config in [
+        "[[policies]]\nname = \"p\"\nlimit = \"3/1h\"\n",
+        &config(&redis, ""),
+    ] {
+        let served = Served::start(config);
+        let mut client = served.connect();
+        client.ask("TG.CHECK p KEY a");
+        client.ask("TG.CHECK p PEEK KEY a");
+        // Two of one read, and a limit that comes along.
+        let look = command(&[b"TG.CHECK", b"p", b"PEEK", b"KEY", b"a"]);
+        client.send(&look.repeat(2));
+        client.reply();
+        client.reply();
+        client.ask("CL.THROTTLE user 3 1 3600 0");
+        let counted = metrics(&served.server);
+        let peeks = |policy: &str| counted[&format!("tidegate_peeks_total{{policy=\"{policy}\"}}")];
+        assert_eq!((peeks("p"), peeks("adhoc")), (3.0, 1.0));
+        let decided = "tidegate_decisions_total{policy=\"p\",result=\"allowed\"}";
+        assert_eq!(counted[decided], 1.0);
+    }
+}
