@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use tidegate::{
-    Attributes, Charge, CheckError, Cost, Decisions, Explained, Limit, MemoryStore, PoliciesError,
-    Policy, PolicyDecision, PolicyHandle, PolicyLimiter, Receipt, Which,
+    Attributes, Charge, CheckError, Cost, Decisions, Explained, Limit, MemoryStore, Mode,
+    PoliciesError, Policy, PolicyDecision, PolicyHandle, PolicyLimiter, Receipt, Which,
 };
 use tokio::task::JoinSet;
 
@@ -450,6 +450,17 @@ impl SharedHandle {
         match &self.0 {
             Handle::Memory(memory) => memory.policy(),
             Handle::Shared(shared) => &shared.policy,
+        }
+    }
+
+    /// Tells the log of an outage what callers of [`try_check`](Self::try_check) do about its
+    /// errors, such as "answered with 503". Without this, the log says what `on_error` does.
+    pub fn callers_do(&self, does: &'static str) {
+        match &self.0 {
+            Handle::Shared(shared) if shared.policy.mode() != Mode::Background => {
+                shared.duty.callers_do(does);
+            }
+            Handle::Shared(_) | Handle::Memory(_) => {}
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tidegate::{Mode, OnError, Policy};
@@ -99,6 +99,8 @@ impl Outage {
 pub(crate) struct Duty {
     policy: String,
     does: &'static str,
+    /// What its callers do instead, if they say so.
+    callers_do: OnceLock<&'static str>,
 }
 
 /// What each of the policies over a store does while it does not answer: of those that
@@ -116,7 +118,17 @@ impl Duty {
                 (_, OnError::Deny) => "denied",
                 (_, OnError::Local) => "decided locally",
             },
+            callers_do: OnceLock::new(),
         })
+    }
+
+    /// The callers of this policy do not leave it to `on_error`, but do this.
+    pub(crate) fn callers_do(&self, does: &'static str) {
+        self.callers_do.get_or_init(|| does);
+    }
+
+    fn does(&self) -> &str {
+        self.callers_do.get().unwrap_or(&self.does)
     }
 }
 
@@ -140,7 +152,7 @@ impl fmt::Display for Duties {
         // While a config is replaced, a policy is there twice: the newer one counts.
         for duty in duties.iter().rev() {
             if !pairs.iter().any(|(_, policy)| *policy == duty.policy) {
-                pairs.push((duty.does, &duty.policy));
+                pairs.push((duty.does(), &duty.policy));
             }
         }
         pairs.sort_unstable();

@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     /// The clock of the refusals counts from here.
     start: Instant,
     /// What it does without the store, for the log.
-    duty: Arc<Duty>,
+    pub(crate) duty: Arc<Duty>,
 }
 
 impl Shared {

@@ -76,7 +76,13 @@ pub(crate) fn policies(domains: &Domains, envoy: &Envoy) -> Result<Vec<Policy>, 
 }
 
 fn policy(name: String, limit: Limit, mode: Mode, envoy: &Envoy) -> Result<Policy, PolicyError> {
+    // Errors are answered here, as `answer` does. The log of an outage says what it does.
+    let on_error = match envoy.on_error {
+        OnError::Allow | OnError::Error => tidegate::OnError::Allow,
+        OnError::Deny => tidegate::OnError::Deny,
+    };
     let policy = Policy::builder(name).limit(limit).mode(mode);
+    let policy = policy.on_error(on_error);
     policy.store(envoy.store.clone()).build()
 }
 
@@ -127,12 +133,20 @@ impl DropIn {
             Quota::Exact(..) => limiter.handle(&rule_name(rule)),
             Quota::Counted(_) | Quota::Unlimited => None,
         });
+        let windows: BTreeMap<u64, SharedHandle> =
+            windows(&domains).into_iter().filter_map(window).collect();
+        let exact: Vec<Option<SharedHandle>> = exact.collect();
+        if envoy.on_error == OnError::Error {
+            for handle in windows.values().chain(exact.iter().flatten()) {
+                handle.callers_do("answered with UNAVAILABLE");
+            }
+        }
         let is_in_memory = limiter
             .stores()
             .any(|(name, store)| name == envoy.store && matches!(store, Store::Memory(_)));
         Self {
-            windows: windows(&domains).into_iter().filter_map(window).collect(),
-            exact: exact.collect(),
+            windows,
+            exact,
             is_in_memory,
             is_given,
             meter,

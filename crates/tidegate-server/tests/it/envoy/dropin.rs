@@ -174,6 +174,26 @@ fn on_error_answers_when_the_store_is_down() {
 }
 
 #[test]
+fn v4_log_of_an_outage_says_what_envoy_gets() {
+    let down = "[stores.default]\nurl = \"redis://127.0.0.1:1\"\n";
+    for (on_error, does) in [
+        (
+            "error",
+            "policies=answered with UNAVAILABLE: envoy-1s, envoy-2592000s,",
+        ),
+        ("allow", "policies=allowed: envoy-1s, envoy-2592000s,"),
+        ("deny", "policies=denied: envoy-1s, envoy-2592000s,"),
+    ] {
+        let policy = format!(
+            "{down}[[policies]]\nname = \"p\"\nlimit = \"1r/s\"\nstore = \"m\"\n[stores.m]\n"
+        );
+        let served = Served::with(start(&format!("on_error = \"{on_error}\""), &policy));
+        let line = served.server.line("the store keeps failing");
+        assert!(line.contains(does), "{line}");
+    }
+}
+
+#[test]
 fn files_are_read_again_when_they_change() {
     let served = Served::with(start("", ""));
     let folder = served.server.folder();
