@@ -12,6 +12,7 @@ mod abuse;
 mod admin;
 mod check;
 mod dashboard;
+mod doors;
 mod envoy;
 mod fleet;
 mod front_end;

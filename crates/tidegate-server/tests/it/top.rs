@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use crate::process::{Start, Tidegate};
-use crate::resp::{Served, command};
 
 const CONFIG: &str = r#"
 [server]
@@ -143,24 +142,6 @@ fn questions_that_are_wrong_are_told_what_is_expected() {
     }
     let answer = server.ask_with("POST", "/v1/top/login", &[ADMIN], "");
     assert_eq!(answer.status, 405);
-}
-
-#[test]
-fn commands_of_redis_count_too() {
-    let served = Served::start(
-        "[server]\nadmin_token = \"sesame\"\n[[policies]]\nname = \"p\"\nlimit = \"2/1h\"\n",
-    );
-    let mut connection = served.connect();
-    let check = command(&[b"TG.CHECK", b"p", b"KEY", b"k"]);
-    let throttle = command(&[b"CL.THROTTLE", b"user", b"1", b"1", b"3600"]);
-    connection.send(&[check.repeat(5), throttle.repeat(6)].concat());
-    for _ in 0..11 {
-        connection.reply();
-    }
-    let expected = json!([{"key": {"key": "k"}, "requests": 5, "denied": 3}]);
-    assert_eq!(top(&served.server, "/v1/top/p")["keys"], expected);
-    let expected = json!([{"key": {"key": "user"}, "requests": 6, "denied": 4}]);
-    assert_eq!(top(&served.server, "/v1/top/adhoc")["keys"], expected);
 }
 
 #[test]

@@ -9,7 +9,6 @@ use tidegate_server::settings::{Listen, Settings};
 use crate::observed::metrics;
 use crate::process::{Folder, Tidegate, until};
 use crate::redis_server::Server;
-use crate::resp::{Reply, Served, command};
 
 const LIVE: &str = r#"
 [[policies]]
@@ -107,33 +106,6 @@ fn policy_in_force_decides_the_same_with_and_without_a_trial() {
     let wrong = "{\"policy\":\"api\",\"attributes\":{\"resource\":\"1\"}}";
     assert_eq!(with.check(wrong).status, 400);
     assert_eq!(results(&with, "api-next"), tried);
-}
-
-#[test]
-fn every_front_end_asks_the_trial() {
-    let config = "[[policies]]\nname = \"p\"\nlimit = \"100/1h\"\n\
-                  [[policies]]\nname = \"next\"\ntrial_of = \"p\"\nlimit = \"2/1h\"\n";
-    let served = Served::start(config);
-    let server = &served.server;
-    let question = "{\"policy\":\"p\",\"key\":\"k\"}";
-    server.check(question);
-    assert_eq!(server.get("/v1/gate/p?key=k").status, 200);
-    assert_eq!(results(server, "next"), [2.0, 0.0, 0.0]);
-    assert_eq!(server.get("/v1/gate/p?key=k").status, 200);
-    server.check(&format!("[{question},{question}]"));
-    assert_eq!(results(server, "next"), [2.0, 0.0, 3.0]);
-    let check = command(&[b"TG.CHECK", b"p", b"KEY", b"other"]);
-    let mut connection = served.connect();
-    connection.send(&check.repeat(5));
-    for _ in 0..5 {
-        assert_eq!(*connection.reply().get("allowed"), Reply::Number(1));
-    }
-    assert_eq!(results(server, "next"), [4.0, 0.0, 6.0]);
-    assert_eq!(results(server, "p"), [10.0, 0.0, 0.0]);
-    let listed = server.get("/v1/policies").json();
-    assert_eq!(listed[0]["trial_of"], json!(null));
-    assert_eq!(listed[1]["trial_of"], "p");
-    server.line("a policy in shadow mode would have refused");
 }
 
 /// An engine over this config, in a folder of its own.

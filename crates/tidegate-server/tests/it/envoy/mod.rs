@@ -114,11 +114,16 @@ impl Client {
     }
 }
 
-pub(crate) fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
-    let entries = entries.iter().map(|(key, value)| Entry {
+pub(crate) fn entry(key: &str, value: &[u8]) -> Entry {
+    Entry {
         key: key.as_bytes().to_vec().into(),
-        value: value.as_bytes().to_vec().into(),
-    });
+        value: value.to_vec().into(),
+    }
+}
+
+pub(crate) fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
+    let entries = entries.iter();
+    let entries = entries.map(|(key, value)| entry(key, value.as_bytes()));
     Descriptor {
         entries: entries.collect(),
         ..Descriptor::default()

@@ -135,17 +135,6 @@ fn wrong_requests_are_told_what_is_wrong() {
 }
 
 #[test]
-fn values_need_not_be_text() {
-    let served = Served::start(LOGIN);
-    let mut asked = request("login", &[&[("user", "")]]);
-    for (value, left) in [(&b"\xff"[..], 2), (b"\xff", 1), (b"\xfe", 2)] {
-        asked.descriptors[0].entries[0].value = value.to_vec().into();
-        let answer = served.ask(asked.clone()).expect("an answer");
-        assert_eq!(answer.statuses[0].limit_remaining, left);
-    }
-}
-
-#[test]
 fn store_that_is_down_is_an_error_or_what_on_error_says() {
     let store = "[stores.default]\nurl = \"redis://127.0.0.1:1\"\n";
     let asked = || request("login", &[&[("user", "ann")], &[("user", "bob")]]);

@@ -30,13 +30,8 @@ impl Served {
 
     pub(crate) fn with(start: Start) -> Self {
         let server = start.argument("--resp").argument("127.0.0.1:0").start();
-        let line = server.line("listening on redis");
-        let (_, address) = line.rsplit_once("://").expect("a url");
-        let address = address.split(['"', '\u{1b}']).next().expect("its end");
-        Self {
-            address: address.trim().to_owned(),
-            server,
-        }
+        let address = address(&server);
+        Self { address, server }
     }
 
     pub(crate) fn port(&self) -> &str {
@@ -44,10 +39,7 @@ impl Served {
     }
 
     pub(crate) fn connect(&self) -> Raw {
-        let stream = TcpStream::connect(&self.address).expect("a listener");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        stream.set_nodelay(true).expect("a socket");
-        Raw(stream)
+        connect(&self.address)
     }
 
     /// The reply to a command of words, on a connection of its own.
@@ -61,6 +53,21 @@ impl Served {
         cli.args(["-p", self.port()]).args(arguments);
         lines(&mut cli)
     }
+}
+
+/// Host and port of the listener.
+pub(crate) fn address(server: &Tidegate) -> String {
+    let line = server.line("listening on redis");
+    let (_, address) = line.rsplit_once("://").expect("a url");
+    let address = address.split(['"', '\u{1b}']).next().expect("its end");
+    address.trim().to_owned()
+}
+
+pub(crate) fn connect(address: &str) -> Raw {
+    let stream = TcpStream::connect(address).expect("a listener");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_nodelay(true).expect("a socket");
+    Raw(stream)
 }
 
 /// What a command prints, line by line.

@@ -72,28 +72,6 @@ fn check_is_a_map_in_resp3_and_a_flat_list_in_resp2() {
 }
 
 #[test]
-fn several_levels_are_all_charged_or_none() {
-    let served = Served::start(TWO);
-    let mut client = served.connect();
-    let mut check = |b: &str| client.ask(&format!("TG.CHECK two ATTR a 1 b {b}"));
-    for _ in 0..2 {
-        assert_eq!(check("x").get("allowed"), &Reply::Number(1));
-    }
-    let refused = check("x");
-    assert_eq!(refused.get("denied_by"), &Reply::bulk("each"));
-    let Reply::Array(levels) = refused.get("levels") else {
-        panic!("{refused:?}");
-    };
-    assert_eq!(levels[0].get("name"), &Reply::bulk("total"));
-    assert_eq!(levels[0].get("remaining"), &Reply::Number(3));
-    assert_eq!(
-        levels[1].get("retry_after_ms"),
-        levels[1].get("retry_after_ms")
-    );
-    assert_eq!(check("y").get("remaining"), &Reply::Number(1));
-}
-
-#[test]
 fn reset_and_refund_need_the_admin_token() {
     let served = Served::start(TWO);
     let mut client = served.connect();
