@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use tidegate::{ManualClock, MemoryStore};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Redaction};
 use crate::envoy::dropin;
 use crate::envoy::options::Options;
 use crate::envoy::rules::{Defaults, Domains, read_text};
@@ -19,6 +19,7 @@ use crate::envoy::wire::{
     Code, Descriptor, DescriptorStatus, Entry, LimitOverride, RateLimitRequest, RateLimitResponse,
     Unit,
 };
+use crate::record::Recorder;
 
 /// When the tests begin: 40 s into a minute.
 const START_S: u64 = 1_000_000_000;
@@ -143,4 +144,24 @@ fn said_status(status: &DescriptorStatus) -> String {
         None => "-".into(),
     };
     format!("{} {numbers}", code(status.code))
+}
+
+/// Goes green when every door asks one engine: then remove `should_panic`.
+#[test]
+#[should_panic(expected = "recorded 0 of 1 decisions")]
+fn s11_drop_in_decisions_are_recorded() {
+    let file = std::env::temp_dir().join(format!("tidegate-s11-{}.jsonl", std::process::id()));
+    let redaction = Arc::new(Redaction::new(None));
+    let recorder = Recorder::open(&file, 1 << 20, Arc::clone(&redaction)).expect("a file");
+    let service = Service::new(&domain(
+        "[{key: ip, rate_limit: {unit: hour, requests_per_unit: 1}}]",
+    ));
+    let engine = service.engine.recording(redaction, Some(recorder));
+    let service = Service { engine, ..service };
+    assert_eq!(service.say("ip=1"), "OK: OK 0/1");
+    service.engine.finish_record();
+    let text = std::fs::read_to_string(&file).expect("a record");
+    std::fs::remove_file(&file).expect("a record");
+    let recorded = text.lines().count();
+    assert!(recorded == 1, "recorded {recorded} of 1 decisions");
 }
