@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
+use futures_util::FutureExt;
 use tidegate::{
     Attributes, CheckError, Cost, Explained, Limit, Mode, PolicyDecision, PolicyError, Receipt,
     Which,
@@ -187,6 +188,20 @@ impl Engine {
     /// Waits where tasks of stores live.
     pub(crate) async fn at_home<F: Future>(&self, future: F) -> F::Output {
         at(self.home.as_ref(), future).await
+    }
+
+    /// Does work to its end, also when the caller goes away: what has to wait goes on on
+    /// the main runtime.
+    pub(crate) async fn to_the_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let mut work = Box::pin(work);
+        match (work.as_mut().now_or_never(), &self.home) {
+            (Some(done), _) => done,
+            (None, Some(home)) => home.spawn(work).await.expect("work does not panic"),
+            (None, None) => work.await,
+        }
     }
 
     /// Puts other limits of Envoy in force, in the form of envoyproxy/ratelimit, and all

@@ -61,12 +61,19 @@ impl UnaryService<RateLimitRequest> for Ask {
             return Deciding::Now(Some(answer.map(Response::new)));
         }
         drop(current);
-        let engine = Arc::clone(engine);
-        Deciding::Later(Box::pin(async move {
+        let (engine, home) = (Arc::clone(engine), Arc::clone(engine));
+        let is_group = request.descriptors.len() > 1;
+        let work = async move {
             let current = engine.current();
             let answer = answer(&engine, &current, &request).await;
             answer.map(Response::new)
-        }))
+        };
+        Deciding::Later(match is_group {
+            false => Box::pin(work),
+            // Envoy gives up after 20 ms by default. What was charged by then would stay
+            // charged, although the request may be refused.
+            true => Box::pin(async move { home.to_the_end(work).await }),
+        })
     }
 }
 

@@ -88,6 +88,18 @@ impl Client {
         self.call(path, request)
     }
 
+    /// Asks without waiting for the answer.
+    pub(crate) fn start(&self, request: RateLimitRequest) -> tokio::task::JoinHandle<()> {
+        let mut grpc = Grpc::new(self.channel.clone());
+        self.runtime.spawn(async move {
+            grpc.ready().await.expect("a connection");
+            let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+            let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+            let path = PathAndQuery::from_static(path);
+            drop(grpc.unary(tonic::Request::new(request), path, codec).await);
+        })
+    }
+
     /// One message each way.
     pub(crate) fn call<I, O>(&self, path: &'static str, message: I) -> Result<O, Status>
     where

@@ -1,9 +1,17 @@
 //! Domains that name a policy.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
 use tidegate_server::envoy::wire::{Code, LimitOverride, Unit};
 use tonic::Code as Grpc;
 
 use super::{Served, codes, descriptor, numbers, request};
+use crate::process::{PATIENCE, until};
 use crate::redis_server::Server;
 
 const LOGIN: &str = r#"
@@ -153,7 +161,10 @@ fn store_that_is_down_is_an_error_or_what_on_error_says() {
 #[test]
 fn counts_in_redis_are_shared_by_servers() {
     let redis = Server::start();
-    let config = format!("[stores.default]\nurl = \"{}\"\n{LOGIN}", redis.url());
+    let config = format!(
+        "[stores.default]\nurl = \"{}\"\ntimeout = \"10s\"\n{LOGIN}",
+        redis.url()
+    );
     let (one, two) = (Served::start(&config), Served::start(&config));
     let both: &[&[(&str, &str)]] = &[&[("user", "ann")], &[("user", "bob")]];
     assert_eq!(one.codes("login", both), [Code::Ok; 3]);
@@ -164,4 +175,99 @@ fn counts_in_redis_are_shared_by_servers() {
     assert_eq!(one.codes("login", &[&[("user", "ann")]]), [Code::Ok; 2]);
     let ann: &[&[(&str, &str)]] = &[&[("user", "ann")]];
     assert_eq!(two.codes("login", ann), [Code::OverLimit; 2]);
+}
+
+/// Stands between a server and its Redis, and holds back one call of a script.
+struct Between {
+    port: u16,
+    /// How many more calls pass before the one that is held back.
+    pass: Arc<AtomicUsize>,
+    /// Hears when that one is held back.
+    held: Receiver<()>,
+    /// Lets it go on.
+    release: Sender<()>,
+}
+
+impl Between {
+    fn new(redis: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let pass = Arc::new(AtomicUsize::new(usize::MAX));
+        let (holds, held) = channel();
+        let (release, released) = channel();
+        let released = Arc::new(std::sync::Mutex::new(released));
+        let (redis, passing) = (redis.port(), Arc::clone(&pass));
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let client = client.expect("a connection");
+                let server = TcpStream::connect(("127.0.0.1", redis)).expect("a Redis");
+                let mut replies = server.try_clone().expect("a socket");
+                let mut to_client = client.try_clone().expect("a socket");
+                thread::spawn(move || {
+                    let _ = std::io::copy(&mut replies, &mut to_client);
+                    let _ = to_client.shutdown(Shutdown::Both);
+                });
+                let (passing, holds) = (Arc::clone(&passing), holds.clone());
+                let released = Arc::clone(&released);
+                thread::spawn(move || {
+                    let (mut client, mut server) = (client, server);
+                    let mut bytes = [0; 16 << 10];
+                    while let Ok(length @ 1..) = client.read(&mut bytes) {
+                        let sent = &bytes[..length];
+                        if sent.windows(7).any(|it| it == b"EVALSHA")
+                            && passing.fetch_sub(1, SeqCst) == 0
+                        {
+                            holds.send(()).expect("a test");
+                            let released = released.lock().expect("one call is held back");
+                            released.recv().expect("a test");
+                        }
+                        if server.write_all(sent).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = server.shutdown(Shutdown::Both);
+                });
+            }
+        });
+        Self {
+            port,
+            pass,
+            held,
+            release,
+        }
+    }
+}
+
+#[test]
+fn s12_call_that_envoy_gives_up_between_two_charges_is_decided_to_its_end() {
+    let redis = Server::start();
+    let between = Between::new(&redis);
+    let port = between.port;
+    let store =
+        format!("[stores.default]\nurl = \"redis://127.0.0.1:{port}\"\ntimeout = \"20s\"\n");
+    let served = Served::start(&format!("{store}{LOGIN}"));
+    for _ in 0..3 {
+        assert_eq!(served.codes("login", &[&[("user", "bob")]]), [Code::Ok; 2]);
+    }
+    let remaining = || {
+        let key = served.server.get("/v1/keys/login?user=ann").json();
+        key["levels"][0]["remaining"].as_u64()
+    };
+    assert_eq!(remaining(), Some(3));
+    // Charges ann, and is refused because of bob: ann gets it back.
+    between.pass.store(1, SeqCst);
+    let asked = request("login", &[&[("user", "ann")], &[("user", "bob")]]);
+    let call = served.client.start(asked);
+    between
+        .held
+        .recv_timeout(PATIENCE)
+        .expect("a second charge");
+    call.abort();
+    // On the same connection: the server knows then that nobody waits for the first call.
+    let unknown = served.ask(request("nobody", &[&[("user", "ann")]]));
+    assert_eq!(unknown.expect_err("no policy").code(), Grpc::NotFound);
+    between.release.send(()).expect("a call that is held back");
+    until("the charge is given back", || {
+        (remaining() == Some(3)).then_some(())
+    });
 }
