@@ -9,6 +9,7 @@
 //! | [`cli`] | what can be said on the command line |
 //! | [`commands`] | what each command does |
 //! | [`section`] | the section `[server]` of the file |
+//! | [`proxies`] | trusted proxies, and the client behind them |
 //! | [`settings`] | flags, environment and file made into one config |
 //! | [`engine`] | a policy, attributes and a cost in, a decision out: counted, logged, recorded |
 //! | [`api`] | a request in, a response out |
@@ -25,6 +26,7 @@
 
 pub mod cli;
 pub mod commands;
+pub mod proxies;
 pub mod section;
 pub mod settings;
 

@@ -10,6 +10,7 @@ use tidegate_config::{Fields, Secret, is_host};
 
 use crate::envoy::section::Envoy;
 use crate::log::Level;
+use crate::proxies::TrustedProxy;
 
 /// The section `[server]`.
 ///
@@ -31,6 +32,8 @@ pub struct Server {
     pub admin_token: Option<Secret>,
     /// Attributes that the gate may also read from headers.
     pub gate_headers: Vec<String>,
+    /// The proxies whose `X-Forwarded-*` headers the gate may read, too.
+    pub trusted_proxies: Vec<TrustedProxy>,
     /// The file of the certificate, where the TCP addresses speak TLS.
     pub tls_cert: Option<String>,
     /// And the file of its key.
@@ -80,6 +83,7 @@ impl Default for Server {
             resp_token: None,
             admin_token: None,
             gate_headers: Vec::new(),
+            trusted_proxies: Vec::new(),
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,
@@ -107,6 +111,7 @@ impl Server {
             resp_token: token(fields, "resp_token"),
             admin_token: token(fields, "admin_token"),
             gate_headers: gate_headers(fields).unwrap_or_default(),
+            trusted_proxies: trusted_proxies(fields).unwrap_or_default(),
             tls_cert: fields.path("tls_cert"),
             tls_key: fields.path("tls_key"),
             tls_client_ca: fields.path("tls_client_ca"),
@@ -206,6 +211,19 @@ fn gate_headers(fields: &Fields<'_>) -> Option<Vec<String>> {
     Some(kept)
 }
 
+fn trusted_proxies(fields: &Fields<'_>) -> Option<Vec<TrustedProxy>> {
+    let name = "trusted_proxies";
+    let expected = "a list of networks, such as [\"10.0.0.0/8\"]";
+    let mut kept = Vec::new();
+    for (text, span) in fields.texts(name, false, expected)? {
+        match text.parse() {
+            Ok(proxy) => kept.push(proxy),
+            Err(message) => fields.error_at(span, name, message),
+        }
+    }
+    Some(kept)
+}
+
 impl FromStr for Address {
     type Err = String;
 
@@ -258,6 +276,16 @@ impl fmt::Display for Server {
         let names = &self.gate_headers;
         let shown = list(names.iter().map(String::as_str));
         field(f, "gate_headers", names, &standard.gate_headers, shown)?;
+        let proxies = &self.trusted_proxies;
+        let texts: Vec<String> = proxies.iter().map(ToString::to_string).collect();
+        let shown = list(texts.iter().map(String::as_str));
+        field(
+            f,
+            "trusted_proxies",
+            proxies,
+            &standard.trusted_proxies,
+            shown,
+        )?;
         optional(f, "tls_cert", self.tls_cert.as_deref())?;
         optional(f, "tls_key", self.tls_key.as_deref())?;
         optional(f, "tls_client_ca", self.tls_client_ca.as_deref())?;

@@ -1,5 +1,7 @@
 //! The gate for proxies: answers with a status that they understand, and headers for the client.
 
+use std::borrow::Cow;
+
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
@@ -9,9 +11,15 @@ use super::outgoing::Outgoing;
 use super::query::{Query, short};
 use super::{Answer, Api, Problem, put_headers};
 use crate::engine::{Current, Decided};
+use crate::proxies::{self, X_FORWARDED_FOR};
+use crate::serve::Connection;
 
 /// Why a refusal is no quota.
 static REASON: HeaderName = HeaderName::from_static("x-tidegate-reason");
+
+const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
 /// What a refusal looks like.
 struct Refusal {
@@ -32,10 +40,11 @@ struct Question<'r> {
 pub(super) fn answer_now(
     api: &Api,
     current: &Current,
+    connection: &Connection,
     policy: &str,
     head: &Parts,
 ) -> Option<Result<Answer, Problem>> {
-    let question = match question(current, head) {
+    let question = match question(current, connection, head) {
         Ok(question) => question,
         Err(problem) => return Some(Err(problem)),
     };
@@ -48,36 +57,107 @@ pub(super) fn answer_now(
 pub(super) async fn answer(
     api: &Api,
     current: &Current,
+    connection: &Connection,
     policy: &str,
     head: &Parts,
 ) -> Result<Answer, Problem> {
-    let question = question(current, head)?;
+    let question = question(current, connection, head)?;
     let (attributes, cost) = (question.query.attributes(), question.cost);
     let decided = api.engine.decide(current, policy, attributes, cost);
     Ok(response(&decided.await?, &question.refusal))
 }
 
-fn question<'r>(current: &'r Current, head: &'r Parts) -> Result<Question<'r>, Problem> {
+fn question<'r>(
+    current: &'r Current,
+    connection: &Connection,
+    head: &'r Parts,
+) -> Result<Question<'r>, Problem> {
     let query = head.uri.query().unwrap_or_default();
     let mut query = Query::parse(query).map_err(Problem::bad)?;
     query
         .expect(&["deny", "body", "cost"])
         .map_err(Problem::bad)?;
     for (header, attribute) in &current.gate_headers {
-        let mut values = head.headers.get_all(header).iter();
-        if let Some(value) = values.next() {
-            if values.next().is_some() {
-                let detail = format!("the header {header} twice: expected it once");
-                return Err(Problem::bad(detail));
-            }
-            query.add(attribute, value.as_bytes());
+        if let Some(value) = once(head, header)? {
+            add(&mut query, attribute, header, value.into())?;
         }
+    }
+    if !current.server.trusted_proxies.is_empty() {
+        add_forwarded(&mut query, current, connection, head)?;
     }
     Ok(Question {
         refusal: refusal(&query)?,
         cost: cost(&query)?,
         query,
     })
+}
+
+/// Adds what a trusted proxy says of its client.
+fn add_forwarded<'r>(
+    query: &mut Query<'r>,
+    current: &'r Current,
+    connection: &Connection,
+    head: &'r Parts,
+) -> Result<(), Problem> {
+    let proxies = &current.server.trusted_proxies;
+    let peer = connection.peer().map(|peer| peer.ip().to_canonical());
+    if !proxies::trust(proxies, peer) {
+        return Ok(());
+    }
+    for (_, attribute) in &current.gate_headers {
+        let (header, value) = match attribute.as_str() {
+            "ip" => {
+                let client = proxies::client(proxies, peer, &head.headers);
+                let client = client.map(|client| client.to_string().into_bytes().into());
+                (X_FORWARDED_FOR, client)
+            }
+            "method" => (
+                X_FORWARDED_METHOD,
+                once(head, &X_FORWARDED_METHOD)?.map(Cow::from),
+            ),
+            "host" => (
+                X_FORWARDED_HOST,
+                once(head, &X_FORWARDED_HOST)?.map(Cow::from),
+            ),
+            "path" => {
+                let uri = once(head, &X_FORWARDED_URI)?;
+                let path = uri.and_then(|uri| uri.split(|byte| *byte == b'?').next());
+                (X_FORWARDED_URI, path.map(Cow::from))
+            }
+            _ => continue,
+        };
+        if let Some(value) = value {
+            add(query, attribute, &header, value)?;
+        }
+    }
+    Ok(())
+}
+
+/// The value of a header that may come once.
+fn once<'r>(head: &'r Parts, header: &HeaderName) -> Result<Option<&'r [u8]>, Problem> {
+    let mut values = head.headers.get_all(header).iter();
+    let value = values.next().map(HeaderValue::as_bytes);
+    match values.next() {
+        None => Ok(value),
+        Some(_) => Err(Problem::bad(format!(
+            "the header {header} twice: expected it once"
+        ))),
+    }
+}
+
+/// Adds an attribute from a header.
+fn add<'r>(
+    query: &mut Query<'r>,
+    attribute: &'r str,
+    header: &HeaderName,
+    value: Cow<'r, [u8]>,
+) -> Result<(), Problem> {
+    match query.add(attribute, value) {
+        true => Ok(()),
+        false => Err(Problem::bad(format!(
+            "{attribute:?}: the header {header} differs from the query or another header: expected one value"
+        ))),
+    }
 }
 
 fn response(decided: &Decided<'_>, refusal: &Refusal) -> Answer {

@@ -172,7 +172,7 @@ fn answer_now(
     }
     let (path, current) = (head.uri.path(), api.engine.current());
     let answer = match path.strip_prefix("/v1/gate/") {
-        Some(policy) => gate::answer_now(api, &current, &name(policy), head)?,
+        Some(policy) => gate::answer_now(api, &current, connection, &name(policy), head)?,
         None if path == "/v1/check" && head.method == Method::POST => {
             check::answer_now(asked, &current, body, cx)?
         }
@@ -238,7 +238,7 @@ async fn answered(
     body: Unread,
 ) -> Answer {
     let answer = match is_answered(api.scope, connection, head) {
-        Ok(()) => route(api, current, head, body).await,
+        Ok(()) => route(api, current, connection, head, body).await,
         Err(problem) => Err(problem),
     };
     answer.unwrap_or_else(|problem| unanswered(api, head, problem))
@@ -284,12 +284,13 @@ fn is_answered(scope: Scope, connection: &Connection, head: &Parts) -> Result<()
 async fn route(
     api: &Api,
     current: &Current,
+    connection: &Connection,
     head: &Parts,
     body: Unread,
 ) -> Result<Answer, Problem> {
     let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/gate/") {
-        return gate::answer(api, current, &name(policy), head).await;
+        return gate::answer(api, current, connection, &name(policy), head).await;
     }
     if let Some(policy) = path.strip_prefix("/v1/keys/") {
         let policy = name(policy);

@@ -56,10 +56,16 @@ impl<'a> Query<'a> {
         Ok(query)
     }
 
-    /// Adds an attribute that came in another way, unless the query has it.
-    pub(super) fn add(&mut self, name: &'a str, value: &'a [u8]) {
-        if self.attributes.value(name).is_none() {
-            self.attributes.push((name.into(), value.into()));
+    /// Adds an attribute that came in another way. False if it is there with another
+    /// value: one of the two may be injected.
+    #[must_use]
+    pub(super) fn add(&mut self, name: &'a str, value: Cow<'a, [u8]>) -> bool {
+        match self.attributes.value(name) {
+            Some(other) => other == &*value,
+            None => {
+                self.attributes.push((name.into(), value));
+                true
+            }
         }
     }
 

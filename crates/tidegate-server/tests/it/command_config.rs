@@ -270,6 +270,7 @@ fn print_without_a_file_shows_what_holds_anyway() {
     let expected = r#"[server]
 http = ["127.0.0.1:8080"]
 gate_headers = []
+trusted_proxies = []
 drain = "2s"
 idle = "75s"
 log = "info"

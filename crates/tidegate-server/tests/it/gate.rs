@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::process::Tidegate;
+use crate::process::{Start, Tidegate};
 
 const CONFIG: &str = r#"
 [server]
@@ -101,7 +101,7 @@ fn a_refusal_has_the_status_and_the_body_that_were_asked_for() {
 }
 
 #[test]
-fn attributes_come_from_the_query_or_else_from_headers_that_are_allowed() {
+fn attributes_come_from_the_query_and_from_headers_that_are_allowed() {
     let server = Tidegate::start(CONFIG);
     let ask = |path: &str, headers: &[(&str, &str)]| {
         let answer = server.ask_with("GET", path, headers, "");
@@ -112,8 +112,9 @@ fn attributes_come_from_the_query_or_else_from_headers_that_are_allowed() {
         ("/v1/gate/login?ip=1", &[][..], 200),
         ("/v1/gate/login", &[("X-Tidegate-Ip", "1")], 200),
         ("/v1/gate/login", &[("x-tidegate-ip", "1")], 429),
-        // The query wins.
-        ("/v1/gate/login?ip=2", &[("X-Tidegate-Ip", "1")], 200),
+        ("/v1/gate/login?ip=2", &[("X-Tidegate-Ip", "2")], 200),
+        // Of two values, one may be injected.
+        ("/v1/gate/login?ip=2", &[("X-Tidegate-Ip", "3")], 400),
         ("/v1/gate/user", &[("X-Tidegate-User-Id", "a b")], 200),
         ("/v1/gate/user?user_id=a+b", &[], 200),
         ("/v1/gate/user?user_id=a%20b", &[], 429),
@@ -128,6 +129,105 @@ fn attributes_come_from_the_query_or_else_from_headers_that_are_allowed() {
     ] {
         let answer = ask(path, headers);
         assert_eq!(answer.0, status, "{path} {headers:?} {answer:?}");
+    }
+}
+
+#[test]
+fn forwarded_headers_are_read_from_trusted_proxies_alone() {
+    let policy =
+        "[[policies]]\nname = \"all\"\nkey = \"{ip} {method} {host} {path}\"\nlimit = \"9/1h\"\n";
+    let headers = "[server]\ngate_headers = [\"ip\", \"method\", \"host\", \"path\"]\n";
+    let start = |proxies: &str| {
+        let config = format!("{headers}trusted_proxies = [{proxies}]\n{policy}");
+        Start::configured(&config)
+    };
+    let tcp = |proxies| {
+        let start = start(proxies).argument("--http");
+        start.argument("127.0.0.1:0").start()
+    };
+    let unix = |proxies| {
+        let start = start(proxies).argument("--http");
+        let socket = format!("unix:{}", start.folder().path("socket").display());
+        start.argument(&socket).start()
+    };
+    const FORWARDED: [(&str, &str); 4] = [
+        ("X-Forwarded-For", "6.6.6.6, 203.0.113.7, 127.0.0.9"),
+        ("X-Forwarded-Method", "PUT"),
+        ("X-Forwarded-Host", "shop.example:8443"),
+        ("X-Forwarded-Uri", "/a%20b?ip=6.6.6.6&cost=0?"),
+    ];
+    let missing = "the attribute \"ip\" is missing: policy \"all\" expects ip, method, host, path";
+    let server = tcp("\"10.0.0.0/8\", \"127.0.0.0/8\"");
+    for (server, query, headers, expected) in [
+        (&server, "", &FORWARDED[..], Ok(8)),
+        (
+            &server,
+            "ip=203.0.113.7&path=/a%2520b",
+            &FORWARDED[1..],
+            Ok(7),
+        ),
+        (
+            &server,
+            "method=PUT",
+            &[FORWARDED[0], FORWARDED[2], FORWARDED[3]],
+            Ok(6),
+        ),
+        (
+            &server,
+            "ip=6.6.6.6",
+            &FORWARDED,
+            Err(
+                "\"ip\": the header x-forwarded-for differs from the query or another header: expected one value",
+            ),
+        ),
+        (
+            &server,
+            "",
+            &[FORWARDED[0], ("X-Tidegate-Ip", "6.6.6.6")],
+            Err(
+                "\"ip\": the header x-forwarded-for differs from the query or another header: expected one value",
+            ),
+        ),
+        (
+            &server,
+            "path=/",
+            &FORWARDED,
+            Err(
+                "\"path\": the header x-forwarded-uri differs from the query or another header: expected one value",
+            ),
+        ),
+        (
+            &server,
+            "",
+            &[FORWARDED[1], FORWARDED[1]],
+            Err("the header x-forwarded-method twice: expected it once"),
+        ),
+        (
+            &tcp("\"10.0.0.0/8\", \"unix:\""),
+            "",
+            &FORWARDED,
+            Err(missing),
+        ),
+        (
+            &unix("\"0.0.0.0/0\", \"::/0\""),
+            "",
+            &FORWARDED,
+            Err(missing),
+        ),
+        (&unix("\"127.0.0.9\", \"unix:\""), "", &FORWARDED, Ok(8)),
+    ] {
+        let answer = server.ask_with("GET", &format!("/v1/gate/all?{query}"), headers, "");
+        match expected {
+            Ok(remaining) => {
+                let key = "ip=203.0.113.7&method=PUT&host=shop.example:8443&path=/a%2520b";
+                let key = server.get(&format!("/v1/keys/all?{key}")).json();
+                assert_eq!(
+                    (answer.status, &key["levels"][0]["remaining"]),
+                    (200, &json!(remaining))
+                );
+            }
+            Err(detail) => assert_eq!((answer.status, answer.detail()), (400, detail.into())),
+        }
     }
 }
 
