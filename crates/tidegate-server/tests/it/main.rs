@@ -23,6 +23,7 @@ mod live;
 mod nginx;
 mod observed;
 mod policies;
+mod proxies;
 mod resp;
 mod top;
 mod transport;

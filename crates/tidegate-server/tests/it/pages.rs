@@ -51,7 +51,7 @@ const NOT_RUN: [(&str, &str); 9] = [
 const FRAGMENTS: [&str; 1] = ["docs/algorithms.md"];
 
 /// Blocks of other kinds: the page, the kind, and what holds them.
-const HELD: [(&str, &str, &str); 18] = [
+const HELD: [(&str, &str, &str); 19] = [
     (
         "README.md",
         "nginx module",
@@ -85,6 +85,7 @@ const HELD: [(&str, &str, &str); 18] = [
     ),
     ("docs/policies.md", "http", "tests/it/manual.rs"),
     ("docs/policies.md", "toml,wrong", "tests/it/manual.rs"),
+    ("docs/proxies.md", "caddy and yaml", "tests/it/proxies.rs"),
     ("docs/redis.md", "acl", "tidegate-redis: tests/it/docs.rs"),
     ("docs/redis.md", "http", "tidegate-redis: tests/it/docs.rs"),
     ("docs/redis.md", "lua", "tidegate-redis: tests/it/docs.rs"),
