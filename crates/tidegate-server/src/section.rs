@@ -34,6 +34,8 @@ pub struct Server {
     pub gate_headers: Vec<String>,
     /// The proxies whose `X-Forwarded-*` headers the gate may read, too.
     pub trusted_proxies: Vec<TrustedProxy>,
+    /// Names by which clients of loopback addresses may call the server.
+    pub hosts: Vec<String>,
     /// The file of the certificate, where the TCP addresses speak TLS.
     pub tls_cert: Option<String>,
     /// And the file of its key.
@@ -84,6 +86,7 @@ impl Default for Server {
             admin_token: None,
             gate_headers: Vec::new(),
             trusted_proxies: Vec::new(),
+            hosts: Vec::new(),
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,
@@ -112,6 +115,7 @@ impl Server {
             admin_token: token(fields, "admin_token"),
             gate_headers: gate_headers(fields).unwrap_or_default(),
             trusted_proxies: trusted_proxies(fields).unwrap_or_default(),
+            hosts: hosts(fields).unwrap_or_default(),
             tls_cert: fields.path("tls_cert"),
             tls_key: fields.path("tls_key"),
             tls_client_ca: fields.path("tls_client_ca"),
@@ -224,6 +228,22 @@ fn trusted_proxies(fields: &Fields<'_>) -> Option<Vec<TrustedProxy>> {
     Some(kept)
 }
 
+fn hosts(fields: &Fields<'_>) -> Option<Vec<String>> {
+    let expected = "names without a port, such as [\"tidegate.internal\"]";
+    let texts = fields.texts("hosts", false, expected)?;
+    let (kept, wrong): (Vec<_>, Vec<_>) = texts
+        .into_iter()
+        .partition(|(text, _)| is_host(text, b".-_"));
+    for (text, span) in wrong {
+        fields.error_at(
+            span,
+            "hosts",
+            format!("{}: expected {expected}", shown(text)),
+        );
+    }
+    Some(kept.into_iter().map(|(text, _)| text.into()).collect())
+}
+
 impl FromStr for Address {
     type Err = String;
 
@@ -286,6 +306,8 @@ impl fmt::Display for Server {
             &standard.trusted_proxies,
             shown,
         )?;
+        let shown = list(self.hosts.iter().map(String::as_str));
+        field(f, "hosts", &self.hosts, &standard.hosts, shown)?;
         optional(f, "tls_cert", self.tls_cert.as_deref())?;
         optional(f, "tls_key", self.tls_key.as_deref())?;
         optional(f, "tls_client_ca", self.tls_client_ca.as_deref())?;

@@ -8,6 +8,7 @@ mod dashboard;
 pub(crate) mod decision;
 pub mod door;
 mod gate;
+pub(crate) mod host;
 mod keys;
 mod live;
 pub mod outgoing;
@@ -171,12 +172,14 @@ fn answer_now(
         return None;
     }
     let (path, current) = (head.uri.path(), api.engine.current());
-    let answer = match path.strip_prefix("/v1/gate/") {
-        Some(policy) => gate::answer_now(api, &current, connection, &name(policy), head)?,
-        None if path == "/v1/check" && head.method == Method::POST => {
-            check::answer_now(asked, &current, body, cx)?
-        }
-        None => return None,
+    let policy = path.strip_prefix("/v1/gate/");
+    if policy.is_none() && !(path == "/v1/check" && head.method == Method::POST) {
+        return None;
+    }
+    let answer = match (host::check(&current, connection, head), policy) {
+        (Err(problem), _) => Err(problem),
+        (Ok(()), Some(policy)) => gate::answer_now(api, &current, connection, &name(policy), head)?,
+        (Ok(()), None) => check::answer_now(asked, &current, body, cx)?,
     };
     let answer = answer.unwrap_or_else(|problem| unanswered(api, head, problem));
     Some(finished(api, connection, head, answer))
@@ -237,7 +240,8 @@ async fn answered(
     head: &Parts,
     body: Unread,
 ) -> Answer {
-    let answer = match is_answered(api.scope, connection, head) {
+    let is_for_us = host::check(current, connection, head);
+    let answer = match is_for_us.and_then(|()| is_answered(api.scope, connection, head)) {
         Ok(()) => route(api, current, connection, head, body).await,
         Err(problem) => Err(problem),
     };

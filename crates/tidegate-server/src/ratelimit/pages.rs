@@ -11,6 +11,7 @@ use super::statistics::Statistics;
 use super::{dump, json};
 use crate::api::body::{self, Room, Unread};
 use crate::api::door::{Asked, Handler};
+use crate::api::host;
 use crate::api::outgoing::{Outgoing, Unsent};
 use crate::engine::Engine;
 use crate::envoy::should_rate_limit;
@@ -126,14 +127,18 @@ impl Handler for Pages {
         Box::pin(async move {
             let (pages, connection) = (&*asked.handler, &*asked.connection);
             let (version, is_head) = (request.version(), request.method() == Method::HEAD);
+            let (head, body) = request.into_parts();
+            let unclear = host::named(&head).err();
+            let request = Request::from_parts(head, body);
             let allowed = match request.uri().path() {
                 "/json" => "POST",
                 _ => "GET, HEAD",
             };
             let is_allowed = allowed.split(", ").any(|it| it == request.method());
-            let (mut status, kind, mut body) = match is_allowed {
-                true => pages.page(connection.is_spare(), request).await,
-                false => {
+            let (mut status, kind, mut body) = match (unclear, is_allowed) {
+                (Some(problem), _) => plain(problem.status, problem.detail),
+                (None, true) => pages.page(connection.is_spare(), request).await,
+                (None, false) => {
                     let text = format!("{}: expected {allowed}\n", request.method());
                     plain(StatusCode::METHOD_NOT_ALLOWED, text)
                 }

@@ -36,6 +36,8 @@ pub struct Connection {
     idle: Duration,
     /// The client's address; none for a unix socket.
     peer: Option<SocketAddr>,
+    /// The listener's address is a loopback one.
+    is_loopback: bool,
     /// It was accepted although all places were taken.
     is_spare: bool,
     /// The protocol frames its own requests: bytes between requests say nothing.
@@ -90,6 +92,7 @@ impl Connection {
         idle: Duration,
         is_spare: bool,
         peer: Option<SocketAddr>,
+        is_loopback: bool,
     ) -> Self {
         let opened = clock.now();
         Self {
@@ -97,6 +100,7 @@ impl Connection {
             clock,
             idle,
             peer,
+            is_loopback,
             is_spare,
             is_multiplexed: AtomicBool::new(false),
             has_begun: AtomicBool::new(false),
@@ -116,6 +120,13 @@ impl Connection {
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
+    }
+
+    /// Whether it came in by a loopback address, such as 127.0.0.1.
+    #[inline]
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        self.is_loopback
     }
 
     /// Says that a request is in progress until the guard is dropped. Only a connection
@@ -314,7 +325,7 @@ mod tests {
 
     fn connection(is_spare: bool) -> (Arc<Clock>, Arc<Connection>) {
         let clock = Arc::new(Clock::manual());
-        let connection = Connection::new(Arc::clone(&clock), IDLE, is_spare, None);
+        let connection = Connection::new(Arc::clone(&clock), IDLE, is_spare, None, false);
         (clock, Arc::new(connection))
     }
 

@@ -245,8 +245,10 @@ impl Listener {
         };
         let (protocol, shared) = (Arc::clone(&self.protocol), Arc::clone(shared));
         let idle = shared.engine.current().server.idle;
+        let own = self.address().map(|it| it.ip().to_canonical());
+        let is_loopback = own.is_some_and(|own| own.is_loopback());
         shared.workers.choose().run(async move |worker: Chosen| {
-            let open = worker.open(idle, is_spare, accepted.peer());
+            let open = worker.open(idle, is_spare, accepted.peer(), is_loopback);
             let _open = Open::new(&shared);
             let connection = Arc::clone(open.connection());
             let served = serve(accepted, tls, &*protocol, &open);

@@ -175,9 +175,16 @@ impl Chosen {
     }
 
     /// Looks after a connection that begins now.
-    pub(super) fn open(&self, idle: Duration, is_spare: bool, peer: Option<SocketAddr>) -> Place {
+    pub(super) fn open(
+        &self,
+        idle: Duration,
+        is_spare: bool,
+        peer: Option<SocketAddr>,
+        is_loopback: bool,
+    ) -> Place {
         let worker = Arc::clone(&self.worker);
-        let connection = Connection::new(Arc::clone(&worker.clock), idle, is_spare, peer);
+        let clock = Arc::clone(&worker.clock);
+        let connection = Connection::new(clock, idle, is_spare, peer, is_loopback);
         let connection = Arc::new(connection);
         let number = worker.next.fetch_add(1, Relaxed);
         let kept = Arc::clone(&connection);

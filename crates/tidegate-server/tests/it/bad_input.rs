@@ -348,27 +348,27 @@ const NO_REQUESTS: &[(&[u8], Option<u16>)] = &[
     (b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n", Some(400)),
     (b"G\xffT /healthz HTTP/1.1\r\nHost: x\r\n\r\n", Some(400)),
     (b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", Some(400)),
-    (b"GET /healthz HTTP/1.1\r\nno colon\r\n\r\n", Some(400)),
-    (b"GET /healthz HTTP/1.1\r\n: empty\r\n\r\n", Some(400)),
-    (b"GET /healthz HTTP/1.1\r\nA: b\0c\r\n\r\n", Some(400)),
+    (b"GET /healthz HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", Some(400)),
+    (b"GET /healthz HTTP/1.1\r\nHost: x\r\n: empty\r\n\r\n", Some(400)),
+    (b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n", Some(400)),
     (
-        b"POST /v1/check HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nHost: [::1]\r\nContent-Length: -1\r\n\r\n",
         Some(400),
     ),
     (
-        b"POST /v1/check HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nHost: [::1]\r\nContent-Length: x\r\n\r\n",
         Some(400),
     ),
     (
-        b"POST /v1/check HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /v1/check HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
         Some(400),
     ),
     (
-        b"POST /v1/check HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: gzip\r\n\r\n",
         Some(400),
     ),
     (
-        b"POST /v1/check HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/check HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         Some(400),
     ),
     (

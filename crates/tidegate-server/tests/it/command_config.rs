@@ -271,6 +271,7 @@ fn print_without_a_file_shows_what_holds_anyway() {
 http = ["127.0.0.1:8080"]
 gate_headers = []
 trusted_proxies = []
+hosts = []
 drain = "2s"
 idle = "75s"
 log = "info"

@@ -78,7 +78,7 @@ fn bodies_may_come_in_chunks_or_byte_by_byte_or_after_a_go_ahead() {
     let server = Tidegate::start("");
     let mut connection = server.connect();
     let mut chunked =
-        b"POST /v1/check HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: x\r\n\r\n"
+        b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTrailer: x\r\n\r\n"
             .to_vec();
     for byte in QUESTION.bytes() {
         chunked.extend([b"1\r\n", &[byte][..], b"\r\n"].concat());
@@ -105,7 +105,7 @@ fn bodies_may_come_in_chunks_or_byte_by_byte_or_after_a_go_ahead() {
     assert_eq!(connection.receive("POST").expect("an answer").status, 200);
 
     // Where the body does not matter, nobody asks for it.
-    let head = "GET /v1/gate/default?key=k HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+    let head = "GET /v1/gate/default?key=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
     connection.send(head.as_bytes());
     assert_eq!(connection.receive("GET").expect("an answer").status, 200);
 }
@@ -125,29 +125,125 @@ fn odd_forms_of_a_request_are_understood() {
     let server = Tidegate::start("");
     for (request, status) in [
         (
-            "GET http://elsewhere/healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET http://elsewhere/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
             200,
         ),
         ("GET /healthz HTTP/1.0\r\n\r\n", 200),
-        ("GET /healthz?x=1 HTTP/1.1\r\nHost: x\r\n\r\n", 200),
-        ("\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 200),
-        ("GET /healthz/ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        ("GET //healthz HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        ("GET /HEALTHZ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 200),
-        ("GET /v1/gate HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        ("GET /v1/gate/ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        ("GET /healthz?x=1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
+        ("\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
+        ("GET /healthz/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        ("GET //healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        ("GET /HEALTHZ HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
+        ("GET /v1/gate HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        ("GET /v1/gate/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
         (
-            "GET /v1/gate/default/?key=x HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET /v1/gate/default/?key=x HTTP/1.1\r\nHost: localhost\r\n\r\n",
             404,
         ),
-        ("OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        ("CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        ("OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (
+            "CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            404,
+        ),
     ] {
         let mut connection = server.connect();
         connection.send(request.as_bytes());
         let answer = connection.receive("GET").expect("an answer");
         assert_eq!(answer.status, status, "{request:?}");
+    }
+}
+
+#[test]
+fn v9_http1_needs_exactly_one_host() {
+    let server = Tidegate::start("");
+    for path in ["/healthz", "/v1/gate/default?key=k"] {
+        for (rest, status) in [
+            ("HTTP/1.1\r\n\r\n", 400),
+            ("HTTP/1.1\r\nA: b\r\n\r\n", 400),
+            (
+                "HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+                400,
+            ),
+            (
+                "HTTP/1.1\r\nHost: localhost\r\nA: b\r\nhost: evil.example\r\n\r\n",
+                400,
+            ),
+            ("HTTP/1.1\r\nA: b\r\nhOST: localhost\r\n\r\n", 200),
+            ("HTTP/1.1\r\nHost: localhost\r\nA: b\r\nA: b\r\n\r\n", 200),
+            ("HTTP/1.0\r\n\r\n", 200),
+        ] {
+            let mut connection = server.connect();
+            connection.send(format!("GET {path} {rest}").as_bytes());
+            let answer = connection.receive("GET").expect("an answer");
+            assert_eq!(answer.status, status, "{path} {rest:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn s9_loopback_refuses_foreign_hosts_and_origins() {
+    let start = Start::configured(
+        "[server]\nhosts = [\"tidegate.internal\"]\nhttp = [\"127.0.0.1:0\", \"unix:socket\"]\n\
+         [[policies]]\nname = \"default\"\nlimit = \"1000/1h\"\n",
+    );
+    let path = start.folder().path("socket");
+    let (server, evil) = (start.start(), "evil.example");
+    let own = server.address().to_owned();
+    for (host, origin, status) in [
+        (&*own, None, 200),
+        (&own, Some(format!("http://{own}")), 200),
+        ("localhost", None, 200),
+        ("LocalHost:1", Some("https://localhost:1".into()), 200),
+        ("[::1]:80", None, 200),
+        ("Tidegate.Internal:81", None, 200),
+        (
+            "127.0.0.1",
+            Some("https://tidegate.internal:82".into()),
+            200,
+        ),
+        (evil, None, 421),
+        ("localhost.evil.example", None, 421),
+        ("127.0.0.1.evil.example:80", None, 421),
+        ("", None, 421),
+        (&own, Some("http://evil.example".into()), 403),
+        (&own, Some("http://203.0.113.7".into()), 403),
+        (&own, Some("http://localhost:1".into()), 403),
+        (&own, Some("null".into()), 403),
+    ] {
+        let origin = origin.map(|origin| format!("Origin: {origin}\r\n"));
+        let origin = origin.unwrap_or_default();
+        for (request, status) in [
+            ("GET /v1/keys/default?key=k", status),
+            ("GET /healthz", status),
+            ("POST /v1/check", status),
+            // A proxy passes its client's on.
+            ("GET /v1/gate/default?key=k", 200),
+        ] {
+            let (length, body) = match request.starts_with("POST") {
+                true => (QUESTION.len(), QUESTION),
+                false => (0, ""),
+            };
+            let head = format!("{request} HTTP/1.1\r\nHost: {host}\r\n{origin}");
+            let whole = format!("{head}Content-Length: {length}\r\n\r\n{body}");
+            let mut connection = server.connect();
+            connection.send(whole.as_bytes());
+            let answer = connection.receive("GET").expect("an answer");
+            assert_eq!(answer.status, status, "{head}: {answer:?}");
+            // No page of a browser comes by a unix socket.
+            let mut connection = Connection::unix(path.to_str().expect("text"));
+            connection.send(whole.as_bytes());
+            let answer = connection.receive("GET").expect("an answer");
+            assert_eq!(answer.status, 200, "{head}: {answer:?}");
+        }
+    }
+    let stream = TcpStream::connect(server.address()).await;
+    let mut sender = connect_http2(stream.expect("a server")).await;
+    for (host, status) in [("localhost", 200), (evil, 421)] {
+        let request = Request::get(format!("http://{host}/healthz"));
+        let request = request.body(Full::<Bytes>::default()).expect("a request");
+        let answer = sender.send_request(request).await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), status, "{host}");
     }
 }
 
