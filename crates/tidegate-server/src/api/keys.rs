@@ -27,8 +27,9 @@ struct KeyBody<'r> {
 struct LevelBody<'r> {
     name: &'r str,
     key: String,
-    /// What stands for the key in log lines and records.
-    hash: String,
+    /// What stands for the key in log lines and records. Null without the admin token,
+    /// because the hashes of all addresses would tell whose lines these are.
+    hash: Option<String>,
     /// Null when an override exempts this key.
     settings: Option<LimitBody>,
     /// What the override in force matches.
@@ -61,6 +62,7 @@ pub(super) async fn explain(
     has_numbers(entry.policy())?;
     let levels = api.engine.explain(current, policy, query.attributes());
     let (policy, levels) = (entry.policy(), levels.await?);
+    let is_admin = authorize(current, head).is_ok();
     Ok(json(&KeyBody {
         policy: policy.name(),
         store: policy.store(),
@@ -68,7 +70,7 @@ pub(super) async fn explain(
         shadow: policy.shadow(),
         levels: levels
             .into_iter()
-            .map(|it| LevelBody::new(api, it))
+            .map(|it| LevelBody::new(api, it, is_admin))
             .collect(),
     }))
 }
@@ -104,7 +106,7 @@ pub(super) async fn reset(
 }
 
 impl<'r> LevelBody<'r> {
-    fn new(api: &Api, explained: Explained<'r>) -> Self {
+    fn new(api: &Api, explained: Explained<'r>, is_admin: bool) -> Self {
         let numbers = explained.numbers;
         let mut overrides = explained.level.overrides();
         let matched = explained
@@ -119,7 +121,7 @@ impl<'r> LevelBody<'r> {
         });
         Self {
             name: explained.level.name(),
-            hash: api.engine.key_hash(&explained.key),
+            hash: is_admin.then(|| api.engine.key_hash(&explained.key)),
             key: explained.key,
             settings: explained.limit.map(LimitBody::from),
             overridden_by: matched,

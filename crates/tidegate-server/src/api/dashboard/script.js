@@ -665,7 +665,7 @@ function levelOf(level) {
   element.append(foot);
   const overridden = Object.entries(level.overridden_by ?? {});
   if (overridden.length) element.append(make("div", "quiet small", `override for ${overridden.map(([name, value]) => `${name} ${value}`).join(", ")}`));
-  element.append(make("div", "quiet small", "in logs and records: ", make("code", "", level.hash)));
+  if (level.hash) element.append(make("div", "quiet small", "in logs and records: ", make("code", "", level.hash)));
   return element;
 }
 
