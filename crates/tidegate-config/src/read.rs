@@ -308,8 +308,13 @@ impl<'a> Fields<'a> {
     /// Reports one of two fields without the other, such as a certificate without its key.
     pub fn pair(&self, one: &'static str, two: &'static str) {
         for (field, other) in [(one, two), (two, one)] {
-            if self.has(field) && !self.has(other) && !self.is_wrong(field) {
-                self.error(other, format!("missing: expected it together with {field}"));
+            let text = self.peek(field).and_then(|value| value.get_ref().as_str());
+            if let Some(text) = text.filter(|_| !self.has(other) && !self.is_wrong(field)) {
+                let text = shown(text);
+                self.error(
+                    other,
+                    format!("missing: expected it together with {field} = {text}"),
+                );
             }
         }
     }

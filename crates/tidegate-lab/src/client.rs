@@ -1,27 +1,47 @@
 //! A small HTTP client: one request to a server, one response.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use clap::Args;
 use http::header::{AUTHORIZATION, HOST};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::ResolvesClientCert;
 use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, SignatureScheme};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The files for `https://`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub struct Tls {
+    /// A PEM file with the CA that signed the server's certificate, if it is not a public
+    /// one.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
+    pub ca: Option<PathBuf>,
+    /// A PEM file with a client certificate, for a server that asks for one.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CLIENT_CERT")]
+    pub cert: Option<PathBuf>,
+    /// A PEM file with the private key of --cert.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CLIENT_KEY")]
+    pub key: Option<PathBuf>,
+}
 
 /// A client of one server.
 pub struct Client {
@@ -33,16 +53,50 @@ pub struct Client {
 enum Address {
     /// Host and port.
     Tcp(String),
-    /// Host and port, the name in the certificate, and who may have signed it.
-    Tls(String, ServerName<'static>, TlsConnector),
+    /// Host and port, the name in the certificate, who may have signed it, and what to
+    /// show.
+    Tls(
+        String,
+        ServerName<'static>,
+        TlsConnector,
+        Arc<ClientCertificate>,
+    ),
     /// The path of a socket.
     Unix(String),
 }
 
+/// The certificate to show, and whether the server has asked for it.
+#[derive(Debug)]
+struct ClientCertificate {
+    key: Option<Arc<CertifiedKey>>,
+    is_needed: AtomicBool,
+}
+
+impl ResolvesClientCert for ClientCertificate {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.is_needed.store(true, Ordering::Relaxed);
+        self.key.clone()
+    }
+
+    fn has_certs(&self) -> bool {
+        self.key.is_some()
+    }
+}
+
 impl Client {
-    /// A client of the server at this URL. `ca` is the file of the authority that has
-    /// signed the server's certificate, where that is not a public one.
-    pub fn new(url: &str, ca: Option<&Path>) -> anyhow::Result<Self> {
+    /// A client of the server at this URL.
+    pub fn new(url: &str, tls: &Tls) -> anyhow::Result<Self> {
+        match (&tls.cert, &tls.key) {
+            (Some(cert), None) => bail!(
+                "--cert {}: a certificate without its key: expected the key with --key FILE",
+                cert.display()
+            ),
+            (None, Some(key)) => bail!(
+                "--key {}: a key without its certificate: expected the certificate with --cert FILE",
+                key.display()
+            ),
+            _ => {}
+        }
         let wrong =
             || format!("{url:?}: expected https://host:port, http://host:port or unix:PATH");
         let scheme = url.split_inclusive(':').next().unwrap_or_default();
@@ -57,7 +111,8 @@ impl Client {
                 let (host, port) = host_and_port(place, "443").with_context(wrong)?;
                 let name = host.trim_start_matches('[').trim_end_matches(']');
                 let name = ServerName::try_from(name.to_owned()).with_context(wrong)?;
-                Address::Tls(format!("{host}:{port}"), name, connector(ca)?)
+                let (connector, shown) = connector(tls)?;
+                Address::Tls(format!("{host}:{port}"), name, connector, shown)
             }
             ("unix:", _) if !rest.is_empty() => Address::Unix(rest.to_owned()),
             _ => bail!(wrong()),
@@ -91,7 +146,7 @@ impl Client {
                 stream.set_nodelay(true)?;
                 opened(stream).await
             }
-            Address::Tls(place, name, connector) => {
+            Address::Tls(place, name, connector, _) => {
                 let stream = TcpStream::connect(place).await;
                 let stream = stream.with_context(|| self.nobody())?;
                 stream.set_nodelay(true)?;
@@ -129,9 +184,13 @@ impl Client {
         mut sender: SendRequest<Full<Bytes>>,
         request: Request<Full<Bytes>>,
     ) -> anyhow::Result<Value> {
-        let another = || {
-            let url = &self.url;
-            format!("the server at {url} is not Tidegate (its answer was not a decision)")
+        let url = &self.url;
+        let another = || match &self.address {
+            // Whether an alert arrives or only the end of the connection is a race.
+            Address::Tls(.., shown) if shown.is_needed.load(Ordering::Relaxed) => format!(
+                "the server at {url} asks for a client certificate: pass one that it trusts with --cert and --key"
+            ),
+            _ => format!("the server at {url} is not Tidegate (its answer was not a decision)"),
         };
         let answer = sender.send_request(request).await;
         let answer = answer.with_context(another)?;
@@ -165,13 +224,14 @@ fn host_and_port<'p>(place: &'p str, standard: &'p str) -> Option<(&'p str, &'p 
     (is_host && port.parse::<u16>().is_ok()).then_some((host, port))
 }
 
-/// What makes connections secure: certificates signed by this authority, or by a public
-/// one.
-fn connector(ca: Option<&Path>) -> anyhow::Result<TlsConnector> {
+/// What makes connections secure: certificates signed by the authority in a file, or by a
+/// public one, and the certificate to show.
+fn connector(tls: &Tls) -> anyhow::Result<(TlsConnector, Arc<ClientCertificate>)> {
+    let wrong = |flag: &str, file: &Path| format!("{flag} {}: expected a PEM file", file.display());
     let mut roots = RootCertStore::empty();
-    match ca {
+    match &tls.ca {
         Some(file) => {
-            let name = || format!("--ca {}: expected a PEM file", file.display());
+            let name = || wrong("--ca", file);
             for certificate in CertificateDer::pem_file_iter(file).with_context(name)? {
                 roots
                     .add(certificate.with_context(name)?)
@@ -180,11 +240,29 @@ fn connector(ca: Option<&Path>) -> anyhow::Result<TlsConnector> {
         }
         None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+    let provider = Arc::new(default_provider());
+    let key = match (&tls.cert, &tls.key) {
+        (Some(cert), Some(key)) => {
+            let name = || wrong("--cert", cert);
+            let chain = CertificateDer::pem_file_iter(cert).with_context(name)?;
+            let chain = chain.collect::<Result<Vec<_>, _>>().with_context(name)?;
+            let private = PrivateKeyDer::from_pem_file(key);
+            let private = private.with_context(|| wrong("--key", key))?;
+            let both = CertifiedKey::from_der(chain, private, &provider);
+            Some(Arc::new(both.with_context(|| {
+                let (cert, key) = (cert.display(), key.display());
+                format!("--cert {cert} and --key {key}: expected a certificate and its key")
+            })?))
+        }
+        _ => None,
+    };
+    let is_needed = AtomicBool::new(false);
+    let shown = Arc::new(ClientCertificate { key, is_needed });
+    let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
+        .with_client_cert_resolver(Arc::clone(&shown) as _);
+    Ok((TlsConnector::from(Arc::new(config)), shown))
 }
 
 /// Speaks HTTP over a stream.

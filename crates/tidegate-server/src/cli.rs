@@ -17,6 +17,7 @@ use crate::settings::Listen;
 
 pub use crate::log::{Format, Level};
 pub use tidegate_lab::bench::Bench;
+pub use tidegate_lab::client::Tls;
 pub use tidegate_lab::simulate::Simulate;
 pub use tidegate_lab::verify::Verify;
 
@@ -268,10 +269,9 @@ pub struct Question {
     /// Ask a running server: https://host:port, http://host:port or unix:PATH.
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
-    /// A PEM file with the CA that signed the server's certificate, if it is not a public
-    /// one.
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
-    pub ca: Option<PathBuf>,
+    /// The files for `https://`.
+    #[command(flatten)]
+    pub tls: Tls,
 }
 
 /// `tidegate check`.
@@ -324,10 +324,9 @@ pub struct Top {
     /// The config file of the server, for its address and its admin token.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
     pub config: Option<PathBuf>,
-    /// A PEM file with the CA that signed the server's certificate, if it is not a public
-    /// one.
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
-    pub ca: Option<PathBuf>,
+    /// The files for `https://`.
+    #[command(flatten)]
+    pub tls: Tls,
     /// The server's admin token, instead of the config's. Without one, no keys are shown.
     #[arg(
         long,

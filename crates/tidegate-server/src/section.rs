@@ -43,6 +43,8 @@ pub struct Server {
     /// The file of the authorities that sign the certificates of clients, where those must
     /// show one.
     pub tls_client_ca: Option<String>,
+    /// The listeners whose clients must show one, by their names in the file.
+    pub tls_client_listeners: Vec<&'static str>,
     /// The permissions of unix sockets; as the umask of the process has it where none
     /// are given.
     pub socket_mode: Option<u32>,
@@ -90,6 +92,7 @@ impl Default for Server {
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,
+            tls_client_listeners: vec!["http", "grpc", "resp"],
             socket_mode: None,
             drain: Duration::from_secs(2),
             idle: Duration::from_secs(75),
@@ -119,6 +122,8 @@ impl Server {
             tls_cert: fields.path("tls_cert"),
             tls_key: fields.path("tls_key"),
             tls_client_ca: fields.path("tls_client_ca"),
+            tls_client_listeners: tls_client_listeners(fields)
+                .unwrap_or(standard.tls_client_listeners),
             socket_mode: socket_mode(fields),
             drain: fields
                 .duration("drain", Duration::ZERO, LONGEST)
@@ -134,6 +139,10 @@ impl Server {
         fields.pair("tls_cert", "tls_key");
         if server.tls_client_ca.is_some() && server.tls_cert.is_none() {
             let message = "clients show certificates over TLS only: expected tls_cert and tls_key";
+            fields.error("tls_client_ca", message);
+        }
+        if fields.has("tls_client_listeners") && !fields.has("tls_client_ca") {
+            let message = "missing: expected it together with tls_client_listeners";
             fields.error("tls_client_ca", message);
         }
         fields.finish();
@@ -244,6 +253,25 @@ fn hosts(fields: &Fields<'_>) -> Option<Vec<String>> {
     Some(kept.into_iter().map(|(text, _)| text.into()).collect())
 }
 
+fn tls_client_listeners(fields: &Fields<'_>) -> Option<Vec<&'static str>> {
+    let name = "tls_client_listeners";
+    let expected = "a list of \"http\", \"admin\", \"grpc\" and \"resp\"";
+    let mut kept = Vec::new();
+    for (text, span) in fields.texts(name, false, expected)? {
+        let known = ["http", "admin", "grpc", "resp"]
+            .into_iter()
+            .find(|it| *it == text);
+        match known {
+            Some(listener) => kept.push(listener),
+            None => fields.error_at(span, name, format!("{}: expected {expected}", shown(text))),
+        }
+    }
+    if kept.is_empty() && !fields.is_wrong(name) {
+        fields.error(name, format!("an empty list: expected {expected}"));
+    }
+    Some(kept)
+}
+
 impl FromStr for Address {
     type Err = String;
 
@@ -311,6 +339,11 @@ impl fmt::Display for Server {
         optional(f, "tls_cert", self.tls_cert.as_deref())?;
         optional(f, "tls_key", self.tls_key.as_deref())?;
         optional(f, "tls_client_ca", self.tls_client_ca.as_deref())?;
+        if self.tls_client_ca.is_some() {
+            let (names, usual) = (&self.tls_client_listeners, &standard.tls_client_listeners);
+            let shown = list(names.iter().copied());
+            field(f, "tls_client_listeners", names, usual, shown)?;
+        }
         if let Some(mode) = self.socket_mode {
             writeln!(f, "socket_mode = {}", quoted(&format!("{mode:04o}")))?;
         }

@@ -123,14 +123,14 @@ tidegate.toml:5:11: stores.default.tls_key: has no effect here: expected it only
             r#"[stores.default]
 url = "rediss://127.0.0.1"
 tls_cert = "cert.pem""#,
-            r#"tidegate.toml:1:1: stores.default.tls_key: missing: expected it together with tls_cert"#,
+            r#"tidegate.toml:1:1: stores.default.tls_key: missing: expected it together with tls_cert = "cert.pem""#,
         ),
         (
             "a key without its certificate",
             r#"[stores.default]
 url = "env:REDIS_URL"
 tls_key = "key.pem""#,
-            r#"tidegate.toml:1:1: stores.default.tls_cert: missing: expected it together with tls_key"#,
+            r#"tidegate.toml:1:1: stores.default.tls_cert: missing: expected it together with tls_key = "key.pem""#,
         ),
         (
             "paths that are none",

@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use tidegate::Cost;
 
+use crate::client::Tls;
+
 /// The units that a time can be given in, with their microseconds.
 const UNITS: [(&str, u64); 4] = [
     ("ms", 1_000),
@@ -63,10 +65,9 @@ pub struct Bench {
     /// Allow the run to use up counters that real clients share.
     #[arg(long, help_heading = "Load")]
     pub yes: bool,
-    /// A PEM file with the CA that signed the server's certificate, if it is not a public
-    /// one.
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA", help_heading = "Load")]
-    pub ca: Option<PathBuf>,
+    /// The files for `https://`.
+    #[command(flatten, next_help_heading = "Load")]
+    pub tls: Tls,
     /// Number of keys.
     #[arg(
         long,

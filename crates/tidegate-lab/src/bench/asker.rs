@@ -85,9 +85,9 @@ impl Asked {
             Target::Server {
                 url,
                 timeout_ms,
-                ca,
+                tls,
             } => Ok(Self::Server {
-                client: Arc::new(Client::new(url, ca.as_deref())?),
+                client: Arc::new(Client::new(url, tls)?),
                 timeout: Duration::from_millis(*timeout_ms),
             }),
         }

@@ -125,7 +125,7 @@ pub(super) mod tests {
             target: Target::Server {
                 url: "http://localhost".into(),
                 timeout_ms: 1,
-                ca: None,
+                tls: Default::default(),
             },
             policy: "bench".into(),
             mode: "exact".into(),

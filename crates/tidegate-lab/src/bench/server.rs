@@ -31,7 +31,7 @@ pub(super) async fn find(arguments: &Bench, url: &str) -> anyhow::Result<Subject
             .ok_or_else(|| anyhow!("--timeout {text:?}: expected 1ms to 60s, such as 500ms"))?,
         None => TIMEOUT_MS,
     };
-    let client = Client::new(url, arguments.ca.as_deref())?;
+    let client = Client::new(url, &arguments.tls)?;
     let answer = client.ask(Method::GET, "/v1/policies", None, String::new());
     let answer = answer.await?;
     let policies = answer.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -45,7 +45,7 @@ pub(super) async fn find(arguments: &Bench, url: &str) -> anyhow::Result<Subject
     let target = Target::Server {
         url: url.to_owned(),
         timeout_ms,
-        ca: arguments.ca.clone(),
+        tls: arguments.tls.clone(),
     };
     Ok(Subject {
         target,

@@ -12,6 +12,7 @@ use tidegate_config::{Config, ConfigErrors, StoreUrl, read};
 
 use super::Bench;
 use super::server;
+use crate::client::Tls;
 
 /// The default limit.
 const LIMIT: &str = "100r/s";
@@ -38,8 +39,7 @@ pub(super) enum Target {
     Server {
         url: String,
         timeout_ms: u64,
-        /// The authority that signed its certificate.
-        ca: Option<PathBuf>,
+        tls: Tls,
     },
 }
 

@@ -35,7 +35,7 @@ pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
                 "cost": check.cost.get(),
                 "peek": check.peek,
             });
-            let client = Client::new(server, check.question.ca.as_deref())?;
+            let client = Client::new(server, &check.question.tls)?;
             client
                 .ask(Method::POST, "/v1/check", None, question.to_string())
                 .await?
@@ -93,7 +93,7 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
                 Which::Only => {}
             }
             let path = format!("/v1/keys/{}?{}", encoded(policy), query.join("&"));
-            let client = Client::new(server, reset.question.ca.as_deref())?;
+            let client = Client::new(server, &reset.question.tls)?;
             let token = reset.token.as_ref().and_then(Secret::text);
             let answer = client
                 .ask(Method::DELETE, &path, token, String::new())

@@ -146,7 +146,7 @@ async fn listen(
     let pages = |part| -> Arc<dyn Protocol> { Http::new(Pages::new(engine, statistics, part)) };
     let clients = || Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
     let own = Arc::clone(engine);
-    let certificate: Tls = Arc::new(move || own.current().tls.clone());
+    let certificate: Tls = Arc::new(move || own.current().tls("grpc"));
     let clear: Tls = Arc::new(|| None);
     let grpc = Grpc::new(envoy::services(engine));
     let operators = || Room::new(ADMINS, 0);

@@ -81,8 +81,6 @@ pub(super) fn attend(engine: &Arc<Engine>, settings: Settings, started: Started,
 
 /// Opens the sockets. Operators with an address of their own are served there alone.
 async fn listen(engine: &Arc<Engine>, server: &Server) -> anyhow::Result<Vec<Listener>> {
-    let own = Arc::clone(engine);
-    let tls: Tls = Arc::new(move || own.current().tls.clone());
     let clients = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
     let public = match &server.admin[..] {
         [] => Scope::All,
@@ -112,6 +110,8 @@ async fn listen(engine: &Arc<Engine>, server: &Server) -> anyhow::Result<Vec<Lis
         (&server.grpc, "--grpc", grpc, proxies, ""),
     ];
     for (addresses, flag, door, room, role) in doors {
+        let (own, name) = (Arc::clone(engine), flag.trim_start_matches("--"));
+        let tls: Tls = Arc::new(move || own.current().tls(name));
         for address in addresses {
             let (door, tls, room) = (Arc::clone(&door), Arc::clone(&tls), room.clone());
             let mode = server.socket_mode;

@@ -29,7 +29,7 @@ pub(super) async fn run(arguments: &Top) -> anyhow::Result<ExitCode> {
         }
     }
     let url = arguments.server.clone().unwrap_or_else(|| url(&server));
-    let client = Client::new(&url, arguments.ca.as_deref())?;
+    let client = Client::new(&url, &arguments.tls)?;
     top::run(client, token.as_deref()).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -20,7 +20,7 @@ use crate::envoy::dropin::{self, DropIn};
 use crate::envoy::rules::Domains;
 use crate::metrics::Metrics;
 use crate::section::Server;
-use crate::serve::tls;
+use crate::serve::tls::Acceptors;
 use crate::settings::{self, Loaded, reveal};
 use crate::top::Top;
 
@@ -32,7 +32,7 @@ pub struct Current {
     entries: HashMap<Box<str>, Entry, FixedState>,
     /// The gate's headers, and the attributes they are.
     pub(crate) gate_headers: Vec<(HeaderName, String)>,
-    pub(crate) tls: Option<TlsAcceptor>,
+    tls: Option<Acceptors>,
     admin_token: Option<String>,
     resp_token: Option<String>,
     /// What its relative paths are relative to.
@@ -66,7 +66,7 @@ pub(super) struct Prepared {
     rules: Option<Arc<Domains>>,
     is_given: bool,
     adhoc: Option<Policy>,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Acceptors>,
     admin_token: Option<String>,
     resp_token: Option<String>,
 }
@@ -124,7 +124,7 @@ impl Prepared {
             return Err(StartError::NoPolicies(removed));
         }
         Ok(Self {
-            tls: tls::acceptor(&server, &folder).map_err(StartError::Tls)?,
+            tls: Acceptors::new(&server, &folder).map_err(StartError::Tls)?,
             admin_token,
             resp_token,
             config,
@@ -248,6 +248,12 @@ impl Current {
     #[inline]
     pub(crate) fn dropin(&self) -> Option<&DropIn> {
         self.dropin.as_ref()
+    }
+
+    /// What makes connections to a listener of this name secure, where they are.
+    pub(crate) fn tls(&self, listener: &str) -> Option<TlsAcceptor> {
+        let asks = self.server.tls_client_listeners.contains(&listener);
+        Some(self.tls.as_ref()?.acceptor(asks).clone())
     }
 
     /// The entry of a policy.

@@ -373,6 +373,77 @@ fn commands_ask_a_server_over_https() {
     assert_eq!((code, error.as_str()), (0, ""));
 }
 
+#[test]
+fn u8_client_certificates_are_for_the_listeners_that_ask() {
+    let certificates = Certificates::make();
+    let file = |name: &str| certificates.path(name);
+    let config = |listeners: &str| {
+        format!(
+            "[server]\nadmin = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\nadmin_token = \"sesame\"\n\
+             tls_cert = {:?}\ntls_key = {:?}\ntls_client_ca = {:?}\n{listeners}",
+            file("server.crt"),
+            file("server.key"),
+            file("authority.crt"),
+        )
+    };
+    let server = Start::configured(&config("")).start();
+    let line = server.line(" (admin)");
+    let admin = line.split("listening on ").nth(1).expect("a url");
+    let admin = admin.trim_end_matches(" (admin)");
+    let (ca, cert, key) = (
+        file("authority.crt"),
+        file("client.crt"),
+        file("client.key"),
+    );
+    let shown = ["--cert", &cert, "--key", &key];
+    let check = ["check", "default", "key=k", "--server", server.url()];
+    let reset = [
+        "reset", "default", "key=k", "--token", "sesame", "--server", admin,
+    ];
+    let bench = ["bench", server.url(), "--duration", "100ms"];
+    let asked = |command: &[&str], flags: &[&str]| {
+        let (code, _, error) = run(&Folder::new(), &[command, &["--ca", &ca], flags].concat());
+        (code, error)
+    };
+    let needed = "asks for a client certificate: pass one that it trusts with --cert and --key";
+    let lacking = |command: &[&str]| {
+        let (code, error) = asked(command, &[]);
+        assert!(
+            code == 2 && error.contains(needed),
+            "{command:?} {code} {error}"
+        );
+    };
+    for command in [&check[..], &bench] {
+        lacking(command);
+        assert_eq!(asked(command, &shown), (0, String::new()), "{command:?}");
+    }
+    for flags in [&[][..], &shown] {
+        assert_eq!(asked(&reset, flags), (0, String::new()));
+    }
+    for (flags, expected) in [
+        (
+            ["--cert", &cert],
+            format!(
+                "tidegate: --cert {cert}: a certificate without its key: expected the key with --key FILE\n"
+            ),
+        ),
+        (
+            ["--key", &key],
+            format!(
+                "tidegate: --key {key}: a key without its certificate: expected the certificate with --cert FILE\n"
+            ),
+        ),
+    ] {
+        assert_eq!(asked(&check, &flags), (2, expected));
+    }
+    let listeners = config("tls_client_listeners = [\"admin\"]\n");
+    server.folder().write("tidegate.toml", listeners);
+    server.line("the config is in force");
+    lacking(&reset);
+    assert_eq!(asked(&reset, &shown), (0, String::new()));
+    assert_eq!(asked(&check, &[]), (0, String::new()));
+}
+
 /// A token in a file is read again when the file changes.
 #[test]
 fn admin_token_in_a_file_is_reloaded() {

@@ -182,7 +182,7 @@ admin_token = "two words""#,
             "a key without its certificate",
             r#"[server]
 tls_key = "server.key""#,
-            r#"tidegate.toml:1:1: server.tls_cert: missing: expected it together with tls_key"#,
+            r#"tidegate.toml:1:1: server.tls_cert: missing: expected it together with tls_key = "server.key""#,
         ),
         (
             "an attribute that is no name",
@@ -212,7 +212,7 @@ gate_headers = ["ip", 7]"#,
             "an unknown field of the server",
             r#"[server]
 port = 8080"#,
-            r#"tidegate.toml:2:1: server.port: unknown field: expected one of http, admin, resp, grpc, resp_token, admin_token, gate_headers, trusted_proxies, hosts, tls_cert, tls_key, tls_client_ca, socket_mode, drain, idle, log, log_keys, access_log"#,
+            r#"tidegate.toml:2:1: server.port: unknown field: expected one of http, admin, resp, grpc, resp_token, admin_token, gate_headers, trusted_proxies, hosts, tls_cert, tls_key, tls_client_ca, tls_client_listeners, socket_mode, drain, idle, log, log_keys, access_log"#,
         ),
         (
             "an unknown field of the server, almost right",
@@ -248,7 +248,7 @@ max_keys = -1"#,
             r#"tidegate.toml:3:9: policies.b.limit: "10": expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, or a count per window such as 5/10s or 3/500ms
 tidegate.toml:4:9: policies.b.burst: 0: expected a whole number from 1 to 4294967295
 tidegate.toml:7:8: server.http: 1: expected an address such as "127.0.0.1:8080" or "unix:/run/tidegate.sock", or a list of them
-tidegate.toml:8:1: server.colour: unknown field: expected one of http, admin, resp, grpc, resp_token, admin_token, gate_headers, trusted_proxies, hosts, tls_cert, tls_key, tls_client_ca, socket_mode, drain, idle, log, log_keys, access_log
+tidegate.toml:8:1: server.colour: unknown field: expected one of http, admin, resp, grpc, resp_token, admin_token, gate_headers, trusted_proxies, hosts, tls_cert, tls_key, tls_client_ca, tls_client_listeners, socket_mode, drain, idle, log, log_keys, access_log
 tidegate.toml:11:8: policies[1].name: "b": two policies have this name: expected different names
 tidegate.toml:12:7: policies[1].key: "{": an unmatched brace: expected attributes in braces, such as "{ip}"
 tidegate.toml:14:9: policies[1].store: "none": no such store: expected one of "default"
@@ -411,6 +411,10 @@ fn servers() -> impl Strategy<Value = Server> {
             tls_cert: (headers.len() > 1).then(|| "cert.pem".into()),
             tls_key: (headers.len() > 1).then(|| "key.pem".into()),
             tls_client_ca: (headers.len() > 2).then(|| "ca.pem".into()),
+            tls_client_listeners: match headers.len() {
+                4 => vec!["admin", "http"],
+                _ => Server::default().tls_client_listeners,
+            },
             trusted_proxies: ["10.0.0.0/8", "fd00::1/128", "unix:"][..headers.len().min(3)]
                 .iter()
                 .map(|text| text.parse().expect("a network"))
