@@ -189,7 +189,7 @@ fn the_bare_uri_would_be_open_to_that() {
          }",
     );
     let nginx = Nginx::start_with(&[&tidegate.address()], &[location.as_change()]);
-    let smuggled = "%20HTTP/1.1%0d%0aX-Tidegate-Ip:%20203.0.113.9%0d%0a%0d%0a";
+    let smuggled = "%20HTTP/1.1%0d%0aHost:%20x%0d%0aX-Tidegate-Ip:%20203.0.113.9%0d%0a%0d%0a";
     let target = format!("/bare/a%0d%0a%0d%0aGET%20/v1/gate/default{smuggled}");
     get(nginx.port(), &target);
     // nginx does not wait for the answer to it.
