@@ -111,10 +111,7 @@ impl Config {
                     level.key().as_str()
                 )
             });
-        let overrides = self.policies.iter().flat_map(|policy| {
-            let levels = policy.levels().iter();
-            levels.flat_map(|level| overrides::warnings(policy.name(), level))
-        });
+        let overrides = self.policies.iter().flat_map(overrides::warnings);
         constant.chain(overrides).collect()
     }
 

@@ -1,20 +1,34 @@
 //! Warnings about overrides that are valid but look like a mistake.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use tidegate::PolicyLevel;
+use tidegate::{Limit, Policy, PolicyLevel};
 
 /// The most conditions of an override whose combinations are looked up.
 const MOST_CONDITIONS: usize = 8;
 
-/// The most warnings about one level.
+/// The most warnings about one level, or about the exemptions of a policy.
 const MOST_WARNINGS: usize = 10;
 
 /// What an override asks for: attributes and their values.
 type Conditions<'l> = Vec<(&'l str, &'l [u8])>;
 
 /// One line each.
-pub(crate) fn warnings(policy: &str, level: &PolicyLevel) -> Vec<String> {
+pub(crate) fn warnings(policy: &Policy) -> Vec<String> {
+    let mut warnings: Vec<String> = Vec::new();
+    for level in policy.levels() {
+        for warning in in_level(policy.name(), level) {
+            // An exemption is in every level.
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    warnings.extend(exemptions(policy));
+    warnings
+}
+
+fn in_level(policy: &str, level: &PolicyLevel) -> Vec<String> {
     let mut earlier: HashMap<Conditions<'_>, usize> = HashMap::new();
     let mut warnings = Vec::new();
     for (index, (mut conditions, _)) in level.overrides().enumerate() {
@@ -48,6 +62,56 @@ pub(crate) fn warnings(policy: &str, level: &PolicyLevel) -> Vec<String> {
         warnings.push(format!(
             "policy {policy:?}, level {name:?}: {more} more warnings about its overrides"
         ));
+    }
+    warnings
+}
+
+/// What still counts or refuses the checks that an override exempts.
+fn exemptions(policy: &Policy) -> Vec<String> {
+    let exempt = |level| -> Vec<Conditions<'_>> {
+        let overrides = PolicyLevel::overrides(level);
+        let exempt = overrides.filter(|(_, limit)| limit.is_none());
+        exempt
+            .map(|(mut conditions, _)| {
+                conditions.sort_unstable();
+                conditions
+            })
+            .collect()
+    };
+    let by_level: Vec<HashSet<Conditions<'_>>> = policy
+        .levels()
+        .iter()
+        .map(|level| exempt(level).into_iter().collect())
+        .collect();
+    let mut warnings = Vec::new();
+    let mut seen = HashSet::new();
+    for conditions in policy.levels().iter().flat_map(exempt) {
+        if warnings.len() >= MOST_WARNINGS || !seen.insert(conditions.clone()) {
+            continue;
+        }
+        let place = format!(
+            "policy {:?}, override ({})",
+            policy.name(),
+            shown(&conditions)
+        );
+        let mut optional = policy.optional_attributes();
+        if let Some(name) = optional.find(|name| conditions.iter().any(|(it, _)| it == name)) {
+            warnings.push(format!(
+                "{place}: no level's key has {name:?}: it applies only to checks that send it"
+            ));
+        }
+        for (level, exempt) in policy.levels().iter().zip(&by_level) {
+            let name = level.name();
+            if *level.limit() == Limit::block() {
+                warnings.push(format!(
+                    "{place}: level {name:?} has block = true and still refuses these checks"
+                ));
+            } else if !exempt.contains(&conditions) {
+                warnings.push(format!(
+                    "{place}: level {name:?} still counts these checks: leave out `level` to exempt them from the whole policy"
+                ));
+            }
+        }
     }
     warnings
 }

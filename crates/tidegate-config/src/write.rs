@@ -3,6 +3,7 @@
 //! Defaults are left out, unless the formatter asks for everything (`{:#}`). Programs use
 //! the same functions to print their own sections.
 
+use std::collections::VecDeque;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
@@ -158,9 +159,7 @@ fn print_policy(f: &mut Formatter<'_>, policy: &Policy) -> fmt::Result {
             print_level(f, level, script.is_some())?;
         }
     }
-    for level in policy.levels() {
-        print_overrides(f, level, only.is_none())?;
-    }
+    print_overrides(f, policy.levels())?;
     writeln!(f)
 }
 
@@ -264,21 +263,56 @@ fn print_limit(f: &mut Formatter<'_>, limit: &Limit, all: bool) -> fmt::Result {
     }
 }
 
-fn print_overrides(f: &mut Formatter<'_>, level: &PolicyLevel, named: bool) -> fmt::Result {
-    for (conditions, limit) in level.overrides() {
-        writeln!(f, "[[policies.overrides]]")?;
-        let conditions: Vec<String> = conditions
-            .iter()
-            .map(|(name, value)| format!("{name} = {}", quoted(&String::from_utf8_lossy(value))))
-            .collect();
-        writeln!(f, "match = {{ {} }}", conditions.join(", "))?;
-        if named {
-            writeln!(f, "level = {}", quoted(level.name()))?;
+/// An override of a level: its conditions, and its limit.
+type Override<'p> = (Vec<(&'p str, &'p [u8])>, Option<&'p Limit>);
+
+/// Per level, because an override may inherit other numbers from each. An exemption that all
+/// levels have is printed once, where each level keeps its order.
+fn print_overrides(f: &mut Formatter<'_>, levels: &[PolicyLevel]) -> fmt::Result {
+    let [first, others @ ..] = levels else {
+        return Ok(());
+    };
+    let mut rest: Vec<(&PolicyLevel, VecDeque<Override<'_>>)> = levels
+        .iter()
+        .map(|level| (level, level.overrides().collect()))
+        .collect();
+    let exempt = first.overrides().filter(|(_, limit)| limit.is_none());
+    for exemption in exempt.filter(|_| !others.is_empty()) {
+        let place = |all: &VecDeque<Override<'_>>| all.iter().position(|it| *it == exemption);
+        let places = rest.iter().map(|(_, all)| place(all));
+        let Some(places) = places.collect::<Option<Vec<usize>>>() else {
+            continue;
+        };
+        for ((level, all), place) in rest.iter_mut().zip(places) {
+            for before in all.drain(..=place).take(place) {
+                print_override(f, &before, Some(level))?;
+            }
         }
-        match limit {
-            Some(limit) => print_limit(f, limit, true)?,
-            None => writeln!(f, "enabled = false")?,
-        }
+        print_override(f, &exemption, None)?;
+    }
+    for (level, all) in &rest {
+        let level = (!others.is_empty()).then_some(*level);
+        all.iter().try_for_each(|it| print_override(f, it, level))?;
     }
     Ok(())
+}
+
+fn print_override(
+    f: &mut Formatter<'_>,
+    (conditions, limit): &Override<'_>,
+    level: Option<&PolicyLevel>,
+) -> fmt::Result {
+    writeln!(f, "[[policies.overrides]]")?;
+    let conditions: Vec<String> = conditions
+        .iter()
+        .map(|(name, value)| format!("{name} = {}", quoted(&String::from_utf8_lossy(value))))
+        .collect();
+    writeln!(f, "match = {{ {} }}", conditions.join(", "))?;
+    if let Some(level) = level {
+        writeln!(f, "level = {}", quoted(level.name()))?;
+    }
+    match limit {
+        Some(limit) => print_limit(f, limit, true),
+        None => writeln!(f, "enabled = false"),
+    }
 }

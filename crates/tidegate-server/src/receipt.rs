@@ -38,11 +38,9 @@ pub(crate) fn encode(
     bytes.extend_from_slice(&instance.to_le_bytes());
     push(bytes, policy.name().as_bytes());
     let mut names: SmallVec<[&str; 4]> = SmallVec::new();
-    for name in policy
-        .levels()
-        .iter()
-        .flat_map(|level| level.key().attributes())
-    {
+    let levels = policy.levels().iter();
+    let in_keys = levels.flat_map(|level| level.key().attributes());
+    for name in in_keys.chain(policy.optional_attributes()) {
         if let (false, Some(value)) = (names.contains(&name), attributes.value(name)) {
             names.push(name);
             push(bytes, name.as_bytes());

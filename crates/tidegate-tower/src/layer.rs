@@ -252,7 +252,10 @@ impl RateLimitBuilder {
         let policies = self.check_policies()?;
         let used = |name: &str| {
             let mut attributes = policies.iter().flat_map(|policy| &policy.attributes);
-            attributes.any(|other| **other == *name)
+            let asked = policies.iter();
+            let asked = asked.filter_map(|policy| self.limiter.policy(&policy.name));
+            let mut optional = asked.flat_map(Policy::optional_attributes);
+            attributes.any(|other| **other == *name) || optional.any(|other| other == name)
         };
         for (index, (name, key)) in self.keys.iter().enumerate() {
             key.check()?;
@@ -285,6 +288,8 @@ impl RateLimitBuilder {
             ([policy], Some(limiter)) if is_plain => limiter.handle(&policy.name),
             _ => None,
         };
+        // Its one value stands for any attribute.
+        let plain = plain.filter(|plain| plain.policy().optional_attributes().len() == 0);
         Ok(RateLimitLayer(Arc::new(Gate {
             plain: plain.map(Plain::new),
             names: Names::of(names),

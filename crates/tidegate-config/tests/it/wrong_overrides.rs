@@ -100,6 +100,52 @@ limit = "1r/s""#,
             r#"tidegate.toml:6:9: policies.login.overrides[0].match: "user": not in the key "{ip}": expected attributes of the key"#,
         ),
         (
+            "a match with a typo",
+            r#"[[policies]]
+name = "api"
+[[policies.levels]]
+name = "total"
+key = ""
+limit = "5/10s"
+[[policies.levels]]
+name = "client"
+key = "{tier}:{client}"
+limit = "3/10s"
+[[policies.overrides]]
+match = { teir = "pro" }
+limit = "1r/s""#,
+            r#"tidegate.toml:12:9: policies.api.overrides[0].match: no level's key has "teir": did you mean "tier"?"#,
+        ),
+        (
+            "a match for a total",
+            r#"[[policies]]
+name = "api"
+[[policies.levels]]
+name = "total"
+key = ""
+limit = "5/10s"
+[[policies.levels]]
+name = "client"
+key = "{tier}:{client}"
+limit = "3/10s"
+[[policies.overrides]]
+match = { tier = "pro" }
+level = "total"
+limit = "1r/s""#,
+            r#"tidegate.toml:12:9: policies.api.overrides[0].match: level "total" has key "" (one counter for all), so it cannot match "tier""#,
+        ),
+        (
+            "an exemption of what cannot be an attribute",
+            r#"[[policies]]
+name = "login"
+key = "{ip}"
+limit = "10r/s"
+[[policies.overrides]]
+match = { "ro le" = "admin" }
+enabled = false"#,
+            r#"tidegate.toml:6:9: policies.login.overrides[0].match: "ro le": expected 1 to 64 of the characters A-Z a-z 0-9 _ -"#,
+        ),
+        (
             "a match on what one level does not have",
             r#"[[policies]]
 name = "api"
@@ -132,7 +178,7 @@ limit = "3/10s"
 [[policies.overrides]]
 match = { a = "1", c = "1" }
 limit = "1r/s""#,
-            r#"tidegate.toml:12:9: policies.api.overrides[0].match: "a", "c": no level has all of that in its key: expected attributes of one key"#,
+            r#"tidegate.toml:12:9: policies.api.overrides[0].match: no level's key has "c": expected attributes of one key"#,
         ),
         (
             "a match on a name with a line break",
@@ -143,7 +189,7 @@ limit = "10r/s"
 [[policies.overrides]]
 match = { "i\np" = "1" }
 limit = "1r/s""#,
-            r#"tidegate.toml:6:9: policies.login.overrides[0].match: "i\np": not in the key "{ip}": expected attributes of the key"#,
+            r#"tidegate.toml:6:9: policies.login.overrides[0].match: no level's key has "i\np": did you mean "ip"?"#,
         ),
         (
             "a match beside a key that cannot be read",

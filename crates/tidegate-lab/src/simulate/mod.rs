@@ -77,7 +77,12 @@ pub fn run(arguments: &Simulate) -> anyhow::Result<ExitCode> {
     // Before the run, or all of it would be for nothing.
     let page = arguments.html.as_deref().map(create).transpose()?;
     let mut names: Vec<String> = Vec::new();
-    for name in policies.iter().flat_map(|policy| policy.attributes()) {
+    let optional = policies
+        .iter()
+        .flat_map(|policy| policy.optional_attributes());
+    let optional = optional.filter(|name| source.reader(&[name]).is_ok());
+    let in_keys = policies.iter().flat_map(|policy| policy.attributes());
+    for name in in_keys.chain(optional) {
         if names.iter().all(|other| other != name) {
             names.push(name.to_owned());
         }
@@ -97,7 +102,7 @@ pub fn run(arguments: &Simulate) -> anyhow::Result<ExitCode> {
         Ok(())
     })?;
     let bodies = judges.iter().map(|judge| {
-        let mut body = judge.body(&config);
+        let mut body = judge.body(&config, &names);
         if let (Some(share), Some(spool)) = (arguments.suggest, &spool) {
             let question = judge.question(share, arguments.of);
             match suggest(&question, spool, &names, &bar)? {
@@ -238,18 +243,18 @@ impl Judge {
         }
     }
 
-    fn body(&self, config: &Config) -> PolicyBody {
+    fn body(&self, config: &Config, names: &[String]) -> PolicyBody {
         let policy = self.decider.policy();
         let mut body = PolicyBody::new(policy, &self.tally, &self.refused_by);
         body.without_key = self.without_key;
-        body.notes = self.notes(config);
+        body.notes = self.notes(config, names);
         let comparison = self.comparison.as_ref();
         body.compared = comparison.map(|comparison| Compared::new(policy, comparison));
         body
     }
 
     /// What the reader should know about the numbers.
-    fn notes(&self, config: &Config) -> Vec<String> {
+    fn notes(&self, config: &Config, names: &[String]) -> Vec<String> {
         let policy = self.decider.policy();
         let mut notes = Vec::new();
         let store = config.stores.get(policy.store());
@@ -273,6 +278,12 @@ impl Judge {
         }
         if !policy.enabled() {
             notes.push("the policy is not enabled: it refuses nothing".into());
+        }
+        let is_read = |name: &&str| names.iter().any(|other| other == name);
+        for name in policy.optional_attributes().filter(|it| !is_read(it)) {
+            notes.push(format!(
+                "the log has no {name:?}: overrides that match on it do not apply; --attr {name}=FIELD says which field it is"
+            ));
         }
         let stats = self.decider.stats();
         if stats.evicted > 0 {

@@ -65,6 +65,34 @@ async fn g3_a_store_that_is_down_never_opens_a_block() {
 }
 
 #[tokio::test]
+async fn u5_an_exempt_check_passes_in_every_mode_without_the_store() {
+    let modes = [Mode::Exact, Mode::Lease, Mode::Background];
+    let policies = modes.map(|mode| {
+        let policy = Policy::builder(format!("{mode:?}"))
+            .level("total", "", Limit::per_second(1))
+            .level("address", "{ip}", Limit::per_second(1))
+            .overrides(Override::of("role", "admin").exempt());
+        let policy = policy.mode(mode).on_error(OnError::Deny);
+        policy.build().expect("a policy")
+    });
+    let names = policies.each_ref().map(|policy| policy.name().to_owned());
+    let limiter = over_a_dead_store(policies);
+    let admin = [("ip", "203.0.113.7"), ("role", "admin")];
+    for name in names {
+        for _ in 0..3 {
+            let decision = limiter.try_check(&name, &admin, Cost::ONE).await;
+            let decision = decision.expect("no store is asked");
+            assert_eq!((decision.allowed(), decision.levels().len()), (true, 0));
+            assert_eq!(decision.receipt(), None, "{name}");
+        }
+        let other = [("ip", "203.0.113.7"), ("role", "user")];
+        let other = limiter.check(&name, &other, Cost::ONE).await;
+        let is_asked = !other.expect("a policy of this name").is_unavailable();
+        assert_eq!(is_asked, name == "Background", "{name}");
+    }
+}
+
+#[tokio::test]
 async fn g1_a_receipt_is_refunded_once() {
     for server in Server::start_each() {
         let (one, limits) = (every_policy(5, YEAR), every_algorithm(5, YEAR));

@@ -89,11 +89,14 @@ impl Engine {
                 }
                 continue;
             }
-            let names = trial.handle.policy().attributes();
-            let values = names.into_iter().filter_map(|name| {
-                let value: Box<[u8]> = attributes.value(name)?.into();
-                Some((Box::from(name), value))
-            });
+            let policy = trial.handle.policy();
+            let names = policy.attributes().into_iter();
+            let values = names
+                .chain(policy.optional_attributes())
+                .filter_map(|name| {
+                    let value: Box<[u8]> = attributes.value(name)?.into();
+                    Some((Box::from(name), value))
+                });
             let attributes: Vec<(Box<str>, Box<[u8]>)> = values.collect();
             let (trial, notes) = (trial.clone(), Arc::clone(&self.notes));
             let plain_keys = current.logs_keys();

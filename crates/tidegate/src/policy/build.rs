@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::builder::{Draft, LevelDraft, OverrideDraft};
-use super::cases::{Case, Cases, Condition};
+use super::cases::{Attribute, Case, Cases, Condition};
 use super::fields::LimitFields;
 use super::name::{self, shown};
 use super::settings::{Mode, OnError, Settings};
@@ -104,8 +104,9 @@ impl Draft {
                 key,
             })
         });
-        let levels = levels.collect();
+        let levels: Box<[PolicyLevel]> = levels.collect();
         Ok(Policy(Arc::new(Parts {
+            optional: optional(&levels),
             name: self.name.into(),
             levels,
             tag,
@@ -268,6 +269,10 @@ impl Draft {
             }
             let names = change.matches.iter().enumerate();
             for (number, (name, _)) in names {
+                if !change.enabled && !name::is_name(name) {
+                    let message = format!("{}: expected {}", shown(name), name::EXPECTED);
+                    problems.add(place, "match", message);
+                }
                 if change.matches[..number]
                     .iter()
                     .any(|(other, _)| other == name)
@@ -311,12 +316,8 @@ impl Draft {
                 cases.push(Case { conditions, limit });
             }
             if !used && keys_known {
-                let mut wanted = levels.iter().filter(|level| wanted(level));
-                problems.add(
-                    place,
-                    "match",
-                    unused(change, wanted.next(), wanted.count()),
-                );
+                let wanted: Vec<&Checked> = levels.iter().filter(|level| wanted(level)).collect();
+                problems.add(place, "match", unused(change, &wanted));
             }
         }
         if cases.iter().any(|cases| cases.len() > Cases::MAX_OVERRIDES) {
@@ -334,21 +335,57 @@ impl Draft {
 const BLOCK_DISABLED: &str =
     "true: with enabled = false, which allows everything: expected one of the two";
 
-/// Why no level has an override, of those it could be for.
-fn unused(change: &OverrideDraft, first: Option<&Checked>, others: usize) -> String {
-    let names = change.matches.iter().map(|(name, _)| &**name);
-    let key = first.and_then(|level| level.key.as_ref());
-    match key.filter(|_| others == 0) {
-        Some(key) => format!(
-            "{}: not in the key {}: expected attributes of the key",
-            name::listed(names.filter(|name| key.position(name).is_none())),
-            shown(key.as_str())
+/// Why an override is for none of these levels, whose keys are known.
+fn unused(change: &OverrideDraft, levels: &[&Checked]) -> String {
+    let keys = || levels.iter().filter_map(|level| level.key.as_ref());
+    let names = || change.matches.iter().map(|(name, _)| &**name);
+    let in_no_key = |name: &&str| keys().all(|key| key.position(name).is_none());
+    let unknown = || name::listed(names().filter(in_no_key));
+    let known = || keys().flat_map(Template::attributes);
+    let near = names().filter(in_no_key).find_map(|name| {
+        let near = known().find(|known| name::is_near(name, known))?;
+        Some(format!("{}: did you mean {}?", shown(name), shown(near)))
+    });
+    match (levels, near) {
+        ([level], _) if known().next().is_none() => format!(
+            "level {} has key {} (one counter for all), so it cannot match {}",
+            shown(&level.name),
+            shown(keys().next().map_or("", Template::as_str)),
+            unknown()
         ),
-        None => format!(
-            "{}: no level has all of that in its key: expected attributes of one key",
-            name::listed(names)
+        (_, Some(near)) => format!("no level's key has {near}"),
+        ([_], None) => format!(
+            "{}: not in the key {}: expected attributes of the key",
+            unknown(),
+            shown(keys().next().map_or("", Template::as_str))
+        ),
+        (_, None) if names().any(|name| in_no_key(&name)) => format!(
+            "no level's key has {}: expected attributes of one key",
+            unknown()
+        ),
+        (_, None) => format!(
+            "no level's key has all of {}: expected attributes of one key",
+            name::listed(names())
         ),
     }
+}
+
+/// The attributes that overrides of these levels match on and no key has.
+fn optional(levels: &[PolicyLevel]) -> Box<[Box<str>]> {
+    let conditions = levels.iter().flat_map(|level| level.cases.conditions());
+    let mut names: Vec<Box<str>> = Vec::new();
+    for (attribute, _) in conditions {
+        if let Attribute::Other(name) = attribute
+            && levels
+                .iter()
+                .all(|level| level.key.position(name).is_none())
+        {
+            names.push(name.clone());
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
+    names.into()
 }
 
 /// A level whose parts were looked at; what was wrong is `None`.
@@ -360,12 +397,17 @@ struct Checked {
 }
 
 impl Checked {
-    /// The conditions of an override, if this level's key has all its attributes.
+    /// The conditions of an override, if it can be for this level: one that changes the
+    /// limit matches on attributes of the key, an exemption on any.
     fn conditions(&self, change: &OverrideDraft) -> Option<Box<[Condition]>> {
         let key = self.key.as_ref()?;
-        let condition = |(attribute, value): &(String, String)| {
-            let slot = u16::try_from(key.position(attribute)?).ok()?;
-            Some((slot, value.as_bytes().into()))
+        let condition = |(name, value): &(String, String)| {
+            let attribute = match key.position(name) {
+                Some(slot) => Attribute::InKey(u16::try_from(slot).ok()?),
+                None if change.enabled => return None,
+                None => Attribute::Other(name.as_str().into()),
+            };
+            Some((attribute, value.as_bytes().into()))
         };
         change.matches.iter().map(condition).collect()
     }

@@ -57,7 +57,7 @@ pub struct OverrideDraft {
     pub level: Option<String>,
     /// The fields of the limit that it changes.
     pub limit: LimitFields,
-    /// `false`: these keys are not counted.
+    /// `false`: these checks are not counted. They are matched by any attributes.
     pub enabled: bool,
 }
 
@@ -97,7 +97,7 @@ impl Override {
     }
 
     /// Applies to this level only. By default, it applies to every level whose key has all
-    /// the attributes.
+    /// the attributes; an exemption applies to every level.
     pub fn level(mut self, name: impl Into<String>) -> Self {
         self.0.level = Some(name.into());
         self
@@ -114,7 +114,8 @@ impl Override {
         self.limit(Limit::block())
     }
 
-    /// Does not count these keys.
+    /// Exempts checks with these attributes, which need not be in any key, from the whole
+    /// policy; with [`level`](Self::level), from that level only.
     pub fn exempt(mut self) -> Self {
         self.0.enabled = false;
         self

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
+use crate::attributes::Attributes;
 use crate::limit::Limit;
 
 /// A level's limits: those of the overrides in order, then its own, which matches every key.
@@ -14,7 +15,7 @@ pub(crate) struct Cases {
     own: u16,
     /// The overrides by their first condition, so that a check does not have to try each of
     /// them: for each attribute, the overrides per value.
-    by_first: Box<[(u16, ByValue)]>,
+    by_first: Box<[(Attribute, ByValue)]>,
 }
 
 type ByValue = HashMap<Box<[u8]>, Vec<u16>, FixedState>;
@@ -27,8 +28,29 @@ pub(crate) struct Case {
     pub(crate) limit: Option<Limit>,
 }
 
-/// An attribute, by its position in the level's key, and the value it must have.
-pub(crate) type Condition = (u16, Box<[u8]>);
+/// An attribute, and the value it must have.
+pub(crate) type Condition = (Attribute, Box<[u8]>);
+
+/// Where a condition finds its value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Attribute {
+    /// At this position in the level's key.
+    InKey(u16),
+    /// Among the other attributes of the check, under this name.
+    Other(Box<str>),
+}
+
+impl Attribute {
+    fn value<'a, A>(&self, key: &[&'a [u8]], others: &'a A) -> Option<&'a [u8]>
+    where
+        A: Attributes + ?Sized,
+    {
+        match self {
+            Self::InKey(slot) => Some(key[usize::from(*slot)]),
+            Self::Other(name) => others.value(name),
+        }
+    }
+}
 
 /// The rest follows from `all`.
 impl PartialEq for Cases {
@@ -42,14 +64,14 @@ impl Cases {
     pub(crate) const MAX_OVERRIDES: usize = 10_000;
 
     pub(crate) fn new(overrides: Vec<Case>, own: Limit) -> Self {
-        let mut by_first: Vec<(u16, ByValue)> = Vec::new();
+        let mut by_first: Vec<(Attribute, ByValue)> = Vec::new();
         for (index, case) in (0..).zip(&overrides) {
-            let Some((slot, value)) = case.conditions.first() else {
+            let Some((attribute, value)) = case.conditions.first() else {
                 continue;
             };
-            let at = by_first.iter().position(|(other, _)| other == slot);
+            let at = by_first.iter().position(|(other, _)| other == attribute);
             let at = at.unwrap_or_else(|| {
-                by_first.push((*slot, ByValue::default()));
+                by_first.push((attribute.clone(), ByValue::default()));
                 by_first.len() - 1
             });
             by_first[at].1.entry(value.clone()).or_default().push(index);
@@ -66,20 +88,28 @@ impl Cases {
         }
     }
 
-    /// The index of the first case that matches these values.
+    /// The index of the first case that matches the values of the key and, for exemptions,
+    /// the other attributes of the check.
     #[inline]
-    pub(crate) fn find(&self, values: &[&[u8]]) -> u16 {
+    pub(crate) fn find<A>(&self, key: &[&[u8]], attributes: &A) -> u16
+    where
+        A: Attributes + ?Sized,
+    {
         if self.by_first.is_empty() {
             return self.own;
         }
-        self.find_override(values).unwrap_or(self.own)
+        self.find_override(key, attributes).unwrap_or(self.own)
     }
 
-    fn find_override(&self, values: &[&[u8]]) -> Option<u16> {
-        let holds = |(slot, value): &Condition| values[usize::from(*slot)] == &**value;
+    fn find_override<A>(&self, key: &[&[u8]], attributes: &A) -> Option<u16>
+    where
+        A: Attributes + ?Sized,
+    {
+        let holds =
+            |(attribute, value): &Condition| attribute.value(key, attributes) == Some(&**value);
         let fits = |case: &u16| self.all[usize::from(*case)].conditions.iter().all(holds);
-        let first_of = |(slot, by_value): &(u16, ByValue)| {
-            let candidates = by_value.get(values[usize::from(*slot)])?;
+        let first_of = |(attribute, by_value): &(Attribute, ByValue)| {
+            let candidates = by_value.get(attribute.value(key, attributes)?)?;
             candidates.iter().copied().find(fits)
         };
         self.by_first.iter().filter_map(first_of).min()
@@ -101,6 +131,11 @@ impl Cases {
     #[inline]
     pub(crate) fn counts(&self, case: u16) -> bool {
         self.all[usize::from(case)].limit.is_some()
+    }
+
+    /// The conditions of all overrides.
+    pub(crate) fn conditions(&self) -> impl Iterator<Item = &Condition> {
+        self.all.iter().flat_map(|case| &case.conditions)
     }
 
     pub(crate) fn all(&self) -> &[Case] {

@@ -220,7 +220,7 @@ impl<'a> Keys<'a> {
         }
         self.levels.push(Keyed {
             level: u16::try_from(number).expect("levels are bounded"),
-            case: level.cases.find(&self.values[start..]),
+            case: level.cases.find(&self.values[start..], attributes),
             end: u16::try_from(self.values.len()).expect("levels and attributes are bounded"),
         });
         Ok(())

@@ -390,7 +390,7 @@ impl PolicyHandle {
             return None;
         };
         let value = attributes.value(name)?;
-        let case = level.cases.find(&[value]);
+        let case = level.cases.find(&[value], attributes);
         let counts = level.cases.counts(case);
         counts.then(|| (compiled.level(0, case).check(value), Case(case)))
     }
@@ -446,7 +446,7 @@ impl Compiled {
             && let [name] = level.key.names()
             && let Some(value) = attributes.value(name)
         {
-            let case = level.cases.find(&[value]);
+            let case = level.cases.find(&[value], attributes);
             if level.cases.counts(case) {
                 let check = self.level(0, case).check(value).cost(cost);
                 let decision = self.store.decide(&[check], charge);
@@ -478,7 +478,7 @@ impl Compiled {
                 *values.get_mut(end)? = attributes.value(name)?;
                 end += 1;
             }
-            let case = level.cases.find(&values[start..end]);
+            let case = level.cases.find(&values[start..end], attributes);
             if !level.cases.counts(case) {
                 return None;
             }

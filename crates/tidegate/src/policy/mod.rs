@@ -38,7 +38,7 @@ pub use builder::{Draft, LevelDraft, OverrideDraft};
 pub use fields::LimitFields;
 pub use settings::Settings;
 
-use cases::Cases;
+use cases::{Attribute, Cases};
 
 use crate::headers::{Dialect, Item};
 use crate::limit::Limit;
@@ -73,6 +73,8 @@ pub struct Parts {
     name: Box<str>,
     levels: Box<[PolicyLevel]>,
     tag: Tag,
+    /// What overrides match on beyond the keys.
+    optional: Box<[Box<str>]>,
     /// Decides instead of the levels' limits.
     script: Option<CustomScript>,
     headers: Dialect,
@@ -211,6 +213,12 @@ impl Policy {
         names
     }
 
+    /// The attributes that are in no key of its levels, but that an exemption matches on. A
+    /// check may leave them out.
+    pub fn optional_attributes(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.optional.iter().map(|attribute| &**attribute)
+    }
+
     /// Whether it is enabled.
     #[must_use]
     pub fn enabled(&self) -> bool {
@@ -296,9 +304,12 @@ impl PolicyLevel {
     pub fn overrides(&self) -> impl ExactSizeIterator<Item = (Vec<(&str, &[u8])>, Option<&Limit>)> {
         let all = self.cases.all();
         all[..all.len() - 1].iter().map(|case| {
-            let conditions = case.conditions.iter().filter_map(|(slot, value)| {
-                let name = self.key.attributes().nth(usize::from(*slot))?;
-                Some((name, &**value))
+            let conditions = case.conditions.iter().map(|(attribute, value)| {
+                let name = match attribute {
+                    Attribute::InKey(slot) => &self.key.names()[usize::from(*slot)],
+                    Attribute::Other(name) => name,
+                };
+                (&**name, &**value)
             });
             (conditions.collect(), case.limit.as_ref())
         })

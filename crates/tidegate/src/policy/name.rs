@@ -13,6 +13,17 @@ pub fn is_name(text: &str) -> bool {
     (1..=MAX).contains(&text.len()) && text.bytes().all(is_part)
 }
 
+/// Whether one of these was probably meant to be the other: they differ in one place, by at
+/// most two characters.
+pub(super) fn is_near(a: &str, b: &str) -> bool {
+    let before = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a.as_bytes()[before..], &b.as_bytes()[before..]);
+    let ends = a.iter().rev().zip(b.iter().rev());
+    let after = ends.take_while(|(a, b)| a == b).count();
+    let rest = a.len().max(b.len()) - after;
+    (1..=2).contains(&rest) && rest <= before + after
+}
+
 /// Names as they are listed in a message, which stays short.
 pub fn listed<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     const LISTED: usize = 16;

@@ -184,9 +184,8 @@ fn what_an_override_does_not_say_is_inherited() {
 }
 
 #[test]
-fn keys_can_be_blocked_and_exempt() {
-    let timed = Timed::read(
-        r#"
+fn u5_an_exemption_matches_any_attribute_and_is_from_the_whole_policy() {
+    const POLICY: &str = r#"
         [[policies]]
         name = "p"
         [[policies.levels]]
@@ -205,54 +204,54 @@ fn keys_can_be_blocked_and_exempt() {
         [[policies.overrides]]
         match = { ip = "good" }
         enabled = false
-        "#,
-    );
-    let bad = timed.check("p", &[("ip", "bad")]);
+        [[policies.overrides]]
+        match = { role = "admin" }
+        enabled = false
+        [[policies.overrides]]
+        match = { ip = "half" }
+        level = "each"
+        enabled = false
+        "#;
+    let timed = Timed::read(POLICY);
+    let admin = [("role", "admin"), ("ip", "any")];
+    for exempt in [&[("ip", "good")][..], &admin] {
+        assert_eq!(timed.admitted_of(100, "p", exempt), 100);
+        let decision = timed.check_cost("p", exempt, u32::MAX);
+        assert_eq!((decision.allowed(), decision.denied_by()), (true, None));
+        assert_eq!((decision.levels().len(), timed.keys()), (0, 0));
+        assert!(decision.reported().is_none() && decision.receipt().is_none());
+        // Both levels are explained, without numbers.
+        let explained = timed.limiter.explain("p", exempt).expect("good input");
+        let numbers = explained.iter().map(|it| (it.limit, it.numbers));
+        assert_eq!(numbers.collect::<Vec<_>>(), [(None, None); 2]);
+    }
+    let policy = timed.limiter.policy("p").expect("it was read");
+    assert_eq!(policy.optional_attributes().collect::<Vec<_>>(), ["role"]);
+    // The first that matches wins, for each level.
+    let bad = timed.check("p", &[("role", "admin"), ("ip", "bad")]);
     assert_eq!(
         (bad.allowed(), bad.denied_by(), bad.retry_after()),
         (false, Some("each"), None)
     );
     assert_eq!(timed.remaining("p", &[("ip", "bad")]), [10, 0]);
-    // Exempt from one level only: the total still counts, and refuses.
-    assert_eq!(timed.admitted_of(8, "p", &[("ip", "good")]), 8);
-    let good = timed.check("p", &[("ip", "good")]);
-    let names: Vec<&str> = good.levels().map(|level| level.name()).collect();
-    assert_eq!(names, ["total"]);
-    assert_eq!(timed.keys(), 1);
-    assert_eq!(timed.admitted_of(8, "p", &[("ip", "other")]), 1);
-    let refused = timed.check("p", &[("ip", "good")]);
-    assert_eq!(
-        (refused.allowed(), refused.denied_by()),
-        (false, Some("total"))
-    );
-    // The level it is exempt from is explained, without numbers.
-    let explained = timed
-        .limiter
-        .explain("p", &[("ip", "good")])
-        .expect("good input");
-    assert_eq!(explained.len(), 2);
-    assert_eq!(
-        (explained[1].level.name(), &*explained[1].key),
-        ("each", "good")
-    );
-    assert_eq!(
-        (explained[1].limit, explained[1].overridden_by),
-        (None, Some(1))
-    );
-    assert!(explained[1].numbers.is_none());
-    assert!(explained[0].numbers.is_some());
-}
+    // Everybody else is counted, and so is the level that an exemption does not name.
+    let user = [("role", "user"), ("ip", "other")];
+    assert_eq!(timed.admitted_of(8, "p", &user), 2);
+    assert_eq!(timed.remaining("p", &[("ip", "half")]), [8]);
+    assert_eq!(timed.admitted_of(20, "p", &[("ip", "half")]), 8);
+    assert_eq!(timed.check("p", &user).denied_by(), Some("total"));
+    assert!(timed.check("p", &admin).allowed());
 
-#[test]
-fn a_key_that_is_exempt_from_all_is_allowed_and_leaves_no_trace() {
-    let timed = Timed::of([Policy::builder("p")
-        .limit(Limit::per_minute(1))
-        .overrides(Override::of("key", "good").exempt())]);
-    assert_eq!(timed.admitted_of(100, "p", &[("key", "good")]), 100);
-    let decision = timed.check_cost("p", &[("key", "good")], u32::MAX);
-    assert_eq!((decision.allowed(), decision.denied_by()), (true, None));
-    assert_eq!((decision.levels().len(), timed.keys()), (0, 0));
-    assert!(decision.reported().is_none());
+    let config: tidegate_config::Config = POLICY.parse().expect("a valid config");
+    assert_eq!(
+        config.warnings(),
+        [
+            r#"policy "p", override (role = "admin"): no level's key has "role": it applies only to checks that send it"#,
+            r#"policy "p", override (ip = "half"): level "total" still counts these checks: leave out `level` to exempt them from the whole policy"#,
+        ]
+    );
+    let printed: tidegate_config::Config = config.to_string().parse().expect("as it was");
+    assert_eq!(printed, config, "{config}");
 }
 
 #[test]
