@@ -43,7 +43,13 @@ impl Judged {
 }
 
 /// Judges a run.
-pub(super) fn judge(plan: &Plan, policy: &Policy, gathered: &Gathered, losses: u32) -> Judged {
+pub(super) fn judge(
+    plan: &Plan,
+    policy: &Policy,
+    limits: &Result<Vec<Option<Limit>>, String>,
+    gathered: &Gathered,
+    losses: u32,
+) -> Judged {
     let counted = &gathered.counted;
     let sources = || counted.by_source();
     let outside = sources().filter(|(source, _)| !is_bound(*source));
@@ -54,6 +60,10 @@ pub(super) fn judge(plan: &Plan, policy: &Policy, gathered: &Gathered, losses: u
         Some("a script decides, which promises nothing".to_owned())
     } else if !policy.enabled() {
         Some("the policy is switched off".to_owned())
+    } else if let Err(why) = limits {
+        Some(why.clone())
+    } else if limits.iter().flatten().all(Option::is_none) {
+        Some("an override exempts this key".to_owned())
     } else if inside == 0 {
         Some("no check was decided under the limit".to_owned())
     } else {
@@ -62,9 +72,9 @@ pub(super) fn judge(plan: &Plan, policy: &Policy, gathered: &Gathered, losses: u
     let partial = partial(gathered, outside);
     let background = (policy.mode() == Mode::Background)
         .then(|| Formula::new(plan, gathered, policy.sync_interval()));
-    let levels = match unjudged {
-        Some(_) => Vec::new(),
-        None => {
+    let levels = match (limits, &unjudged) {
+        (Err(_), _) | (_, Some(_)) => Vec::new(),
+        (Ok(limits), None) => {
             let judge = Judge {
                 plan,
                 gathered,
@@ -72,7 +82,9 @@ pub(super) fn judge(plan: &Plan, policy: &Policy, gathered: &Gathered, losses: u
                 formula: background.as_ref(),
                 is_partial: !partial.is_empty(),
             };
-            policy.levels().iter().map(|it| judge.level(it)).collect()
+            let levels = policy.levels().iter().zip(limits);
+            let levels = levels.filter_map(|(level, limit)| Some(judge.level(level, (*limit)?)));
+            levels.collect()
         }
     };
     Judged {
@@ -121,10 +133,10 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn level(&self, level: &PolicyLevel) -> Level {
+    fn level(&self, level: &PolicyLevel, limit: Limit) -> Level {
         let counted = &self.gathered.counted;
         let has_key = self.plan.has_keys(level);
-        let mut audit = Audit::new(*level.limit())
+        let mut audit = Audit::new(limit)
             .allow_losses(self.losses)
             // One counter for all: others may use it, and earlier runs have. Where a server's
             // windows begin, it does not say.
@@ -144,11 +156,11 @@ impl Judge<'_> {
         let verdict = audit.verdict();
         let used: u32 = counted.keys.iter().map(|bits| bits.count_ones()).sum();
         let keys = f64::from(if has_key { used } else { 1 });
-        let (bound, rate) = allowed(level.limit(), counted.length, self.formula);
-        let (_, rate_per_second) = allowed(level.limit(), Duration::from_secs(1), None);
+        let (bound, rate) = allowed(&limit, counted.length, self.formula);
+        let (_, rate_per_second) = allowed(&limit, Duration::from_secs(1), None);
         Level {
             name: level.name().to_owned(),
-            limit: *level.limit(),
+            limit,
             admitted: verdict.admitted.saturating_mul(cost.get().into()),
             verdict,
             bound: bound * keys,

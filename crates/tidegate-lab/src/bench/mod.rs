@@ -54,7 +54,7 @@ pub use worker::run as worker;
 pub async fn run(arguments: &Bench) -> anyhow::Result<ExitCode> {
     let subject = target::find(arguments).await?;
     subject.check(arguments)?;
-    let policy = subject.policy.clone();
+    let (policy, limits) = (subject.policy.clone(), subject.limits.clone());
     let name = shown(&subject.target, policy.store());
     let plan = Plan::new(arguments, subject);
     // Before the run, or all of it would be for nothing.
@@ -66,8 +66,8 @@ pub async fn run(arguments: &Bench) -> anyhow::Result<ExitCode> {
         bail!("the store has answered nothing ({kinds}): nothing was measured");
     }
     let losses = arguments.losses;
-    let judged = judge::judge(&plan, &policy, &gathered, losses);
-    let summary = Summary::new(name, &plan, &policy, &gathered, &judged, losses);
+    let judged = judge::judge(&plan, &policy, &limits, &gathered, losses);
+    let summary = Summary::new(name, &plan, &policy, &limits, &gathered, &judged, losses);
     match arguments.json {
         true => say(&serde_json::to_string(&summary)?),
         false => say(&report::text(&summary, &gathered.counted.waits)),

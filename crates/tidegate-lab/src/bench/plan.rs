@@ -76,6 +76,7 @@ impl Plan {
             target,
             policy,
             mode,
+            ..
         } = subject;
         let parts = arguments.duration.as_nanos().div_ceil(BIN.as_nanos());
         let wider = u32::try_from(parts.div_ceil(MOST_BINS)).unwrap_or(u32::MAX);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use tidegate::Policy;
 use tidegate::audit::Stretch;
+use tidegate::{Limit, Policy};
 
 use super::counted::{Bin, Counted};
 use super::fleet::Gathered;
@@ -153,6 +153,7 @@ impl Summary {
         target: String,
         plan: &Plan,
         policy: &Policy,
+        in_force: &Result<Vec<Option<Limit>>, String>,
         gathered: &Gathered,
         judged: &Judged,
         losses: u32,
@@ -161,7 +162,11 @@ impl Summary {
         let checks = counted.answered() + counted.failed();
         let seconds = counted.length.as_secs_f64();
         let keys_used = counted.keys.iter().map(|bits| u64::from(bits.count_ones()));
-        let levels = policy.levels().iter();
+        let own = || policy.levels().iter().map(|level| *level.limit());
+        let limits: Vec<Limit> = match in_force {
+            Ok(limits) => limits.iter().flatten().copied().collect(),
+            Err(_) => own().collect(),
+        };
         let sources = counted.by_source().map(|(source, it)| {
             let (admitted, refused) = (it.admitted, it.refused);
             (source.as_str(), SourceCounts { admitted, refused })
@@ -171,7 +176,7 @@ impl Summary {
             policy: plan.policy.clone(),
             limits: match policy.script() {
                 Some(_) => Vec::new(),
-                None => levels.map(|level| level.limit().to_string()).collect(),
+                None => limits.iter().map(Limit::to_string).collect(),
             },
             mode: plan.mode.clone(),
             run: plan.run.clone(),

@@ -49,7 +49,35 @@ pub(super) struct Subject {
     pub(super) target: Target,
     /// What it is held to. Of a server: as one node of its own.
     pub(super) policy: Policy,
+    /// For each of its levels, the limit in force for the keys of the run; `None` if they
+    /// are exempt. Or why that is not known.
+    pub(super) limits: Result<Vec<Option<Limit>>, String>,
     pub(super) mode: String,
+}
+
+/// The value of an attribute that differs from check to check, for questions before the run.
+/// Overrides apply to values that are fixed, because every other one is new.
+const ANY: &str = "tidegate-bench-0";
+
+/// The attributes of a check of the run.
+pub(super) fn attributes(arguments: &Bench, policy: &Policy) -> Vec<(String, String)> {
+    let mut pairs = arguments.attr.clone();
+    for name in policy.attributes() {
+        if pairs.iter().all(|(other, _)| other != name) {
+            pairs.push((name.into(), ANY.into()));
+        }
+    }
+    pairs
+}
+
+fn in_force(arguments: &Bench, policy: &Policy) -> anyhow::Result<Vec<Option<Limit>>> {
+    let attributes = attributes(arguments, policy);
+    let keys = policy.keys(&attributes)?;
+    let limit = |level: &PolicyLevel| {
+        let key = keys.iter().find(|key| key.level() == level)?;
+        Some(*key.limit())
+    };
+    Ok(policy.levels().iter().map(limit).collect())
 }
 
 impl Subject {
@@ -57,7 +85,8 @@ impl Subject {
     /// uses up what real clients share.
     pub(super) fn check(&self, arguments: &Bench) -> anyhow::Result<()> {
         let policy = &self.policy;
-        let names = policy.attributes();
+        let mut names = policy.attributes();
+        names.extend(policy.optional_attributes());
         for (index, (name, _)) in arguments.attr.iter().enumerate() {
             if !names.contains(&name.as_str()) {
                 let names = names.join(", ");
@@ -148,6 +177,7 @@ pub(super) async fn find(arguments: &Bench) -> anyhow::Result<Subject> {
         _ => "exact",
     };
     Ok(Subject {
+        limits: Ok(in_force(arguments, &policy)?),
         target,
         policy,
         mode: mode.into(),
@@ -172,8 +202,9 @@ impl Target {
             .transpose()
             .map_err(|wrong| anyhow!("the URL: {wrong}"))?;
         let parsed = read(text, file, |root| {
-            // The server's own section is left to the server.
+            // The server's own sections are left to the server.
             root.table("server");
+            root.table("envoy");
             Config::from_root(root, url.as_ref())
         });
         parsed.map_err(|errors| match file.is_empty() {
@@ -311,5 +342,22 @@ pub(super) fn named<'n>(
             "which policy: expected --policy with one of {whose}: {}",
             names.join(", ")
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s21_the_sections_of_the_server_are_left_to_it() {
+        let target = Target::Store {
+            text: "[server]\ngrpc = \"127.0.0.1:0\"\n[envoy]\nquota = true\n".into(),
+            file: "tidegate.toml".into(),
+            folder: PathBuf::new(),
+            url: None,
+        };
+        let config = target.config().expect("a valid config");
+        assert_eq!(config, Config::default());
     }
 }

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::observed::metrics;
 use crate::process::{Folder, PATIENCE, Start, Tidegate, ended, run, tidegate, until};
@@ -411,6 +411,54 @@ fn counters_of_real_clients_are_used_up_on_request_only() {
     assert_eq!(left("/v1/keys/api?resource=12&consumer=1"), 2);
     // Keys of its own need no leave.
     assert_eq!(run_on(&["--policy", "api"]).0, 0);
+}
+
+#[test]
+fn u3_a_key_is_judged_by_the_limit_in_force_for_it() {
+    let config = "[[policies]]\nname = \"p\"\n\
+                  [[policies.levels]]\nname = \"tier\"\nkey = \"{tier}\"\nlimit = \"5/1h\"\n\
+                  [[policies.levels]]\nname = \"client\"\nkey = \"{tier}:{ip}\"\nlimit = \"3/1h\"\n\
+                  [[policies.overrides]]\nmatch = { tier = \"pro\" }\nlimit = \"40/1h\"\n\
+                  [[policies.overrides]]\nmatch = { tier = \"half\" }\nlevel = \"tier\"\nenabled = false\n\
+                  [[policies.overrides]]\nmatch = { tier = \"staff\" }\nenabled = false\n";
+    let server = Tidegate::start(config);
+    let split = Start::new(config)
+        .argument("--admin")
+        .argument("127.0.0.1:0")
+        .start();
+    let folder = Folder::new();
+    folder.write("t.toml", config);
+    for (tier, limits, admitted) in [
+        ("free", json!(["5r/h", "3r/h"]), Some(3)),
+        ("pro", json!(["40r/h", "40r/h"]), Some(40)),
+        ("half", json!(["3r/h"]), Some(3)),
+        ("staff", json!([]), None),
+    ] {
+        let attribute = format!("tier={tier}");
+        let common = [
+            "--policy",
+            "p",
+            "--yes",
+            "--duration",
+            "1s",
+            "--attr",
+            &attribute,
+        ];
+        for target in [&[server.url()][..], &["--config", "t.toml"], &[split.url()]] {
+            let (code, said, error) = run(&folder, &with_json(&[target, &common].concat()));
+            let report = parsed(&said);
+            let is_known = admitted.is_some() && target != [split.url()];
+            assert_eq!(code, if is_known { 0 } else { 2 }, "{error}{report:#}");
+            if is_known {
+                assert_eq!(report["limits"], limits, "{report:#}");
+                assert_eq!(report["admitted"].as_u64(), admitted);
+                assert_eq!(report["verdict"]["held"], true);
+            } else {
+                let reason = report["verdict"]["reasons"].to_string();
+                assert!(reason.contains("an override"), "{report:#}");
+            }
+        }
+    }
 }
 
 #[test]
