@@ -48,15 +48,16 @@ pub struct Simulate {
     #[arg(long, value_name = "FIELD", help_heading = "Lines")]
     pub time: Option<String>,
 
-    /// Find the smallest limit and burst that refuse fewer than this share, such as 0.1%
-    /// or 0.001. 0 refuses nobody.
+    /// Find the smallest limit and burst that refuse fewer than this share of clients, such
+    /// as 0.1% or 0.001, and name them. Of three or more clients, one may always be refused,
+    /// unless this is 0, which refuses nobody.
     #[arg(long, value_name = "SHARE[%]", help_heading = "Questions")]
     pub suggest: Option<Share>,
     /// What the share is a share of.
     #[arg(
         long,
         value_name = "WHAT",
-        default_value = "requests",
+        default_value = "clients",
         requires = "suggest",
         help_heading = "Questions"
     )]
@@ -110,12 +111,21 @@ pub struct Share {
 }
 
 impl Share {
+    /// Nobody.
+    pub(super) const ZERO: Self = Self { part: 0, whole: 1 };
+
     /// Whether so many of so many are fewer than this share: none at all, where the share
     /// is zero.
     #[must_use]
     pub fn is_above(self, some: u64, all: u64) -> bool {
         let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
         some == 0 || product(some, self.whole) < product(self.part, all)
+    }
+
+    /// Whether it is nothing.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        self.part == 0
     }
 
     /// The share as a number to read.

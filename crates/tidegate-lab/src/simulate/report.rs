@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::chart::sparkline;
-use super::summary::{Compared, PolicyBody, Suggested, Summary, share};
+use super::summary::{ClientBody, Compared, PolicyBody, Suggested, Summary, share};
 use crate::figures::{count, thousands};
 
 /// The longest sparkline.
@@ -131,14 +131,7 @@ fn of_policy(policy: &PolicyBody) -> String {
         line("most refused", "");
     }
     for client in &policy.top {
-        writeln!(
-            text,
-            "    {:>10} of {:<10}  {}",
-            thousands(client.denied),
-            thousands(client.requests),
-            key(&client.key)
-        )
-        .expect(TAKES_ALL);
+        text.push_str(&of_client(client));
     }
     if let Some(suggested) = &policy.suggested {
         text.push_str(&of_suggestion(suggested));
@@ -159,14 +152,60 @@ fn bracketed(values: &[u64]) -> String {
     format!("|{}|", sparkline(values, WIDTH))
 }
 
+fn of_client(client: &ClientBody) -> String {
+    format!(
+        "    {:>10} of {:<10}  {}\n",
+        thousands(client.denied),
+        thousands(client.requests),
+        key(&client.key)
+    )
+}
+
+/// `refuses 1 of 72 clients (1.39 %) and 341 of 2,943 requests (11.6 %)`.
+pub(super) fn refuses(suggested: &Suggested) -> String {
+    let Suggested {
+        denied,
+        keys_denied,
+        requests,
+        keys,
+        ..
+    } = suggested;
+    let part = |some: u64, all: u64, one: &str, many: &str| {
+        let share = percent(share(some, all));
+        format!("{} of {} ({share})", thousands(some), count(all, one, many))
+    };
+    let clients = part(*keys_denied, *keys, "client", "clients");
+    let requests = part(*denied, *requests, "request", "requests");
+    format!("refuses {clients} and {requests}")
+}
+
+/// What becomes of the limit with the clients that it refuses, and without them.
+pub(super) fn with_them(suggested: &Suggested) -> Option<String> {
+    let limit = suggested.with_them.as_ref()?;
+    let limit = numbers(&limit.limit, limit.burst);
+    let more = suggested.keys_denied - suggested.clients.len() as u64;
+    let (these, them) = match (more, suggested.keys_denied) {
+        (0, 1) => ("this client".into(), "it"),
+        (0, _) => ("these clients".into(), "them"),
+        (more, _) => (format!("these clients and {} more", thousands(more)), "them"),
+    };
+    Some(format!(
+        "without {these}, nothing is refused; to refuse nothing of {them} either: {limit}"
+    ))
+}
+
 fn of_suggestion(suggested: &Suggested) -> String {
     let mut text = format!(
-        "  suggested      {}: refuses {} of {}, fewer than {}\n",
+        "  suggested      {}: {}\n",
         numbers(&suggested.limit, suggested.burst),
-        percent(suggested.denied_share),
-        suggested.of,
-        percent(suggested.below)
+        refuses(suggested)
     );
+    for client in &suggested.clients {
+        text.push_str(&of_client(client));
+    }
+    if let Some(with_them) = with_them(suggested) {
+        writeln!(text, "    {with_them}").expect(TAKES_ALL);
+    }
     let largest = suggested.curve.iter().map(|point| point.denied_share);
     let largest = largest.fold(f64::MIN_POSITIVE, f64::max);
     for point in &suggested.curve {

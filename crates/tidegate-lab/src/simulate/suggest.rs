@@ -22,9 +22,11 @@ use tidegate::{Algorithm, Limit, LimitSpec, Policy, Rate};
 use super::arguments::{Of, Share};
 use super::decide::Decider;
 use super::spool::Spool;
-use super::tally::{Counts, Prints, Same};
+use super::summary::TOP;
+use super::tally::{Client, Counts, Prints, Same, Tally};
 
 /// What is asked for.
+#[derive(Clone, Copy)]
 pub(super) struct Question<'a> {
     pub(super) policy: &'a Policy,
     pub(super) share: Share,
@@ -41,6 +43,10 @@ pub(super) struct Suggestion {
     pub(super) best: Point,
     /// Limits around it, smallest first, the best among them.
     pub(super) curve: Vec<Point>,
+    /// The clients that it refuses, the most refused first.
+    pub(super) clients: Vec<Client>,
+    /// The smallest limit that refuses none of them either, if there are any.
+    pub(super) with_them: Option<Limit>,
 }
 
 /// A limit, and what it refuses.
@@ -111,9 +117,27 @@ pub(super) fn suggest(
     let curve = search.curve(best)?;
     let limit = search.limit(best).context("a limit that was tried")?;
     let best = curve.iter().copied().find(|point| point.limit == limit);
+    let best = best.context("the curve goes through the best")?;
+    let (mut clients, mut with_them) = (Vec::new(), None);
+    if best.refused.clients > 0 {
+        clients = search.refused(limit)?;
+        let nobody = Question {
+            share: Share::ZERO,
+            ..*question
+        };
+        let mut search = Search {
+            question: &nobody,
+            known: HashMap::new(),
+            ..search
+        };
+        let numbers = search.best()?;
+        with_them = numbers.and_then(|numbers| search.limit(numbers));
+    }
     Ok(Ok(Suggestion {
-        best: best.context("the curve goes through the best")?,
+        best,
         curve,
+        clients,
+        with_them,
     }))
 }
 
@@ -232,7 +256,12 @@ impl Search<'_> {
         } = self.question;
         match of {
             Of::Requests => share.is_above(refused.requests, *requests),
-            Of::Clients => share.is_above(refused.clients, *clients),
+            // Of few clients, a small share is nobody, and the busiest alone would set the
+            // limit of all.
+            Of::Clients => {
+                let may_be_one = refused.clients == 1 && *clients > 2 && !share.is_zero();
+                may_be_one || share.is_above(refused.clients, *clients)
+            }
         }
     }
 
@@ -288,16 +317,7 @@ impl Search<'_> {
 
     /// Decides all requests under a limit.
     fn pass(&self, limit: Limit, ends_early: bool) -> anyhow::Result<Refused> {
-        self.bar.set_message(format!("trying {limit}"));
-        self.bar.tick();
-        let policy = self.question.policy;
-        let own = *policy.levels()[0].limit();
-        let store = policy.store().to_owned();
-        let changed = policy.with_limits(&store, |other| match *other == own {
-            true => limit,
-            false => *other,
-        });
-        let decider = Decider::unbounded(&changed, self.names)?;
+        let decider = self.decider(limit)?;
         let prints = Prints::default();
         let mut clients: HashSet<_, Same> = HashSet::default();
         let mut requests = 0;
@@ -321,6 +341,35 @@ impl Search<'_> {
             requests,
             clients: clients.len() as u64,
         })
+    }
+
+    /// The clients that a limit refuses, the most refused first.
+    fn refused(&self, limit: Limit) -> anyhow::Result<Vec<Client>> {
+        let decider = self.decider(limit)?;
+        let mut tally = Tally::default();
+        self.spool.replay(|batch| {
+            batch.each(self.names.len(), |at_us, values| {
+                if let Some(key) = decider.key(values) {
+                    let refused_by = decider.refused_by(at_us, self.names, values);
+                    tally.add(at_us, key, refused_by.is_some());
+                }
+            });
+            true
+        })?;
+        Ok(tally.top(TOP))
+    }
+
+    /// The policy under another limit.
+    fn decider(&self, limit: Limit) -> anyhow::Result<Decider> {
+        self.bar.set_message(format!("trying {limit}"));
+        self.bar.tick();
+        let policy = self.question.policy;
+        let own = *policy.levels()[0].limit();
+        let changed = policy.with_limits(policy.store(), |other| match *other == own {
+            true => limit,
+            false => *other,
+        });
+        Decider::unbounded(&changed, self.names)
     }
 
     fn limit(&self, numbers: Numbers) -> Option<Limit> {

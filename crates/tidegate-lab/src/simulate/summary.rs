@@ -120,7 +120,27 @@ pub(super) struct Suggested {
     /// What the share is a share of.
     pub(super) of: &'static str,
     pub(super) below: f64,
+    /// Requests and clients that it refuses, of how many.
+    pub(super) denied: u64,
+    pub(super) keys_denied: u64,
+    #[serde(skip)]
+    pub(super) requests: u64,
+    #[serde(skip)]
+    pub(super) keys: u64,
+    /// The clients that it refuses: the most refused of them.
+    pub(super) clients: Vec<ClientBody>,
+    /// The smallest limit that refuses nobody, these clients included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) with_them: Option<LimitBody>,
     pub(super) curve: Vec<PointBody>,
+}
+
+/// A limit.
+#[derive(Debug, Serialize)]
+pub(super) struct LimitBody {
+    pub(super) limit: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) burst: Option<u64>,
 }
 
 /// A limit, and what it refuses.
@@ -227,11 +247,7 @@ impl PolicyBody {
     pub(super) fn new(policy: &Policy, tally: &Tally, refused_by: &[u64]) -> Self {
         let (all, clients) = (tally.all(), tally.clients());
         let levels = policy.levels().iter().zip(refused_by);
-        let client = |client: Client| ClientBody {
-            key: key(policy, &client.values),
-            requests: client.counts.requests,
-            denied: client.counts.marked,
-        };
+        let client = |client: Client| ClientBody::new(policy, &client);
         let minute = |minute: Minute| MinuteBody {
             at: time::text(minute.at_us),
             denied: minute.marked,
@@ -258,6 +274,16 @@ impl PolicyBody {
                 .collect(),
             over_time: OverTime::new(tally.chart()),
             notes: Vec::new(),
+        }
+    }
+}
+
+impl ClientBody {
+    fn new(policy: &Policy, client: &Client) -> Self {
+        Self {
+            key: key(policy, &client.values),
+            requests: client.counts.requests,
+            denied: client.counts.marked,
         }
     }
 }
@@ -290,6 +316,8 @@ impl Suggested {
             }
         };
         let best = body(&found.best);
+        let clients = found.clients.iter();
+        let clients = clients.map(|client| ClientBody::new(question.policy, client));
         Self {
             limit: best.limit,
             burst: best.burst,
@@ -299,6 +327,15 @@ impl Suggested {
                 Of::Clients => "clients",
             },
             below: below.as_f64(),
+            denied: best.denied,
+            keys_denied: best.keys_denied,
+            requests: question.requests,
+            keys: question.clients,
+            clients: clients.collect(),
+            with_them: found.with_them.map(|limit| LimitBody {
+                limit: rate(&limit),
+                burst: burst(&limit),
+            }),
             curve: found.curve.iter().map(body).collect(),
         }
     }

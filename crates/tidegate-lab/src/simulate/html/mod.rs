@@ -4,8 +4,8 @@ mod draw;
 
 use std::fmt::{self, Display, Write};
 
-use super::report::{key, numbers, percent};
-use super::summary::{Compared, PolicyBody, Suggested, Summary, share};
+use super::report::{key, numbers, percent, refuses, with_them};
+use super::summary::{ClientBody, Compared, PolicyBody, Suggested, Summary, share};
 use crate::figures::{count, thousands};
 
 const STYLE: &str = include_str!("style.css");
@@ -118,16 +118,7 @@ fn of_policy(page: &mut String, policy: &PolicyBody) {
     }
     if !policy.top.is_empty() {
         add("<h3>Most refused</h3>\n".into());
-        let rows = policy.top.iter().map(|client| {
-            vec![
-                Cell::Code(key(&client.key)),
-                Cell::Number(thousands(client.denied)),
-                Cell::Number(thousands(client.requests)),
-                Cell::Share(share(client.denied, client.requests)),
-            ]
-        });
-        let heads = ["client", "#refused", "#requests", "share refused"];
-        add(table(&heads, rows, |_| false));
+        add(table_of_clients(&policy.top));
     }
     if let Some(suggested) = &policy.suggested {
         add(of_suggestion(suggested));
@@ -155,18 +146,37 @@ fn of_policy(page: &mut String, policy: &PolicyBody) {
     add("</section>\n".into());
 }
 
+/// Clients, and what was refused of each.
+fn table_of_clients(all: &[ClientBody]) -> String {
+    let rows = all.iter().map(|client| {
+        vec![
+            Cell::Code(key(&client.key)),
+            Cell::Number(thousands(client.denied)),
+            Cell::Number(thousands(client.requests)),
+            Cell::Share(share(client.denied, client.requests)),
+        ]
+    });
+    let heads = ["client", "#refused", "#requests", "share refused"];
+    table(&heads, rows, |_| false)
+}
+
 fn of_suggestion(suggested: &Suggested) -> String {
     let less = match suggested.burst {
         Some(_) => "One less of either number",
         None => "One less",
     };
     let mut text = format!(
-        "<h3>Suggested</h3>\n<p><code>{}</code> refuses {} of {}: fewer than {}. {less} refuses too many.</p>\n",
+        "<h3>Suggested</h3>\n<p><code>{}</code> {}. {less} refuses too many.</p>\n",
         Safe(&numbers(&suggested.limit, suggested.burst)),
-        percent(suggested.denied_share),
-        suggested.of,
-        percent(suggested.below)
+        refuses(suggested)
     );
+    if let Some(with_them) = with_them(suggested) {
+        text.push_str(&table_of_clients(&suggested.clients));
+        text.push_str(&format!(
+            "<p>Refused are only the clients above: {}.</p>\n",
+            Safe(&with_them)
+        ));
+    }
     text.push_str(&draw::curve(suggested));
     let rows = suggested.curve.iter().map(|point| {
         vec![

@@ -180,3 +180,45 @@ fn impossible_suggestion_is_reported() {
         assert_eq!(policy(&result)["suggested"], json!(null));
     }
 }
+
+#[test]
+fn u4_one_scraper_does_not_set_the_limit_of_all() {
+    // Thirty clients ask twice a second for a minute, and one 25 times a second.
+    let mut events = Vec::new();
+    for tick in 0..60 * 25_u64 {
+        let at_ms = MIDNIGHT * 1_000 + tick * 40;
+        events.push((at_ms, "203.0.113.7".to_owned()));
+        if tick % 25 == 0 {
+            for client in 0..30 {
+                let ip = format!("192.0.2.{client}");
+                events.extend([(at_ms, ip.clone()), (at_ms, ip)]);
+            }
+        }
+    }
+    let folder = folder(&by_address("limit = \"5r/s\"\nburst = 5"));
+    folder.write("log", lines(&events, |(at_ms, ip)| line(*at_ms, ip)));
+    let flags = ["--config", "tidegate.toml", "--format", "json", "log"];
+    let result = simulate(&folder, &[&flags[..], &["--suggest", "1%"]].concat());
+    let suggested = &policy(&result)["suggested"];
+    assert_eq!(suggested["of"], "clients");
+    assert_eq!(suggested["limit"], "2r/s", "{suggested}");
+    assert_eq!(suggested["burst"], 2);
+    assert_eq!(suggested["keys_denied"], 1);
+    assert_eq!(suggested["denied_share"], 1.0 / 31.0);
+    // 2 at once and 2 per second of its 1,500.
+    let scraper = &suggested["clients"][0];
+    assert_eq!(scraper["key"], json!({"ip": "203.0.113.7"}));
+    assert_eq!(
+        (&scraper["requests"], &scraper["denied"]),
+        (&json!(1_500), &suggested["denied"])
+    );
+    assert_eq!(suggested["clients"].as_array().map(Vec::len), Some(1));
+    // With it, nobody is refused by what it takes.
+    assert_eq!(suggested["with_them"]["limit"], "25r/s", "{suggested}");
+    let nobody = simulate(&folder, &[&flags[..], &["--suggest", "0"]].concat());
+    let nobody = &policy(&nobody)["suggested"];
+    assert_eq!(nobody["limit"], suggested["with_them"]["limit"]);
+    assert_eq!(nobody["burst"], suggested["with_them"]["burst"]);
+    assert_eq!(nobody["clients"], json!([]));
+    assert_eq!(nobody.get("with_them"), None);
+}
