@@ -24,7 +24,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::ResolvesClientCert;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::sign::CertifiedKey;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use tokio_rustls::rustls::{
+    CertificateError as Wrong, ClientConfig, Error as TlsError, RootCertStore, SignatureScheme,
+};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -151,13 +153,7 @@ impl Client {
                 let stream = stream.with_context(|| self.nobody())?;
                 stream.set_nodelay(true)?;
                 let stream = connector.connect(name.clone(), stream).await;
-                opened(stream.with_context(|| {
-                    format!(
-                        "{}: no TLS connection: pass the CA of its certificate with --ca",
-                        self.url
-                    )
-                })?)
-                .await
+                opened(stream.map_err(|error| self.no_tls(error))?).await
             }
             Address::Unix(place) => {
                 let stream = UnixStream::connect(place).await;
@@ -185,6 +181,7 @@ impl Client {
         request: Request<Full<Bytes>>,
     ) -> anyhow::Result<Value> {
         let url = &self.url;
+        let has_token = request.headers().contains_key(AUTHORIZATION);
         let another = || match &self.address {
             // Whether an alert arrives or only the end of the connection is a race.
             Address::Tls(.., shown) if shown.is_needed.load(Ordering::Relaxed) => format!(
@@ -200,11 +197,35 @@ impl Client {
         let detail = body["detail"].as_str().unwrap_or("no reason given");
         match status {
             _ if status.is_success() => Ok(body),
+            StatusCode::UNAUTHORIZED if has_token => {
+                bail!("the server at {url} refused this admin token")
+            }
             StatusCode::UNAUTHORIZED => bail!(
-                "the server answers {status}: {detail}: give it with --token or TIDEGATE_ADMIN_TOKEN"
+                "the server at {url} wants the admin token: give it with --token or TIDEGATE_ADMIN_TOKEN"
             ),
             _ => bail!("the server answers {status}: {detail}"),
         }
+    }
+
+    /// Why there is no TLS connection, and what to do.
+    fn no_tls(&self, error: std::io::Error) -> anyhow::Error {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        let advice = match inner {
+            Some(TlsError::InvalidCertificate(Wrong::UnknownIssuer)) => {
+                ": its certificate is signed by a CA that this command does not trust: pass that CA with --ca"
+            }
+            Some(TlsError::InvalidCertificate(
+                Wrong::NotValidForName | Wrong::NotValidForNameContext { .. },
+            )) => ": its certificate is for another host: use a name that is in it",
+            Some(TlsError::InvalidCertificate(Wrong::Expired | Wrong::ExpiredContext { .. })) => {
+                ": its certificate has expired: renew it on the server"
+            }
+            Some(TlsError::InvalidMessage(_)) => {
+                ": it does not speak TLS: expected http:// in its URL"
+            }
+            _ => "",
+        };
+        anyhow::Error::new(error).context(format!("{}: no TLS connection{advice}", self.url))
     }
 
     fn nobody(&self) -> String {

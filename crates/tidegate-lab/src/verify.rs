@@ -250,10 +250,14 @@ impl Records<'_> {
             }
             let verdict = audit.verdict();
             let (policy, level, limit) = (&group.policy, &group.level, &group.limit);
-            let (keys, admitted) = (verdict.keys, verdict.admitted);
+            let keys = match verdict.keys {
+                1 => "1 key".into(),
+                keys => format!("{keys} keys"),
+            };
+            let admitted = verdict.admitted;
             let (refused, outside) = (verdict.refused, verdict.outside);
             let counts = format!(
-                "{admitted} admitted to {keys} keys, {refused} refused, {outside} decided without the store"
+                "{admitted} admitted to {keys}, {refused} refused, {outside} decided without the store"
             );
             match &verdict.broken {
                 None => say(&format!("{policy}/{level} {limit}: held: {counts}")),
@@ -265,7 +269,7 @@ impl Records<'_> {
                     hint |= first && !partial;
                     let count = verdict.broken_keys;
                     say(&format!(
-                        "{policy}/{level} {limit}: broken for {count} of {keys} keys: {counts}"
+                        "{policy}/{level} {limit}: broken for {count} of {keys}: {counts}"
                     ));
                     say(&format!("  {broken}"));
                 }

@@ -187,7 +187,10 @@ pub(super) fn with_them(suggested: &Suggested) -> Option<String> {
     let (these, them) = match (more, suggested.keys_denied) {
         (0, 1) => ("this client".into(), "it"),
         (0, _) => ("these clients".into(), "them"),
-        (more, _) => (format!("these clients and {} more", thousands(more)), "them"),
+        (more, _) => (
+            format!("these clients and {} more", thousands(more)),
+            "them",
+        ),
     };
     Some(format!(
         "without {these}, nothing is refused; to refuse nothing of {them} either: {limit}"

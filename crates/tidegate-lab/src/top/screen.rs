@@ -10,6 +10,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState};
 
 use super::feed::{Message, Policy, Rates, Store, Top};
+use crate::figures::count;
 
 /// Seconds of a sparkline.
 const HISTORY: usize = 30;
@@ -245,10 +246,10 @@ impl Screen {
     }
 
     fn table_of_keys(&self) -> Table<'_> {
-        let order = if self.by_requests {
-            "requests"
+        let most = if self.by_requests {
+            "busiest"
         } else {
-            "refusals"
+            "most refused"
         };
         let window = if self.by_hour { "hour" } else { "minute" };
         let policy = clean(self.policy().unwrap_or_default());
@@ -273,12 +274,12 @@ impl Screen {
                 });
                 let note = match top.error {
                     0 => String::new(),
-                    error => format!("right to within {error} "),
+                    error => format!("(±{error}) "),
                 };
                 (rows.collect(), note)
             }
         };
-        let title = format!(" keys of {policy} by {order}, last {window} {note}");
+        let title = format!(" {most} keys of {policy}, last {window} {note}");
         let widths = [
             Constraint::Fill(1),
             Constraint::Length(10),
@@ -294,6 +295,18 @@ impl Screen {
     }
 }
 
+/// What a store has been through.
+fn facts(store: &Store) -> String {
+    match store.keys {
+        Some(keys) => format!("{}, {} evicted", count(keys, "key", "keys"), store.evicted),
+        None => format!(
+            "{}, {}",
+            count(store.outages, "outage", "outages"),
+            count(store.errors, "error", "errors")
+        ),
+    }
+}
+
 fn table_of_stores(stores: &[Store]) -> Table<'_> {
     let rows = stores.iter().map(|store| {
         let state = match (store.up, store.breaker_open) {
@@ -304,16 +317,12 @@ fn table_of_stores(stores: &[Store]) -> Table<'_> {
                 Cell::from(text).style(REFUSED)
             }
         };
-        let facts = match store.keys {
-            Some(keys) => format!("{keys} keys, {} evicted", store.evicted),
-            None => format!("{} outages, {} errors", store.outages, store.errors),
-        };
         let right = |text: String| Cell::from(Line::from(text).right_aligned());
         Row::new([
             Cell::from(clean(&store.name)),
             Cell::from(clean(&store.kind)),
             state,
-            Cell::from(facts),
+            Cell::from(facts(store)),
             right(micros(store.p50_us)),
             right(micros(store.p99_us)),
         ])
@@ -417,6 +426,19 @@ mod tests {
             clean("a\u{1b}[2Jb\u{202e}c\n"),
             "a\u{fffd}[2Jb\u{fffd}c\u{fffd}"
         );
+    }
+
+    #[test]
+    fn u9_one_key_is_not_1_keys() {
+        let facts = |keys: &str| {
+            let json = format!(
+                r#"{{"name":"default","kind":"memory","up":true,"breaker_open":false,"keys":{keys},"evicted":0,"errors":2,"outages":1}}"#
+            );
+            facts(&serde_json::from_str(&json).expect("a store"))
+        };
+        assert_eq!(facts("1"), "1 key, 0 evicted");
+        assert_eq!(facts("2000"), "2,000 keys, 0 evicted");
+        assert_eq!(facts("null"), "1 outage, 2 errors");
     }
 
     #[test]

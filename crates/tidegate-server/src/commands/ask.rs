@@ -10,7 +10,7 @@ use tidegate::Which;
 use tidegate_config::{Secret, StoreUrl};
 use tidegate_lab::client::Client;
 use tidegate_lab::say;
-use tidegate_redis::TryCheckError;
+use tidegate_redis::{ErrorKind, TryCheckError};
 
 use crate::api::decision;
 use crate::api::query::RESERVED;
@@ -95,16 +95,15 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
             let path = format!("/v1/keys/{}?{}", encoded(policy), query.join("&"));
             let client = Client::new(server, &reset.question.tls)?;
             let token = reset.token.as_ref().and_then(Secret::text);
-            let answer = client
-                .ask(Method::DELETE, &path, token, String::new())
-                .await?;
+            let answer = client.ask(Method::DELETE, &path, token, String::new());
+            let answer = answer.await.map_err(in_flags)?;
             answer["forgotten"].as_u64().unwrap_or(0)
         }
         None => {
             let engine = engine(&reset.question)?;
             let current = engine.current();
             let forgotten = engine.reset(&current, policy, attributes, which).await;
-            forgotten.map_err(unanswered)? as u64
+            forgotten.map_err(unanswered).map_err(in_flags)? as u64
         }
     };
     say(&match forgotten {
@@ -113,6 +112,26 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         many => format!("forgot {many} keys"),
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// The error of a reset that has to name a level, in the words of the command line.
+fn in_flags(error: anyhow::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let parts = text.split_once(" has several levels: expected one of ");
+    let parts = parts.and_then(|(policy, rest)| Some((policy, rest.strip_suffix(", or all")?)));
+    let Some((policy, levels)) = parts else {
+        return error;
+    };
+    let policy = &policy[policy.find("policy ").unwrap_or(0)..];
+    let flags: Vec<String> = levels
+        .split(", ")
+        .map(|it| format!("`--level {it}`"))
+        .collect();
+    anyhow::anyhow!(
+        "{policy} has {} levels: add {} or `--all`",
+        flags.len(),
+        flags.join(", ")
+    )
 }
 
 /// Of two values of one attribute, nobody could say which is meant.
@@ -155,6 +174,9 @@ fn engine(question: &Question) -> anyhow::Result<Engine> {
 fn unanswered(error: TryCheckError) -> anyhow::Error {
     match error {
         TryCheckError::Check(error) => error.into(),
+        TryCheckError::Store(error) if error.kind() == ErrorKind::Auth => anyhow::anyhow!(
+            "the store refused the password: {error}: check its username and password in the config"
+        ),
         TryCheckError::Store(error) => {
             anyhow::anyhow!("the store did not answer: {error}: is it running at the config's URL?")
         }

@@ -81,11 +81,15 @@ impl Notes {
         let Ok(keys) = policy.keys(attributes) else {
             return String::new();
         };
-        let texts = keys.iter().map(|key| match plain_keys {
-            true => key.text().into_owned(),
-            false => self.redaction.hash(&key.text()),
-        });
+        let texts = keys.iter().map(|key| self.shown(&key.text(), plain_keys));
         texts.collect::<Vec<_>>().join(" ")
+    }
+
+    fn shown(&self, key: &str, plain_keys: bool) -> String {
+        match plain_keys {
+            true => key.to_owned(),
+            false => self.redaction.hash(key),
+        }
     }
 }
 
@@ -105,7 +109,10 @@ impl Engine {
             return;
         };
         let plain_keys = current.logs_keys();
-        let key = self.notes.key(entry.policy(), attributes, plain_keys);
+        let keys = entry.policy().key_texts(attributes, which);
+        let keys = keys.unwrap_or_default().into_iter();
+        let keys = keys.map(|key| self.notes.shown(&key, plain_keys));
+        let key = keys.collect::<Vec<_>>().join(" ");
         let level = match which {
             Which::Only => policy,
             Which::Level(level) => level,

@@ -132,7 +132,7 @@ fn ask_everything(folder: &Folder, place: &[&str]) {
         ),
         (
             &["reset", "api", "x=1", "y=2"],
-            "policy \"api\" has several levels: expected one of a, b, or all",
+            "policy \"api\" has 2 levels: add `--level a`, `--level b` or `--all`",
         ),
         (
             &["reset", "api", "x=1", "y=2", "--level", "c"],
@@ -207,9 +207,14 @@ fn token_is_sent_with_changes() {
         let (got, _, error) = reset(token, variable);
         assert_eq!(got, code, "{error}");
         if code == 2 {
-            let expected = "tidegate: the server answers 401 Unauthorized: expected the header Authorization: Bearer and the admin token";
-            assert!(error.starts_with(expected), "{error}");
-            assert!(error.contains("--token"), "{error}");
+            let url = server.url();
+            let expected = match variable {
+                Some(_) => format!("tidegate: the server at {url} refused this admin token\n"),
+                None => format!(
+                    "tidegate: the server at {url} wants the admin token: give it with --token or TIDEGATE_ADMIN_TOKEN\n"
+                ),
+            };
+            assert_eq!(error, expected);
         }
     }
 }
@@ -292,5 +297,25 @@ fn failed_question_says_what_to_do() {
             "{arguments:?}: {error}"
         );
         assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn u9_store_that_refuses_the_password_is_said_to() {
+    let redis = Server::start_with(&["--requirepass", "secret"]);
+    let folder = Folder::new();
+    for login in ["", "password = \"wrong\"\n"] {
+        let config = format!("[stores.default]\nurl = {:?}\n{login}", redis.url());
+        folder.write("tidegate.toml", config);
+        for command in [&["check"][..], &["check", "--peek"], &["reset"]] {
+            let question = ["default", "key=k", "--config", "tidegate.toml"];
+            let (code, said, error) = run(&folder, &[command, &question].concat());
+            assert_eq!((code, said.as_str()), (2, ""), "{error}");
+            assert!(
+                error.starts_with("tidegate: the store refused the password: ")
+                    && error.contains("check its username and password in the config"),
+                "{error}"
+            );
+        }
     }
 }

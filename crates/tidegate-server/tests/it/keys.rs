@@ -234,6 +234,31 @@ fn a_receipt_gives_back_once_what_was_charged() {
 }
 
 #[test]
+fn u9_reset_of_a_level_logs_the_hash_of_that_level_alone() {
+    let config = "[server]\nadmin_token = \"env:TOKEN\"\n\
+                  [[policies]]\nname = \"api\"\n\
+                  [[policies.levels]]\nname = \"site\"\nkey = \"{site}\"\nlimit = \"5r/m\"\n\
+                  [[policies.levels]]\nname = \"user\"\nkey = \"{site}:{user}\"\nlimit = \"3r/m\"\n";
+    let start = Start::new(config).variable("TOKEN", TOKEN);
+    let server = start.argument("--log-format").argument("json").start();
+    let explained = admin(&server, "GET", "/v1/keys/api?site=a&user=b", "").json();
+    let hash = |level: usize| explained["levels"][level]["hash"].clone();
+    let both = [hash(0), hash(1)].map(|it| it.as_str().expect("a hash").to_owned());
+    for (query, level, expected) in [
+        // The other level's attributes are not needed.
+        ("site=a&level=site", "site", hash(0)),
+        ("site=a&user=b&level=user", "user", hash(1)),
+        ("site=a&user=b&all=true", "all", both.join(" ").into()),
+    ] {
+        let answer = admin(&server, "DELETE", &format!("/v1/keys/api?{query}"), "");
+        assert_eq!(answer.status, 200);
+        let line = server.line(&format!("\"level\":\"{level}\""));
+        let line: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(line["key"], expected, "{line}");
+    }
+}
+
+#[test]
 fn s6_hash_of_logs_and_records_is_shown_only_with_the_admin_token() {
     let record = "record.jsonl";
     let start = Start::new(CONFIG).variable("TOKEN", TOKEN);

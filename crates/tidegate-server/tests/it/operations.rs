@@ -354,7 +354,7 @@ fn commands_ask_a_server_over_https() {
     );
     assert_eq!(code, 2);
     assert!(
-        error.contains("no TLS connection: pass the CA of its certificate with --ca"),
+        error.contains("signed by a CA that this command does not trust: pass that CA with --ca"),
         "{error}"
     );
     let (code, _, error) = run(
@@ -442,6 +442,36 @@ fn u8_client_certificates_are_for_the_listeners_that_ask() {
     lacking(&reset);
     assert_eq!(asked(&reset, &shown), (0, String::new()));
     assert_eq!(asked(&check, &[]), (0, String::new()));
+}
+
+#[test]
+fn u9_certificate_errors_say_what_is_wrong() {
+    let certificates = Certificates::make();
+    let path = |name: &str| certificates.path(name);
+    let (cert, key, ca) = (
+        path("server.crt"),
+        path("server.key"),
+        path("authority.crt"),
+    );
+    let tls = format!("[server]\ntls_cert = {cert:?}\ntls_key = {key:?}\n");
+    let named = Start::configured(&tls);
+    let named = named.argument("--http").argument("127.0.0.2:0").start();
+    let plain = Tidegate::start("");
+    let plain = plain.url().replace("http:", "https:");
+    let folder = Folder::new();
+    for (url, advice) in [
+        (
+            named.url(),
+            "its certificate is for another host: use a name that is in it",
+        ),
+        (&plain, "it does not speak TLS: expected http:// in its URL"),
+    ] {
+        let question = ["check", "default", "key=k", "--ca", &ca, "--server", url];
+        let (code, _, error) = run(&folder, &question);
+        let expected = format!("tidegate: {url}: no TLS connection: {advice}");
+        assert_eq!(code, 2, "{error}");
+        assert!(error.starts_with(&expected), "{error}");
+    }
 }
 
 /// A token in a file is read again when the file changes.

@@ -81,6 +81,19 @@ impl Policy {
         explained.collect()
     }
 
+    /// The keys of these levels as text: their values, encoded and joined by `:`.
+    pub fn key_texts<A>(&self, attributes: &A, which: Which<'_>) -> Result<Vec<String>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let mut texts = Vec::new();
+        for level in self.which(which)? {
+            let keys = self.key_of(level, attributes)?;
+            texts.extend(keys.all().map(|key| key.text().into_owned()));
+        }
+        Ok(texts)
+    }
+
     /// The keys that these levels can have in a shared store, to delete them: one per
     /// algorithm, since a level's algorithm may have changed.
     pub fn stored_keys<A>(
