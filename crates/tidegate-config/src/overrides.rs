@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use tidegate::{Limit, Policy, PolicyLevel};
 
+use crate::read::nearest;
+
 /// The most conditions of an override whose combinations are looked up.
 const MOST_CONDITIONS: usize = 8;
 
@@ -94,11 +96,13 @@ fn exemptions(policy: &Policy) -> Vec<String> {
             policy.name(),
             shown(&conditions)
         );
-        let mut optional = policy.optional_attributes();
-        if let Some(name) = optional.find(|name| conditions.iter().any(|(it, _)| it == name)) {
-            warnings.push(format!(
-                "{place}: no level's key has {name:?}: it applies only to checks that send it"
-            ));
+        let matched = |name: &&str| conditions.iter().any(|(other, _)| other == name);
+        for name in policy.optional_attributes().filter(matched) {
+            if let Some(near) = nearest(name, &policy.attributes()) {
+                warnings.push(format!(
+                    "{place}: no level's key has {name:?}: did you mean {near:?}?"
+                ));
+            }
         }
         for (level, exempt) in policy.levels().iter().zip(&by_level) {
             let name = level.name();

@@ -455,7 +455,7 @@ fn whole(value: &DeValue<'_>) -> Option<u64> {
 }
 
 /// The known name that the user probably meant.
-fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+pub(crate) fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     const ALIKE: f64 = 0.8;
     // Longer than any name: not worth comparing.
     if name.len() > 64 {

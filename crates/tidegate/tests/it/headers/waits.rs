@@ -207,7 +207,7 @@ fn an_exempt_level_has_no_item_and_the_others_keep_their_names() {
     let policy = Policy::builder("api")
         .level("total", "", Limit::per_minute(10))
         .level("each", "{key}", Limit::per_minute(1))
-        .overrides(Override::of("key", KEY).exempt());
+        .overrides(Override::of("key", KEY).level("each").exempt());
     let client = Client::new([policy]);
     let decision = client.limiter.check("api", &[("key", KEY)], Cost::ONE);
     let decision = decision.expect("good input");

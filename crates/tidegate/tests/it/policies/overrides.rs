@@ -211,6 +211,9 @@ fn u5_an_exemption_matches_any_attribute_and_is_from_the_whole_policy() {
         match = { ip = "half" }
         level = "each"
         enabled = false
+        [[policies.overrides]]
+        match = { ipp = "1" }
+        enabled = false
         "#;
     let timed = Timed::read(POLICY);
     let admin = [("role", "admin"), ("ip", "any")];
@@ -226,7 +229,10 @@ fn u5_an_exemption_matches_any_attribute_and_is_from_the_whole_policy() {
         assert_eq!(numbers.collect::<Vec<_>>(), [(None, None); 2]);
     }
     let policy = timed.limiter.policy("p").expect("it was read");
-    assert_eq!(policy.optional_attributes().collect::<Vec<_>>(), ["role"]);
+    assert_eq!(
+        policy.optional_attributes().collect::<Vec<_>>(),
+        ["ipp", "role"]
+    );
     // The first that matches wins, for each level.
     let bad = timed.check("p", &[("role", "admin"), ("ip", "bad")]);
     assert_eq!(
@@ -246,7 +252,7 @@ fn u5_an_exemption_matches_any_attribute_and_is_from_the_whole_policy() {
     assert_eq!(
         config.warnings(),
         [
-            r#"policy "p", override (role = "admin"): no level's key has "role": it applies only to checks that send it"#,
+            r#"policy "p", override (ipp = "1"): no level's key has "ipp": did you mean "ip"?"#,
             r#"policy "p", override (ip = "half"): level "total" still counts these checks: leave out `level` to exempt them from the whole policy"#,
         ]
     );
