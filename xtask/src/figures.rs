@@ -92,8 +92,9 @@ fn with_figures(readme: &str, page: &str) -> Result<String> {
 fn table(page: &str) -> Result<String> {
     let line = format!("\n{CORE}\n");
     let (_, figures) = page.split_once(&line).context("no figures")?;
+    let processor = figures.split(',').next().unwrap_or_default().trim();
     let mut table =
-        String::from("| | tidegate | governor | ratio |\n| --- | ---: | ---: | ---: |\n");
+        format!("| {processor} | tidegate | governor | ratio |\n| --- | ---: | ---: | ---: |\n");
     for (start, label) in ROWS {
         let row = figures
             .lines()
@@ -129,6 +130,17 @@ mod tests {
     fn readme_has_the_figures_of_the_page() {
         let (readme, page) = (read(README).unwrap(), read(PAGE).unwrap());
         assert_eq!(readme, with_figures(&readme, &page).unwrap());
+    }
+
+    /// The ratios differ from one kind of processor to the other.
+    #[test]
+    fn u13_figures_name_their_processor() {
+        let (readme, page) = (read(README).unwrap(), read(PAGE).unwrap());
+        let (before, figures) = page.split_once("\n## Figures\n\n").unwrap();
+        let (_, figures) = figures.split_once(',').unwrap();
+        let changed = format!("{before}\n## Figures\n\nAMD EPYC 9554,{figures}");
+        let readme = with_figures(&readme, &changed).unwrap();
+        assert!(readme.contains("\n| AMD EPYC 9554 | tidegate | governor | ratio |\n"));
     }
 
     #[test]
