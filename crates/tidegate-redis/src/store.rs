@@ -564,12 +564,16 @@ impl RedisStore {
         let opened = permit.is_some_and(|permit| self.failed(permit, kind));
         if kind != ErrorKind::BreakerOpen && inner.lines.check(kind.as_str()).allowed() {
             server.outage.said(false);
+            let what = match kind {
+                ErrorKind::Auth => "the store refused the password: on_error decides",
+                _ => "the store does not answer: on_error decides",
+            };
             tracing::warn!(
                 store = inner.name,
                 server = server.address,
                 cause = %error.redacted(),
                 policies = %inner.duties,
-                "the store does not answer: on_error decides"
+                "{what}"
             );
         }
         if opened && inner.lines.check("open").allowed() {

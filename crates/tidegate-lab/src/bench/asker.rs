@@ -135,8 +135,12 @@ impl Asked {
         }
         match last {
             Some(TryCheckError::Store(error)) => {
+                let what = match error.kind() {
+                    ErrorKind::Auth => "refused the password",
+                    _ => "does not answer",
+                };
                 bail!(
-                    "the store does not answer: {}: nothing was measured",
+                    "the store {what}: {}: nothing was measured",
                     error.redacted()
                 )
             }

@@ -132,11 +132,15 @@ impl Screen {
             Some(why) => Span::styled(format!("reconnecting: {why}"), REFUSED),
         };
         let facts = format!(
-            "  {}  {}  up {}  {} connections",
+            "  {}  {}  up {}  {}",
             self.url,
             clean(&message.version),
             span(message.uptime_s),
-            message.connections
+            count(
+                message.connections.unsigned_abs(),
+                "connection",
+                "connections"
+            )
         );
         // Trials are asked beside another policy: their requests are counted there.
         let own = message.policies.iter().filter(|it| it.trial_of.is_none());

@@ -318,4 +318,8 @@ fn u9_store_that_refuses_the_password_is_said_to() {
             );
         }
     }
+    let config = std::fs::read_to_string(folder.path("tidegate.toml")).expect("a file");
+    let server = Tidegate::start(&config);
+    server.check(r#"{"policy":"default","key":"k"}"#);
+    server.line("the store refused the password: on_error decides");
 }

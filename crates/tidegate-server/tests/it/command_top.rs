@@ -125,7 +125,7 @@ fn screen_shows_policies_stores_and_keys_and_is_left_clean() {
     assert_eq!(words("default")[..3], ["default", "memory", "up"]);
     assert!(line(&screen, "default").contains("2 keys, 0 evicted"));
     assert!(line(&screen, "login-next").contains("login-next (trial of login)"));
-    assert!(screen.contains("keys of login by refusals, last minute"));
+    assert!(screen.contains("most refused keys of login, last minute"));
     assert!(line(&screen, "tidegate").contains(server.url()));
     assert!(!screen.contains("before"), "a screen of its own");
     // Numbers move: a refusal is a rate, for a second.
@@ -136,10 +136,10 @@ fn screen_shows_policies_stores_and_keys_and_is_left_clean() {
         (!refused.contains("refused 0.0/s")).then_some(())
     });
     terminal.press("Down");
-    terminal.until(&["keys of login-next by refusals, last minute"]);
+    terminal.until(&["most refused keys of login-next, last minute"]);
     terminal.press("b");
     terminal.press("w");
-    terminal.until(&["keys of login-next by requests, last hour"]);
+    terminal.until(&["busiest keys of login-next, last hour"]);
     // Larger, as small as can be, and back.
     for (width, height) in [("140", "40"), ("20", "3"), ("100", "30")] {
         terminal.tmux(&["resize-window", "-x", width, "-y", height]);
@@ -169,7 +169,7 @@ fn server_that_goes_away_is_waited_for() {
     let mut first = first.start();
     let address = first.address().to_owned();
     let terminal = Terminal::start(first.url(), "wrong");
-    terminal.until(&["live", "the server answers 401"]);
+    terminal.until(&["live", "refused this admin token"]);
     first.signal("TERM");
     assert!(first.end().0.success());
     terminal.until(&["reconnecting: "]);
