@@ -12,27 +12,10 @@ mod random;
 mod read;
 mod secrets;
 mod sizes;
-mod wrong_levels;
-mod wrong_limits;
-mod wrong_overrides;
-mod wrong_policies;
-mod wrong_scripts;
-mod wrong_sections;
-mod wrong_settings;
-mod wrong_stores;
-mod wrong_syntax;
+mod wrong;
 
 use tidegate::Limit;
 use tidegate_config::Config;
-
-/// A description of a file, its text, and its error messages.
-type Wrong<'t> = (&'t str, &'t str, &'t str);
-
-fn check(table: &[Wrong<'_>]) {
-    for (what, text, expected) in table {
-        assert_eq!(errors(text), *expected, "{what}");
-    }
-}
 
 /// All error messages of a wrong file.
 fn errors(text: &str) -> String {
