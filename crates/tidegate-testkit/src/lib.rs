@@ -11,6 +11,7 @@
 #![allow(clippy::missing_panics_doc, reason = "all of them do")]
 
 pub mod browser;
+pub mod cases;
 pub mod certificates;
 pub mod cluster;
 pub mod conformance;

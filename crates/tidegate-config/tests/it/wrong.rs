@@ -9,29 +9,7 @@ use super::{config, errors, limit_of};
 
 #[test]
 fn every_mistake_of_a_file_is_reported_with_its_place() {
-    let (mut cases, mut wrong) = (0, String::new());
-    for case in include_str!("wrong.txt").split("\n--- ").skip(1) {
-        // The heading of the next group ends the last case of a group.
-        let case = case.split("\n\n# ").next().expect("a part").trim_end();
-        let (title, case) = case.split_once('\n').expect(case);
-        let (text, expected) = case.split_once("\n=>\n").expect(title);
-        let got = errors(&controls(text));
-        if got != controls(expected) {
-            wrong += &format!("--- {title}\n{text}\n=>\n{got}\n\n   instead of\n{expected}\n\n");
-        }
-        cases += 1;
-    }
-    assert!(wrong.is_empty(), "otherwise than written:\n{wrong}");
-    assert!(cases > 200, "only {cases} cases: is wrong.txt cut off?");
-}
-
-/// Control characters in place of their pictures.
-fn controls(text: &str) -> String {
-    let control = |picture: char| match u32::from(picture) {
-        code @ 0x2400..0x2420 => char::from_u32(code - 0x2400).expect("ASCII"),
-        _ => picture,
-    };
-    text.chars().map(control).collect()
+    tidegate_testkit::cases::check(include_str!("wrong.txt"), 200, errors);
 }
 
 #[test]
