@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Value;
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep};
@@ -169,23 +170,30 @@ impl RedisStore {
         let inner = &self.0;
         let key = format!("{}:{{probe}}:probe", inner.prefix);
         let question = Arc::new(Command::Delete(vec![key]));
+        let within = inner.timeout.max(PROBE);
+        inner.servers.ready(Instant::now() + within).await;
+        let servers = inner.servers.all();
+        // All at once, each with its own deadline: a silent one does not use up the others'.
+        let probes = servers
+            .iter()
+            .map(|server| self.probe_server(server, &question, within));
+        join_all(probes).await;
+    }
+
+    async fn probe_server(&self, server: &Arc<Server>, question: &Arc<Command>, within: Duration) {
+        let Ok(mut permit) = server.permit() else {
+            return;
+        };
         let start = Instant::now();
-        let deadline = start + inner.timeout.max(PROBE);
-        inner.servers.ready(deadline).await;
-        for server in inner.servers.all() {
-            let Ok(mut permit) = server.permit() else {
-                continue;
-            };
-            match server.attempt(&question, false, deadline).await {
-                Ok(_) => self.answered(&mut permit),
-                // Of a key that another server has, it says so.
-                Err(error) if error.kind() == ErrorKind::Moved => self.answered(&mut permit),
-                Err(error) => {
-                    if let Servers::Cluster(cluster) = &inner.servers {
-                        cluster.doubt(error.kind());
-                    }
-                    self.unanswered(&server, Some(&mut permit), &error, start, false);
+        match server.attempt(question, false, start + within).await {
+            Ok(_) => self.answered(&mut permit),
+            // Of a key that another server has, it says so.
+            Err(error) if error.kind() == ErrorKind::Moved => self.answered(&mut permit),
+            Err(error) => {
+                if let Servers::Cluster(cluster) = &self.0.servers {
+                    cluster.doubt(error.kind());
                 }
+                self.unanswered(server, Some(&mut permit), &error, start, false);
             }
         }
     }

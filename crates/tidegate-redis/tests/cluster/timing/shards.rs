@@ -116,3 +116,32 @@ async fn the_others_go_on_as_before() {
     let count = |kind| errors.iter().find(|(it, _)| *it == kind).unwrap().1;
     assert!(count(ErrorKind::BreakerOpen) > 100, "{errors:?}");
 }
+
+/// R7: a silent server must not use up the deadline of the servers that are probed with it.
+#[tokio::test]
+async fn r7_probe_gives_each_server_its_own_deadline() {
+    let cluster = Cluster::start_with(3, 0, &[]);
+    // Longer than the machine stalls.
+    let options = RedisOptions::default().timeout(Duration::from_secs(3));
+    let store = RedisStore::new(&cluster.url(), options).unwrap();
+    let limiter = limiter_over(store.clone(), [policy("p", Limit::per(1_000, YEAR))]);
+    let silent = cluster.owner(0);
+    let key_of = |place| {
+        let mut keys = (0..).map(|number: u32| number.to_string());
+        keys.find(|key| cluster.owner(cluster.slot(&format!("{{{key}}}"))) == place)
+    };
+    let healthy = (0..3).filter(|place| *place != silent);
+    let healthy: Vec<String> = healthy.filter_map(key_of).collect();
+    let failures = || -> u64 { store.stats().errors.iter().map(|(_, count)| count).sum() };
+    store.probe().await;
+    assert_eq!(failures(), 0);
+    cluster.nodes[silent].signal("STOP");
+    for _ in 0..3 {
+        store.probe().await;
+    }
+    assert_eq!(failures(), 3, "{:?}", store.stats().errors);
+    for key in &healthy {
+        let asked = limiter.try_check("p", &[("key", key)], Cost::ONE).await;
+        assert!(asked.is_ok(), "the breaker of a healthy server is open");
+    }
+}
