@@ -172,6 +172,8 @@ struct Link {
     is_left: bool,
     out: Vec<u8>,
     written: usize,
+    /// Whether the socket may have kept some of what was written.
+    is_unflushed: bool,
     /// Replies, up to `filled`; the rest is room for more.
     arrived: Vec<u8>,
     filled: usize,
@@ -392,6 +394,7 @@ impl Link {
             is_left: false,
             out: Vec::with_capacity(16 << 10),
             written: 0,
+            is_unflushed: false,
             arrived: vec![0; BUFFER],
             filled: 0,
             sent: VecDeque::new(),
@@ -417,10 +420,15 @@ impl Link {
             if self.written == self.out.len() {
                 self.out.clear();
                 self.written = 0;
-                // TLS may have kept some of it.
-                if let Poll::Ready(Err(error)) = Pin::new(&mut self.socket).poll_flush(context) {
-                    return Poll::Ready(Err(error));
-                }
+                self.is_unflushed = true;
+            }
+        }
+        // TLS may have kept some of it, and may not be able to send it yet.
+        if self.is_unflushed {
+            match Pin::new(&mut self.socket).poll_flush(context) {
+                Poll::Ready(Ok(())) => self.is_unflushed = false,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {}
             }
         }
         if self.filled == self.arrived.len() {
@@ -515,5 +523,63 @@ impl Link {
         if !again.is_empty() {
             self.send(again, wiring, settled.by_name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_testkit::certificates::Certificates;
+    use tidegate_testkit::redis::Server;
+    use crate::options::RedisOptions;
+    use crate::socket::Socket;
+
+    /// A connection over TLS, and its server.
+    async fn over_tls() -> (Server, Link) {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let certificates = Certificates::make();
+        let [certificate, key, authority] =
+            ["server.crt", "server.key", "authority.crt"].map(|file| certificates.path(file));
+        let tls = ["--port", "0", "--tls-port", "{port}"];
+        let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key];
+        let clients = ["--tls-ca-cert-file", &authority, "--tls-auth-clients", "no"];
+        let server = Server::start_with(&[tls, files, clients].concat());
+        let url = format!("rediss://127.0.0.1:{}/", server.port());
+        let options = RedisOptions::default();
+        let options = options.certificates(Some(certificates.read("authority.crt")), None);
+        let connector = Connector::direct(&url, &options.access).expect("a valid URL");
+        let connected = connector.connect().await.expect("a running server");
+        (server, Link::new(connected))
+    }
+
+    /// R1: what TLS has buffered is sent as soon as the server reads, not with the next batch.
+    #[tokio::test]
+    async fn r1_bytes_that_tls_has_buffered_are_sent_without_another_batch() {
+        let (server, mut link) = over_tls().await;
+        server.signal("STOP");
+        let value = "v".repeat(16_000);
+        let command = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$16000\r\n{value}\r\n");
+        let mut commands = 0;
+        let keeps_some = |link: &Link| match &link.socket {
+            Socket::Tls(stream) => stream.get_ref().1.wants_write(),
+            Socket::Tcp(_) | Socket::Unix(_) => false,
+        };
+        // Until the socket takes no more, and TLS keeps the rest.
+        while !keeps_some(&link) {
+            commands += 1;
+            link.out.extend_from_slice(command.as_bytes());
+            let polled = poll_fn(|context| Poll::Ready(link.poll(context))).await;
+            assert!(polled.is_pending(), "{polled:?}");
+        }
+        assert!(link.out.is_empty(), "TLS has taken the whole batch");
+        server.signal("CONT");
+        let answered = async {
+            while link.filled < commands * "+OK\r\n".len() {
+                let read = poll_fn(|context| link.poll(context)).await;
+                read.expect("a running server");
+            }
+        };
+        let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
+        assert!(answered.is_ok(), "the end of the batch was not sent");
     }
 }
