@@ -133,19 +133,21 @@ impl Lane {
             let detail = format!("{QUEUE} checks are already waiting");
             return Err(StoreError::new(ErrorKind::QueueFull, detail));
         }
-        if !queue.is_running {
-            // The first one, or the runtime it was started on has ended. A caller without
-            // a runtime panics here, before anything is changed.
-            let task = Task::new(self);
-            tokio::spawn(task.run());
-            queue.is_running = true;
-        }
+        // The first one, or the runtime it was started on has ended. A caller without a
+        // runtime panics here, before anything is changed.
+        let task = (!queue.is_running).then(|| Task::new(self));
+        queue.is_running = true;
         queue.requests.push_back(request);
         let waker = match queue.requests.len() >= queue.wake_at {
             true => queue.waker.take(),
             false => None,
         };
         drop(queue);
+        // Not under the lock: a runtime that is shutting down drops the task at once, and
+        // the task locks the queue then.
+        if let Some(task) = task {
+            tokio::spawn(task.run());
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -533,6 +535,7 @@ mod tests {
     use tidegate_testkit::redis::Server;
     use crate::options::RedisOptions;
     use crate::socket::Socket;
+    use crate::store::RedisStore;
 
     /// A connection over TLS, and its server.
     async fn over_tls() -> (Server, Link) {
@@ -581,5 +584,32 @@ mod tests {
         };
         let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
         assert!(answered.is_ok(), "the end of the batch was not sent");
+    }
+
+    /// R2: a runtime that is shutting down drops a new task inside `spawn`, and the task locks
+    /// the queue when it is dropped.
+    #[test]
+    fn r2_question_to_a_runtime_that_is_shutting_down_fails_at_once() {
+        let options = RedisOptions::default().timeout(Duration::from_secs(20));
+        let store = RedisStore::new("redis://127.0.0.1:1/", options).expect("a valid URL");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let (sender, failed) = std::sync::mpsc::channel();
+        let handle = runtime.handle().clone();
+        runtime.spawn_blocking(move || {
+            // Once new tasks end at once, it is shutting down.
+            while !handle.spawn(std::future::pending::<()>()).is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let asked = handle.block_on(store.delete(vec!["k".into()]));
+            let kind = asked.map_err(|error| error.kind());
+            sender.send(kind).expect("a test that waits");
+        });
+        std::thread::spawn(move || drop(runtime));
+        let failed = failed.recv_timeout(Duration::from_secs(20));
+        assert_eq!(failed, Ok(Err(ErrorKind::Other)));
     }
 }
