@@ -129,7 +129,9 @@ impl Instance {
             }
             // Reloaded: it returns its leases, and another takes its place.
             _ => {
-                let returned = self.processes[which].table.sweep(true, self.now_us);
+                let returned = self.processes[which]
+                    .table
+                    .sweep(true, usize::MAX, self.now_us);
                 for outgoing in returned {
                     self.send(which, outgoing);
                 }
@@ -145,7 +147,11 @@ impl Instance {
                     if self.processes[which].stopped_until_us > self.now_us {
                         continue;
                     }
-                    for outgoing in self.processes[which].table.sweep(false, self.now_us) {
+                    for outgoing in
+                        self.processes[which]
+                            .table
+                            .sweep(false, usize::MAX, self.now_us)
+                    {
                         self.send(which, outgoing);
                     }
                 }

@@ -31,8 +31,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::{Cost, Keys, LevelKey, Policy, Receipt};
-use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{ErrorKind, StoreError};
 use crate::fingerprint::Fingerprint;
@@ -52,6 +52,10 @@ const SWEEP: Duration = Duration::from_millis(50);
 /// How long the store is tried to be told what is left, when nobody asks any more.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Messages of a sweep that are in flight at once. When many keys fall idle together, their
+/// returns must not fill the queue of the store, which checks need.
+const RETURNS: u32 = 512;
+
 /// Marks of tokens from a lease have this bit, ten of the lease's nonce, and 53 of the era.
 const LEASED: u64 = 1 << 63;
 const ERA_BITS: u32 = 53;
@@ -69,6 +73,8 @@ struct Inner {
     store: RedisStore,
     /// What the keys are made of: another policy with the same has the same keys.
     made_of: String,
+    /// Permits for the messages of a sweep.
+    returns: Arc<Semaphore>,
     is_running: AtomicBool,
     is_over: AtomicBool,
 }
@@ -143,6 +149,7 @@ impl Leases {
             process: Process::this(),
             store: store.clone(),
             made_of,
+            returns: Arc::new(Semaphore::new(RETURNS as usize)),
             is_running: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
         })))
@@ -379,13 +386,23 @@ impl Inner {
         }
     }
 
-    fn sweep(self: &Arc<Self>, is_over: bool) {
+    /// Looks after all leases. Says whether some have to wait until others are returned.
+    fn sweep(self: &Arc<Self>, is_over: bool) -> bool {
         if !self.process.is_this() {
-            return;
+            return false;
         }
-        for outgoing in self.table.sweep(is_over, clock::now_us()) {
-            tokio::spawn(Arc::clone(self).fly(outgoing));
+        let room = self.returns.available_permits();
+        let messages = self.table.sweep(is_over, room, clock::now_us());
+        let is_cut_short = messages.len() >= room;
+        for outgoing in messages {
+            let permit = Arc::clone(&self.returns).try_acquire_owned();
+            let flight = Arc::clone(self).fly(outgoing);
+            tokio::spawn(async move {
+                flight.await;
+                drop(permit);
+            });
         }
+        is_cut_short
     }
 
     /// A message on its way, and those that follow from its answer.
@@ -424,16 +441,21 @@ impl Inner {
 /// Looks after leases until there are none.
 async fn run(running: Running) {
     let inner = &running.0;
-    let mut farewell = Duration::ZERO;
+    let mut over_since = None;
+    let mut is_cut_short = false;
     loop {
-        sleep(SWEEP).await;
+        match is_cut_short {
+            // Many have landed by then, if the store is quick.
+            true => drop(timeout(SWEEP, inner.returns.acquire_many(RETURNS / 2)).await),
+            false => sleep(SWEEP).await,
+        }
         let is_over = inner.is_over.load(SeqCst);
         if is_over {
-            farewell += SWEEP;
+            over_since.get_or_insert_with(Instant::now);
         }
-        inner.sweep(is_over);
+        is_cut_short = inner.sweep(is_over);
         let is_done = !inner.process.is_this() || !inner.table.is_active();
-        if is_done || farewell > FAREWELL {
+        if is_done || over_since.is_some_and(|since: Instant| since.elapsed() > FAREWELL) {
             // A key that becomes active now starts it anew.
             return;
         }
@@ -446,5 +468,55 @@ struct Running(Arc<Inner>);
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.is_running.store(false, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::{Limit, Mode};
+
+    use super::*;
+    use crate::harness::server::Server;
+    use crate::options::RedisOptions;
+
+    /// More than a lane's queue takes.
+    const KEYS: u64 = 11_000;
+
+    /// R4: all leases are returned at once, while the store is silent.
+    #[tokio::test]
+    async fn r4_returns_of_leases_do_not_fill_the_queue_of_checks() {
+        let server = Server::start();
+        let options = RedisOptions::default().connections(1);
+        let options = options.timeout(Duration::from_secs(20));
+        let store = RedisStore::new(&server.url(), options).expect("a valid URL");
+        let policy = Policy::builder("p").key("{key}").mode(Mode::Lease);
+        let policy = policy.limit(Limit::per_second(1_000)).build();
+        let policy = policy.expect("a policy");
+        let leases = Leases::new(&policy, &store, None, None);
+        for number in 0..KEYS {
+            let attributes = [("key", number.to_string())];
+            let keys = policy.keys(&attributes).expect("an attribute");
+            for key in keys.iter() {
+                let level = Level {
+                    fingerprint: leases.0.table.fingerprint(&key),
+                    got: Got::Missing(Some(100.0)),
+                };
+                leases.want(&level, &key, Cost::ONE);
+            }
+            if number % 1_000 == 999 {
+                // Answered after all that was asked before.
+                store.delete(vec!["k".into()]).await.expect("an answer");
+            }
+        }
+        server.signal("STOP");
+        leases.0.sweep(true);
+        sleep(Duration::from_millis(50)).await;
+        let (asked, ()) = tokio::join!(store.delete(vec!["k".into()]), async {
+            server.signal("CONT");
+        });
+        assert_eq!(asked.map_err(|error| error.kind()), Ok(0));
+        assert!(leases.flush(Duration::from_secs(20)).await);
+        let errors = store.stats().errors;
+        assert!(errors.contains(&(ErrorKind::QueueFull, 0)), "{errors:?}");
     }
 }

@@ -246,9 +246,10 @@ impl Table {
         self.list(&mut shard, outgoing.fingerprint);
     }
 
-    /// Looks after all keys that have leases, and returns what there is to say. At the
-    /// end, everything is returned.
-    pub(super) fn sweep(&self, is_over: bool, now_us: u64) -> Vec<Outgoing> {
+    /// Looks after all keys that have leases, and returns what there is to say: about so
+    /// many of them at most, and about those that somebody waits for. At the end,
+    /// everything is returned.
+    pub(super) fn sweep(&self, is_over: bool, most: usize, now_us: u64) -> Vec<Outgoing> {
         let mut messages = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
@@ -265,7 +266,8 @@ impl Table {
                 if is_over {
                     entry.key.close_all();
                 }
-                if is_over || entry.key.has_something_to_say() {
+                let has_room = messages.len() < most || entry.key.has_waiting();
+                if has_room && (is_over || entry.key.has_something_to_say()) {
                     let common = self.common.as_ref();
                     messages.extend(shard.message(fingerprint, reason, common, now_us));
                 }
