@@ -79,8 +79,10 @@ impl Outage {
         if is_open {
             return None;
         }
-        let over = self.failing().take();
+        let mut failing = self.failing();
+        let over = failing.take();
         self.is_failing.store(false, Relaxed);
+        drop(failing);
         let over = over.filter(|over| over.is_said)?;
         Some(Over {
             lasted: over.since.elapsed(),
@@ -198,6 +200,32 @@ mod tests {
         assert_eq!(outage.answered(|| false), None);
         outage.failed(Instant::now(), true);
         assert_eq!(outage.answered(|| false), None, "the log knows nothing");
+    }
+
+    /// R5: a failure while an outage ends.
+    #[test]
+    fn r5_flag_of_an_outage_changes_together_with_it() {
+        let outage = Outage::default();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    outage.failed(Instant::now(), true);
+                }
+            });
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    outage.answered(|| false);
+                }
+            });
+            let looks = (0..1_000_000).map(|_| {
+                let failing = outage.failing();
+                failing.is_some() == outage.is_failing.load(Relaxed)
+            });
+            let agreed = looks.filter(|agrees| *agrees).count();
+            is_over.store(true, Relaxed);
+            assert_eq!(agreed, 1_000_000);
+        });
     }
 
     #[test]
