@@ -409,7 +409,7 @@ impl Decision {
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         self.receipt.map(|id| Receipt {
-            id,
+            id: id_at(id, self.decided_at_us),
             decided_at_us: self.decided_at_us,
             levels: self.levels().iter().map(|level| level.charge).collect(),
         })
@@ -562,6 +562,13 @@ impl Receipt {
     }
 }
 
+/// The id of a receipt: a fork goes on with the ids of its parent, but not at the same time.
+/// The factor keeps ids that count up apart from times that do.
+fn id_at(id: NonZeroU64, decided_at_us: u64) -> NonZeroU64 {
+    let time = decided_at_us.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    NonZeroU64::new(id.get().wrapping_add(time)).unwrap_or(NonZeroU64::MIN)
+}
+
 #[inline]
 pub(crate) fn fresh_id() -> NonZeroU64 {
     LAST_ID.with(|last| {
@@ -579,6 +586,15 @@ pub(crate) fn fresh_id() -> NonZeroU64 {
 mod tests {
     use super::*;
     use crate::{Limit, Limiter};
+
+    /// R9: a forked process goes on with the ids of its parent.
+    #[test]
+    fn r9_charges_of_one_id_at_other_times_have_different_receipts() {
+        let id = Some(Receipt::fresh_id());
+        let receipt = |at_us| Decision::from_store([], at_us, None, Source::Store, id).receipt();
+        let [first, second] = [1, 2].map(|at_us| receipt(at_us).expect("a charge").id());
+        assert_ne!(first, second);
+    }
 
     #[test]
     fn a_receipt_survives_as_bytes() {
