@@ -120,7 +120,7 @@ impl Refusals {
         decision: &Decision,
         now: Duration,
     ) {
-        if decision.allowed() || sent.forgotten != self.forgotten.load(Relaxed) {
+        if decision.allowed() {
             return;
         }
         for (key, level) in keys.iter().zip(decision.levels()) {
@@ -137,6 +137,10 @@ impl Refusals {
             };
             let fingerprint = self.fingerprints.of(&key);
             let mut shard = self.shard(fingerprint);
+            // Under the lock: what is forgotten from now on is removed after this.
+            if sent.forgotten != self.forgotten.load(Relaxed) {
+                return;
+            }
             let before = shard.keys.len();
             shard.make_room(sent.at, self.longest);
             if shard.keys.len() < KEYS {
@@ -304,6 +308,29 @@ mod tests {
             .learn(&keys, Cost::ONE, sent, &decision, 2 * MS);
         assert_eq!(far.known("a", 1, 3 * MS), None);
         assert_eq!(far.refusals.held.load(Relaxed), 0);
+    }
+
+    /// R10: a refund ends while an older refusal is on its way into the memory.
+    #[test]
+    fn r10_refusal_from_before_a_refund_is_not_remembered() {
+        let far = Far::new(Limit::per_hour(1), Duration::from_secs(1));
+        let attributes = [("key", "a")];
+        let keys = far.policy.keys(&attributes).unwrap();
+        assert!(far.ask("a", 1, Duration::ZERO, Duration::ZERO));
+        let sent = far.refusals.sent(Duration::ZERO);
+        let decision = far.limiter.decide_keys(&keys, Cost::ONE, Charge::Admitted);
+        let fingerprint = far.refusals.fingerprints.of(&keys.iter().next().unwrap());
+        let learn = || far.refusals.learn(&keys, Cost::ONE, sent, &decision, MS);
+        std::thread::scope(|scope| {
+            let shard = far.refusals.shard(fingerprint);
+            scope.spawn(learn);
+            // Long enough that it waits for the lock.
+            std::thread::sleep(50 * MS);
+            // What `forget` does, which has the lock.
+            far.refusals.forgotten.fetch_add(1, Relaxed);
+            drop(shard);
+        });
+        assert_eq!(far.known("a", 1, 2 * MS), None);
     }
 
     #[test]
