@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use redis::io::tcp::TcpSettings;
 use redis::{
-    ErrorKind as Client, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult,
+    ErrorKind as Client, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisError,
+    RedisResult,
 };
 
 use crate::configured::read_text;
@@ -73,7 +74,9 @@ impl Access {
         &self,
         client: &redis::Client,
     ) -> RedisResult<RedisConnectionInfo> {
-        let mut settings = client.get_connection_info().redis_settings().clone();
+        let settings = client.get_connection_info().redis_settings().clone();
+        // The protocol that `wire.rs` reads, whatever the URL asks for.
+        let mut settings = settings.set_protocol(ProtocolVersion::RESP2);
         if let Some(username) = &self.username {
             settings = settings.set_username(username);
         }

@@ -7,7 +7,7 @@ use tidegate_redis::{ErrorKind, Password, RedisOptions, RedisStore, TryCheckErro
 
 use crate::certificates::Certificates;
 use crate::server::Server;
-use crate::support::{YEAR, limiter_over, patient, policy};
+use crate::support::{YEAR, check, limiter_over, patient, policy};
 use crate::user::{everything, rules, set_user};
 
 fn url(server: &Server, user: &str) -> String {
@@ -321,4 +321,16 @@ fn certificates_and_keys_are_not_shown() {
     for bytes in ["AUTHORITY", "PRIVATE KEY", "80, 82, 73, 86"] {
         assert!(!shown.contains(bytes), "{shown}");
     }
+}
+
+/// R11: in RESP3, Redis answers INFO in a form that RESP2 does not have.
+#[tokio::test]
+async fn r11_store_whose_url_asks_for_resp3_is_understood() {
+    let server = Server::start_with(&["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"]);
+    let url = format!("{}?protocol=resp3", server.url());
+    let store = RedisStore::new(&url, patient()).expect("a right url");
+    let limiter = limiter_over(store, [policy("p", Limit::per(5, YEAR))]);
+    let warnings = limiter.warnings().await;
+    assert!(warnings.concat().contains("allkeys-lru"), "{warnings:?}");
+    assert_eq!(check(&limiter, "p", &[("key", "k")]).await.remaining(), 4);
 }
