@@ -244,14 +244,15 @@ impl Common {
         found.is_some_and(|found| found.lease().put_back(cost))
     }
 
-    /// The open lease that is named by a part of its nonce.
+    /// The open lease that a receipt is of.
     pub(super) fn open_lease(
         &self,
         fingerprint: Fingerprint,
-        is_named: impl Fn(u64) -> bool,
+        is_meant: impl Fn(&Lease) -> bool,
     ) -> Option<u64> {
         let leases = self.find(fingerprint, Subject::Lease);
-        leases.map(|it| it.nonce()).find(|nonce| is_named(*nonce))
+        let mut leases = leases.map(|it| it.lease());
+        leases.find(|lease| is_meant(lease)).map(|it| it.nonce)
     }
 
     fn record(&self, until_us: u64, numbers: [u64; NUMBERS]) -> Record {

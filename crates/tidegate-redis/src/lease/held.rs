@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tidegate::Cost;
 use tidegate::algorithm::{Outcome, Used};
 
+use super::message::TERM_US;
+
 /// The bit of the word that says that the lease is closed. A lease has fewer tokens.
 pub(super) const CLOSED: u64 = 1 << 31;
 
@@ -112,6 +114,15 @@ impl Lease {
             Some(self.base + spent)
         };
         self.word().fetch_update(Relaxed, Relaxed, less).is_ok()
+    }
+
+    /// Whether a token that was spent then, on the store's clock, can be of this lease.
+    pub(super) fn may_have_given(&self, era_us: u64, at_us: u64) -> bool {
+        // It was asked for then, or later if it ends with a window; but each window is an
+        // era of its own.
+        let asked_at_us = self.valid_until_us.saturating_sub(TERM_US / 10 * 9);
+        let asked_at_us = asked_at_us.saturating_add_signed(self.facts.offset_us);
+        era_us == self.facts.era_us && at_us >= asked_at_us
     }
 
     #[inline]

@@ -256,10 +256,10 @@ impl<W> Key<W> {
         held.is_some_and(|held| held.put_back(cost))
     }
 
-    /// The lease that a receipt of this time names by a part of its nonce.
-    pub(crate) fn open_lease(&self, is_named: impl Fn(u64) -> bool) -> Option<u64> {
-        let mut held = self.held.iter().map(Held::nonce);
-        held.find(|nonce| is_named(*nonce))
+    /// The open lease that a receipt is of.
+    pub(crate) fn open_lease(&self, is_meant: impl Fn(&Lease) -> bool) -> Option<u64> {
+        let mut leases = self.held.iter().map(|held| &**held.lease());
+        leases.find(|lease| is_meant(lease)).map(|it| it.nonce)
     }
 
     /// Refuses what the store would refuse, as far as this node has heard. Only for what

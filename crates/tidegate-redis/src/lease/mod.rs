@@ -41,6 +41,7 @@ use crate::script::Task;
 use crate::store::RedisStore;
 use common::LeaseTable;
 use fork::Process;
+use held::Lease;
 pub(crate) use held::Spent;
 pub(crate) use key::{Answer, Reason, Refused};
 use message::{Reply, TERM_US};
@@ -252,8 +253,8 @@ impl Leases {
                 return None;
             }
             let fingerprint = table.fingerprint(&key);
-            let is_named = |nonce: u64| mark & LEASED != 0 && part(nonce) == mark_part(mark);
-            let nonce = table.open_lease(fingerprint, is_named)?;
+            let is_meant = |lease: &Lease| is_of(lease, mark, receipt.decided_at_us());
+            let nonce = table.open_lease(fingerprint, is_meant)?;
             Some((fingerprint, nonce, cost))
         });
         levels.collect()
@@ -362,6 +363,13 @@ pub(crate) fn era(mark: u64) -> (u64, bool) {
 
 fn part(nonce: u64) -> u64 {
     nonce & 0x3ff
+/// Whether a charge with this mark, at this time, can be of this lease. Parts of nonces
+/// repeat, so an earlier lease may have had the same.
+fn is_of(lease: &Lease, mark: u64, decided_at_us: u64) -> bool {
+    let (era_us, is_leased) = era(mark);
+    is_leased && part(lease.nonce) == mark_part(mark) && lease.may_have_given(era_us, decided_at_us)
+}
+
 }
 
 fn mark_part(mark: u64) -> u64 {

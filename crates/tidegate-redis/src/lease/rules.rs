@@ -4,9 +4,11 @@ use smallvec::{SmallVec, smallvec};
 use tidegate::{Cost, Limit};
 
 use super::fault::Fault;
+use super::held::Lease;
 use super::kept::Store;
 use super::key::{Answer, Key, Reason};
 use super::message::{Grant, Message, Reply, Run, Settle};
+use super::{is_of, mark};
 
 const MS: u64 = 1_000;
 const START_US: u64 = 1_700_000_000_000_000;
@@ -249,6 +251,27 @@ fn tokens_go_back_into_an_open_lease_only() {
     assert_eq!(pair.key.tokens(), before);
     pair.key.close_all();
     assert!(!pair.key.put_back(spent.nonce, Cost::of(3)));
+}
+
+/// R8: a receipt names its lease by ten bits of the nonce, and a later lease may have the
+/// same.
+#[test]
+fn r8_token_of_an_ended_lease_does_not_go_back_into_a_later_one() {
+    for limit in ["10000r/s", "10000r/s fixed_window"] {
+        let mut pair = Pair::new(limit, Fault::None);
+        pair.lease(0);
+        let spent = pair.key.spend(Cost::ONE, MS).expect("a lease");
+        let lease = |pair: &Pair| {
+            let is_meant = |lease: &Lease| is_of(lease, mark(&spent), spent.at_us);
+            pair.key.open_lease(is_meant)
+        };
+        assert_eq!(lease(&pair), Some(1), "{limit}");
+        pair.key.close_all();
+        pair.nonces = 1 << 10;
+        pair.lease(1_100 * MS);
+        assert!(pair.spends(1_101 * MS), "{limit}: the later lease is open");
+        assert_eq!(lease(&pair), None, "{limit}");
+    }
 }
 
 #[test]

@@ -312,16 +312,16 @@ impl Table {
         }
     }
 
-    /// The lease that is named by a part of its nonce, while it is open.
+    /// The open lease that a receipt is of.
     pub(super) fn open_lease(
         &self,
         fingerprint: Fingerprint,
-        is_named: impl Fn(u64) -> bool,
+        is_meant: impl Fn(&Lease) -> bool,
     ) -> Option<u64> {
         let shard = self.read(fingerprint);
         let entry = shard.keys.get(&fingerprint);
-        let own = entry.and_then(|entry| entry.key.open_lease(&is_named));
-        own.or_else(|| self.common.as_ref()?.open_lease(fingerprint, is_named))
+        let own = entry.and_then(|entry| entry.key.open_lease(&is_meant));
+        own.or_else(|| self.common.as_ref()?.open_lease(fingerprint, is_meant))
     }
 
     /// Forgets keys, by what they are called in the store.

@@ -802,7 +802,8 @@ impl World {
             level, spent, cost, ..
         } = charge;
         let mut keys = self.nodes.iter().filter_map(|node| node.keys.get(level));
-        let is_back = match keys.find(|key| key.open_lease(|it| it == spent.nonce).is_some()) {
+        let is_back = match keys.find(|key| key.open_lease(|it| it.nonce == spent.nonce).is_some())
+        {
             Some(key) => key.put_back(spent.nonce, cost),
             None => {
                 let at_us = spent.at_us.saturating_sub(TERM_US);
