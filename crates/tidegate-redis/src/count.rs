@@ -67,14 +67,14 @@ pub(crate) fn give_back(limit: &Limit, state: State, cost: Cost, charged_at_us: 
     let mark_us = match (limit.kind(), &state) {
         (Kind::FixedWindow(limit), State::FixedWindow(state)) => {
             let end_us = limit.mark_us(state);
-            let is_open = charged_at_us + limit.rate().window_us() >= end_us;
+            let is_open = charged_at_us.saturating_add(limit.rate().window_us()) >= end_us;
             if is_open { end_us } else { 0 }
         }
         (Kind::SlidingWindow(limit), State::SlidingWindow(state)) => {
             let start_us = state.last_us.saturating_sub(state.elapsed_us);
             if charged_at_us >= start_us {
                 limit.mark_us(state)
-            } else if charged_at_us + limit.rate().window_us() >= start_us {
+            } else if charged_at_us.saturating_add(limit.rate().window_us()) >= start_us {
                 start_us
             } else {
                 0

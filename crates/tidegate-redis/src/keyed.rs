@@ -2,11 +2,10 @@
 //! [`tidegate::Limiter`], with the counters in Redis.
 
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tidegate::{
     Cost, Decision, Key, Limit, Mode, OnError, Policy, PolicyBuilder, Receipt, Wait, WaitError,
     Waiting, Which,
@@ -163,23 +162,7 @@ impl Limiter {
     /// # }
     /// ```
     pub async fn check_many(&self, keys: &[impl AsRef<[u8]>]) -> Vec<Decision> {
-        let checks = keys.iter().map(|key| Box::pin(self.check(key.as_ref())));
-        let mut checks: Vec<_> = checks.map(|check| (check, None)).collect();
-        poll_fn(|context| {
-            let mut next = Poll::Ready(());
-            for (check, decision) in &mut checks {
-                if decision.is_none() {
-                    match check.as_mut().poll(context) {
-                        Poll::Ready(decided) => *decision = Some(decided),
-                        Poll::Pending => next = Poll::Pending,
-                    }
-                }
-            }
-            next
-        })
-        .await;
-        let decisions = checks.into_iter().map(|(_, decision)| decision);
-        decisions.flatten().collect()
+        join_all(keys.iter().map(|key| self.check(key.as_ref()))).await
     }
 
     /// Returns the decision that [`check_cost`](Self::check_cost) would make, and charges

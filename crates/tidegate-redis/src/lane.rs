@@ -33,8 +33,8 @@ use crate::sent::{Held, Sent, Writer};
 use crate::server::Wiring;
 use crate::wire::{self, Reply};
 
-/// Questions that may wait for a lane.
-const QUEUE: usize = 8_192;
+/// Questions that may wait for a lane, and checks that may wait for a leased key.
+pub(crate) const QUEUE: usize = 8_192;
 
 /// Questions of one batch.
 const BATCH: usize = 512;
@@ -105,6 +105,11 @@ impl Queue {
     }
 }
 
+pub(crate) fn queue_full() -> StoreError {
+    let detail = format!("{QUEUE} checks are already waiting");
+    StoreError::new(ErrorKind::QueueFull, detail)
+}
+
 impl Lane {
     pub(crate) fn new(connector: Connector, wiring: &Wiring) -> Self {
         Self {
@@ -130,8 +135,7 @@ impl Lane {
         };
         let mut queue = self.queue.lock();
         if queue.requests.len() >= QUEUE {
-            let detail = format!("{QUEUE} checks are already waiting");
-            return Err(StoreError::new(ErrorKind::QueueFull, detail));
+            return Err(queue_full());
         }
         // The first one, or the runtime it was started on has ended. A caller without a
         // runtime panics here, before anything is changed.

@@ -247,6 +247,7 @@ impl Instance {
                 let waits = process
                     .table
                     .wait(fingerprint, &key, asked, Some(waiter), now_us);
+                let waits = waits.expect("few who wait");
                 if waits {
                     process.waiting.push(waiting);
                     outgoing = process.table.message(fingerprint, Reason::Usual, now_us);

@@ -20,6 +20,7 @@ use super::message::{
     Grant, MOST_TOKENS, Message, RUNS, Reply, Run, SETTLES, Settle, TERM_US, size,
 };
 use super::out::Out;
+use crate::lane::QUEUE;
 
 /// The longest horizon.
 pub(super) const HORIZON_US: u64 = 100_000;
@@ -298,6 +299,18 @@ impl<W> Key<W> {
     /// Somebody waits for an answer of the store.
     pub(crate) fn wait(&mut self, cost: Cost, who: W) {
         self.waiting.push_back((cost, who));
+    }
+
+    /// Whether no more may wait. Those who came first and have left make room.
+    pub(super) fn is_full(&mut self, has_left: impl Fn(&W) -> bool) -> bool {
+        let is_full = self.waiting.len() >= QUEUE;
+        while is_full
+            && self
+                .waiting
+                .pop_front_if(|(_, who)| has_left(who))
+                .is_some()
+        {}
+        self.waiting.len() >= QUEUE
     }
 
     pub(crate) fn has_waiting(&self) -> bool {

@@ -216,8 +216,10 @@ impl Leases {
         let (sender, answer) = oneshot::channel();
         let now_us = clock::now_us();
         let (table, asked) = (&self.0.table, (cost, level.got.demand()));
-        if !table.wait(level.fingerprint, key, asked, Some(sender), now_us) {
-            return None;
+        match table.wait(level.fingerprint, key, asked, Some(sender), now_us) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => return Some(Err(error)),
         }
         self.0.speak(level.fingerprint, Reason::Usual);
         let within = self.0.store.timeout();
@@ -234,7 +236,7 @@ impl Leases {
     pub(crate) fn want(&self, level: &Level, key: &LevelKey<'_>, cost: Cost) {
         let now_us = clock::now_us();
         let (table, asked) = (&self.0.table, (cost, level.got.demand()));
-        if table.wait(level.fingerprint, key, asked, None, now_us) {
+        if let Ok(true) = table.wait(level.fingerprint, key, asked, None, now_us) {
             self.0.speak(level.fingerprint, Reason::Wanted);
         }
     }
@@ -361,8 +363,6 @@ pub(crate) fn era(mark: u64) -> (u64, bool) {
     }
 }
 
-fn part(nonce: u64) -> u64 {
-    nonce & 0x3ff
 /// Whether a charge with this mark, at this time, can be of this lease. Parts of nonces
 /// repeat, so an earlier lease may have had the same.
 fn is_of(lease: &Lease, mark: u64, decided_at_us: u64) -> bool {
@@ -370,6 +370,8 @@ fn is_of(lease: &Lease, mark: u64, decided_at_us: u64) -> bool {
     is_leased && part(lease.nonce) == mark_part(mark) && lease.may_have_given(era_us, decided_at_us)
 }
 
+fn part(nonce: u64) -> u64 {
+    nonce & 0x3ff
 }
 
 fn mark_part(mark: u64) -> u64 {
@@ -481,14 +483,33 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
     use tidegate::{Limit, Mode};
 
     use super::*;
     use crate::harness::server::Server;
+    use crate::lane::QUEUE;
     use crate::options::RedisOptions;
 
     /// More than a lane's queue takes.
     const KEYS: u64 = 11_000;
+
+    fn leasing() -> Policy {
+        let policy = Policy::builder("p").key("{key}").mode(Mode::Lease);
+        let policy = policy.limit(Limit::per_second(1_000)).build();
+        policy.expect("a policy")
+    }
+
+    /// A level that is worth a lease.
+    fn wanting(leases: &Leases, key: &LevelKey<'_>) -> Level {
+        Level {
+            fingerprint: leases.0.table.fingerprint(key),
+            got: Got::Missing(Some(100.0)),
+        }
+    }
 
     /// R4: all leases are returned at once, while the store is silent.
     #[tokio::test]
@@ -497,19 +518,13 @@ mod tests {
         let options = RedisOptions::default().connections(1);
         let options = options.timeout(Duration::from_secs(20));
         let store = RedisStore::new(&server.url(), options).expect("a valid URL");
-        let policy = Policy::builder("p").key("{key}").mode(Mode::Lease);
-        let policy = policy.limit(Limit::per_second(1_000)).build();
-        let policy = policy.expect("a policy");
+        let policy = leasing();
         let leases = Leases::new(&policy, &store, None, None);
         for number in 0..KEYS {
             let attributes = [("key", number.to_string())];
             let keys = policy.keys(&attributes).expect("an attribute");
             for key in keys.iter() {
-                let level = Level {
-                    fingerprint: leases.0.table.fingerprint(&key),
-                    got: Got::Missing(Some(100.0)),
-                };
-                leases.want(&level, &key, Cost::ONE);
+                leases.want(&wanting(&leases, &key), &key, Cost::ONE);
             }
             if number % 1_000 == 999 {
                 // Answered after all that was asked before.
@@ -526,5 +541,38 @@ mod tests {
         assert!(leases.flush(Duration::from_secs(20)).await);
         let errors = store.stats().errors;
         assert!(errors.contains(&(ErrorKind::QueueFull, 0)), "{errors:?}");
+    }
+
+    /// R6: a request of the key hangs, and checks of it keep coming.
+    #[tokio::test]
+    async fn r6_waiting_checks_of_a_leased_key_are_bounded() {
+        let options = RedisOptions::default().timeout(Duration::from_secs(20));
+        let store = RedisStore::new("redis://127.0.0.1:1/", options).expect("a valid URL");
+        let policy = leasing();
+        let leases = Leases::new(&policy, &store, None, None);
+        let keys = policy.keys(&[("key", "k")]).expect("an attribute");
+        let key = keys.iter().next().expect("a level");
+        let level = wanting(&leases, &key);
+        // The test never yields, so the request is not answered.
+        let ask = || {
+            let mut asked = Box::pin(leases.ask(&level, &key, Cost::ONE));
+            let polled = asked.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            (polled, asked)
+        };
+        let mut waiting = VecDeque::new();
+        // The first is in the request.
+        for number in 0..=QUEUE {
+            let (polled, asked) = ask();
+            assert!(polled.is_pending(), "{number}");
+            waiting.push_back(asked);
+        }
+        let is_refused = |polled: Poll<_>| match polled {
+            Poll::Ready(Some(Err(error))) => StoreError::kind(&error) == ErrorKind::QueueFull,
+            Poll::Ready(_) | Poll::Pending => false,
+        };
+        assert!(is_refused(ask().0), "one too many");
+        // Callers that have left make room.
+        drop(waiting.drain(..2));
+        assert!(ask().0.is_pending());
     }
 }

@@ -21,6 +21,7 @@ use super::near;
 use crate::background::KEYS;
 use crate::error::StoreError;
 use crate::fingerprint::{Fingerprint, Fingerprints, shard_of};
+use crate::lane::queue_full;
 
 /// Who waits for an answer.
 pub(super) type Waiter = oneshot::Sender<Result<Answer, StoreError>>;
@@ -149,6 +150,7 @@ impl Table {
 
     /// Waits for an answer of the store. False where the store is asked as in the mode
     /// `exact`: for a key that is not worth a lease any more, and where there is no room.
+    /// Fails where too many wait already.
     pub(super) fn wait(
         &self,
         fingerprint: Fingerprint,
@@ -156,12 +158,12 @@ impl Table {
         (cost, demand): (Cost, Option<f64>),
         waiter: Option<Waiter>,
         now_us: u64,
-    ) -> bool {
+    ) -> Result<bool, StoreError> {
         let mut shard = self.write(fingerprint);
         let shard = &mut *shard;
         if !shard.keys.contains_key(&fingerprint) {
             let Some(demand) = demand.filter(|_| shard.has_room(now_us)) else {
-                return false;
+                return Ok(false);
             };
             let entry = Entry {
                 key: Key::with_demand(*key.limit(), now_us, demand),
@@ -171,16 +173,19 @@ impl Table {
             shard.keys.insert(fingerprint, entry);
         }
         let Some(entry) = shard.keys.get_mut(&fingerprint) else {
-            return false;
+            return Ok(false);
         };
         entry.key.set_limit(key.limit());
         if entry.key.asks_plainly(now_us) {
-            return false;
+            return Ok(false);
         }
         if let Some(waiter) = waiter {
+            if entry.key.is_full(Waiter::is_closed) {
+                return Err(queue_full());
+            }
             entry.key.wait(cost, waiter);
         }
-        true
+        Ok(true)
     }
 
     /// The next message about a key, if there is anything to say.
