@@ -216,14 +216,8 @@ pub(crate) fn stored_keys(keys: &Keys<'_>, prefix: &str) -> SmallVec<[String; 2]
     stateful.map(|key| key.stored(prefix)).collect()
 }
 
-/// The arguments of a refund, after its keys; `None` when the receipt is for other
-/// levels.
-pub(crate) fn refund_arguments(receipt: &Receipt, limits: &[Limit]) -> Option<Vec<Vec<u8>>> {
-    let charges: SmallVec<[(Cost, u64); 2]> = receipt.charges().collect();
-    refund_at(receipt.decided_at_us(), &charges, limits)
-}
-
-/// The arguments of a refund of charges that were made then, each with its mark.
+/// The arguments of a refund of charges that were made then, each with its mark; `None` when
+/// the receipt is for other levels.
 pub(crate) fn refund_at(
     decided_at_us: u64,
     charges: &[(Cost, u64)],

@@ -73,11 +73,12 @@ impl Decider {
         }
     }
 
-    /// Takes back a charge that only this node knows of. False where the store has it.
-    pub(crate) fn refund(&self, keys: &Keys<'_>, receipt: &Receipt) -> bool {
+    /// Takes back a charge that only this node can take back, and says whether it did. `None`
+    /// where the store can.
+    pub(crate) fn refund(&self, keys: &Keys<'_>, receipt: &Receipt) -> Option<bool> {
         match self {
             Self::Background(background) => background.give_back(keys, receipt),
-            Self::Exact(_) | Self::Lease(..) | Self::Script(_) => false,
+            Self::Exact(_) | Self::Lease(..) | Self::Script(_) => None,
         }
     }
 

@@ -172,8 +172,8 @@ impl Limiter {
     }
 
     /// Gives back what a check of this key charged, as far as it still counts, and never
-    /// more than if the request had not been made. A receipt can be refunded once. It is
-    /// void after a reset or a change of the limit.
+    /// more than if the request had not been made. A receipt can be refunded once: the
+    /// second time, this returns false. It is void after a reset or a change of the limit.
     ///
     /// ```no_run
     /// # async fn example(limiter: tidegate_redis::Limiter)
@@ -186,7 +186,7 @@ impl Limiter {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn refund(&self, key: impl Key, receipt: &Receipt) -> Result<(), StoreError> {
+    pub async fn refund(&self, key: impl Key, receipt: &Receipt) -> Result<bool, StoreError> {
         self.ask(&key).refund(receipt).await
     }
 
@@ -359,7 +359,7 @@ impl Asked<'_> {
         Ok(decision.await.map_err(of_the_store)?.into_decision())
     }
 
-    async fn refund(&self, receipt: &Receipt) -> Result<(), StoreError> {
+    async fn refund(&self, receipt: &Receipt) -> Result<bool, StoreError> {
         let refunded = self.limiter.refund(self.policy, &self.values, receipt);
         refunded.await.map_err(of_the_store)
     }

@@ -206,16 +206,18 @@ impl Shared {
         PolicyDecision::of_levels(&self.policy, [*key], decision)
     }
 
-    /// Gives back tokens of leases that are open, and has the store give back the rest.
+    /// Gives back tokens of leases that are open, and has the store give back the rest. Says
+    /// whether it is the first time.
     pub(crate) async fn refund_leases(
         &self,
         leases: &Leases,
         keys: &Keys<'_>,
         receipt: &Receipt,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let open = leases.open_leases(keys, receipt);
         let at_store = |level: usize| open.get(level).is_none_or(Option::is_none);
-        if self.refund_store(keys, receipt, "", at_store).await? {
+        let is_paid = self.refund_store(keys, receipt, "", at_store).await?;
+        if is_paid {
             let put_back = |(fingerprint, nonce, cost)| leases.put_back(fingerprint, nonce, cost);
             let closed = open.iter().map(|open| !open.is_none_or(put_back));
             let closed: SmallVec<[bool; 2]> = closed.collect();
@@ -226,7 +228,7 @@ impl Shared {
             }
         }
         leases.refunded(keys);
-        Ok(())
+        Ok(is_paid)
     }
 
     /// Has the store give back some of the levels of a receipt. Says whether it is the first

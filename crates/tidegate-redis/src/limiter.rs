@@ -326,23 +326,23 @@ impl SharedLimiter {
 
     /// Gives back what a check with these attributes charged, as far as it still counts. A
     /// receipt can be refunded once. It is worth nothing after a reset, a change of the
-    /// limit or a backward step of the clock.
+    /// limit or a backward step of the clock. Returns false if the receipt was refunded
+    /// before, has expired, or is of other keys.
     pub async fn refund<A>(
         &self,
         policy: &str,
         attributes: &A,
         receipt: &Receipt,
-    ) -> Result<(), TryCheckError>
+    ) -> Result<bool, TryCheckError>
     where
         A: Attributes + ?Sized,
     {
         let Some(shared) = self.shared.get(policy) else {
-            self.memory.refund(policy, attributes, receipt)?;
-            return Ok(());
+            return Ok(self.memory.refund(policy, attributes, receipt)?);
         };
         let keys = shared.keys(attributes, Cost::ONE)?;
-        if shared.decider.refund(&keys, receipt) {
-            return Ok(());
+        if let Some(is_paid) = shared.decider.refund(&keys, receipt) {
+            return Ok(is_paid);
         }
         let refunded = match shared.decider.leases() {
             Some(leases) => shared.refund_leases(leases, &keys, receipt).await,

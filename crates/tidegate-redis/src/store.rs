@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::breaker::{Change, Failure};
 use crate::call::{
-    Call, Prepared, give_back_argument, marker, refund_arguments, refund_at, stored_keys,
+    Call, Prepared, give_back_argument, marker, refund_at, stored_keys,
 };
 use crate::cluster::Cluster;
 use crate::error::{ErrorKind, StoreError};
@@ -222,17 +222,16 @@ impl RedisStore {
         self.run(call).await
     }
 
-    /// Gives back what a decision about these keys has charged, once.
+    /// Gives back what a decision about these keys has charged, once. Says whether this was
+    /// the first time.
     pub(crate) async fn refund(
         &self,
         keys: &Keys<'_>,
         receipt: &Receipt,
-    ) -> Result<(), StoreError> {
-        let limits: Vec<Limit> = keys.iter().map(|key| *key.limit()).collect();
-        let arguments = refund_arguments(receipt, &limits);
-        self.refund_by(keys, receipt, "", arguments)
+    ) -> Result<bool, StoreError> {
+        let charges: Vec<(Cost, u64)> = receipt.charges().collect();
+        self.refund_at(keys, receipt, "", receipt.decided_at_us(), &charges)
             .await
-            .map(|_| ())
     }
 
     /// Gives back charges that were made then, once per receipt. Says whether this was the
@@ -246,30 +245,18 @@ impl RedisStore {
         charges: &[(Cost, u64)],
     ) -> Result<bool, StoreError> {
         let limits: Vec<Limit> = keys.iter().map(|key| *key.limit()).collect();
-        let arguments = refund_at(decided_at_us, charges, &limits);
-        let reply = self.refund_by(keys, receipt, part, arguments).await?;
-        Ok(reply.is_some_and(|reply| reply != Value::Int(0)))
-    }
-
-    async fn refund_by(
-        &self,
-        keys: &Keys<'_>,
-        receipt: &Receipt,
-        part: &str,
-        arguments: Option<Vec<Vec<u8>>>,
-    ) -> Result<Option<Value>, StoreError> {
-        let Some(arguments) = arguments else {
-            return Ok(None);
+        let Some(arguments) = refund_at(decided_at_us, charges, &limits) else {
+            return Ok(false);
         };
-        let limits: Vec<Limit> = keys.iter().map(|key| *key.limit()).collect();
         let script = self.0.scripts.get(Task::Refund, &limits);
         let policy = keys.policy().name();
         let mut keys = stored_keys(keys, &self.0.prefix).into_vec();
         let Some(marker) = keys.first().map(|key| marker(policy, key, receipt) + part) else {
-            return Ok(None);
+            return Ok(false);
         };
         keys.push(marker);
-        self.script(script, keys, arguments).await.map(Some)
+        let reply = self.script(script, keys, arguments).await?;
+        Ok(reply != Value::Int(0))
     }
 
     /// Forgets keys. Returns how many existed.

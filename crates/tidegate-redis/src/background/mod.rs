@@ -122,11 +122,12 @@ impl Background {
         self.0.table.admitted(keys, cost, self.0.start.elapsed());
     }
 
-    /// Gives back what a decision about these keys charged, where the store has not been
-    /// told of it. Says whether there was any of that.
-    pub(crate) fn give_back(&self, keys: &Keys<'_>, receipt: &Receipt) -> bool {
+    /// Gives back what a node has charged for these keys, where the store has not been
+    /// told of it. Says whether there was any of that; `None` for a charge of the store.
+    pub(crate) fn give_back(&self, keys: &Keys<'_>, receipt: &Receipt) -> Option<bool> {
+        let is_of_a_node = receipt.charges().any(|(_, mark)| table::is_parcel(mark));
         let now = self.0.start.elapsed();
-        self.0.table.give_back(keys, receipt, now)
+        is_of_a_node.then(|| self.0.table.give_back(keys, receipt, now))
     }
 
     /// Forgets keys, by what they are called in the store.

@@ -25,6 +25,14 @@ const SHARDS: usize = 16;
 /// How often a full table is searched for keys that can go.
 const SWEEP: Duration = Duration::from_secs(1);
 
+/// The bit that tells numbers of parcels from marks of the store, which are times.
+const PARCELS: u64 = 1 << 60;
+
+/// Whether the mark of a charge is the number of a parcel: a node has charged it.
+pub(super) fn is_parcel(mark: u64) -> bool {
+    mark >> PARCELS.trailing_zeros() == 1
+}
+
 #[derive(Debug)]
 pub(crate) struct Table {
     prefix: String,
@@ -87,7 +95,7 @@ impl Table {
             keys_a_shard,
             queued: AtomicUsize::new(0),
             due: AtomicUsize::new(0),
-            parcels: AtomicU64::new(1 << 60 | offset_us.unsigned_abs()),
+            parcels: AtomicU64::new(PARCELS | offset_us.unsigned_abs()),
             turn: AtomicUsize::new(0),
             offset_us: AtomicI64::new(offset_us),
             fingerprints: Fingerprints::default(),

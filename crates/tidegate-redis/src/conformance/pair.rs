@@ -8,7 +8,7 @@ use redis::{FromRedisValue, RedisResult, Value};
 use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryStore, Receipt};
 use tokio::runtime::Runtime;
 
-use crate::call::{argument, decisions, marker, refund_arguments};
+use crate::call::{argument, decisions, marker, refund_at};
 use crate::script::{Scripts, Task, Time};
 use crate::store::RedisStore;
 use tidegate_testkit::redis::Server;
@@ -176,7 +176,9 @@ impl Pair {
         let levels = self.levels();
         let checks: Vec<Check<'_>> = levels.iter().map(|level| level.check("")).collect();
         self.memory.refund(&checks, &receipt[0]);
-        let arguments = refund_arguments(&receipt[1], &self.limits).expect("the same levels");
+        let charges: Vec<(Cost, u64)> = receipt[1].charges().collect();
+        let arguments = refund_at(receipt[1].decided_at_us(), &charges, &self.limits);
+        let arguments = arguments.expect("the same levels");
         let marker = marker("p", &self.keys[0], &receipt[1]);
         self.run_on(Task::Refund, arguments, 1, Some(marker))
             .expect("a refund");

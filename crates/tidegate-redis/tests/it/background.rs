@@ -117,13 +117,16 @@ async fn a_request_is_given_back_until_the_store_has_been_told() {
     let decision = check(&limiter, "p", &KEY).await;
     let receipt = decision.receipt().unwrap();
     assert_eq!(admitted(&limiter, "p", 1).await, 0);
-    limiter.refund("p", &KEY, &receipt).await.unwrap();
+    for is_first in [true, false] {
+        let refund = limiter.refund("p", &KEY, &receipt).await;
+        assert_eq!(refund.unwrap(), is_first);
+    }
     let decision = check(&limiter, "p", &KEY).await;
     assert!(decision.allowed());
     let receipt = decision.receipt().unwrap();
     assert!(limiter.flush(LONG).await);
     until_used(&limiter, "p", 2.0).await;
-    limiter.refund("p", &KEY, &receipt).await.unwrap();
+    assert!(!limiter.refund("p", &KEY, &receipt).await.unwrap());
     until_used(&limiter, "p", 2.0).await;
 }
 

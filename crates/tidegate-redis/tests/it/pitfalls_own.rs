@@ -107,9 +107,9 @@ async fn g1_a_receipt_is_refunded_once() {
             let receipts = [a, b].map(|decision| decision.receipt().expect("a charge"));
             assert_ne!(receipts[0].id(), receipts[1].id());
             for (receipt, used) in receipts.iter().zip([3.0, 2.0]) {
-                for node in [0, 0, 1, 1] {
+                for (node, is_first) in [(0, true), (0, false), (1, false), (1, false)] {
                     let refund = nodes[node].refund(name, &KEY, receipt).await;
-                    refund.expect("a refund");
+                    assert_eq!(refund.expect("a refund"), is_first);
                     let look = look(&nodes[1], name, &KEY).await;
                     // A bucket has drained a little in the meantime.
                     assert!((look.rate() - used).abs() < 0.001, "{name}: {look:?}");

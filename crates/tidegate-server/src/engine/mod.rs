@@ -444,8 +444,10 @@ impl Engine {
         A: Attributes + ?Sized,
     {
         let refund = current.limiter.refund(policy, attributes, receipt);
-        at(self.home.as_ref(), refund).await?;
-        if let (Some(recorder), Ok(entry)) = (&self.notes.recorder, current.entry(policy)) {
+        let is_paid = at(self.home.as_ref(), refund).await?;
+        if is_paid
+            && let (Some(recorder), Ok(entry)) = (&self.notes.recorder, current.entry(policy))
+        {
             recorder.refunded(entry.policy(), attributes, receipt, current.logs_keys());
         }
         Ok(())
