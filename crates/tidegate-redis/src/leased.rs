@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use tidegate::{
     Charge, Cost, Decision, Keys, LevelKey, LevelOutcome, Limit, PolicyDecision, Receipt, Source,
 };
+use tokio::time::Instant;
 
 use crate::error::StoreError;
 use crate::lease::{self, Answer, Got, Leases, Refused, Spent, Taking};
@@ -62,7 +63,16 @@ impl Shared {
         };
         let is_alone = left.next().is_none();
         if is_alone && is_missing(level) && charge == Charge::Admitted {
-            match leases.ask(level, &first, cost).await.transpose()? {
+            let asked = Instant::now();
+            let answer = leases.ask(level, &first, cost).await.transpose();
+            if let Err(error) = &answer
+                && !error.kind().is_about_a_key()
+            {
+                // Only a message was sent, and messages are not counted as checks.
+                let key = first.stored(self.store.prefix());
+                self.store.check_unanswered(&key, asked).await;
+            }
+            match answer? {
                 Some(Answer::Refused(refused)) => {
                     return Ok(self.refused(&first, cost, &refused, Source::Store));
                 }

@@ -603,6 +603,15 @@ impl RedisStore {
 }
 
 /// The attempts of one question: until when, and how they are spaced.
+    /// A check of this key that waited for a message of others has no answer.
+    pub(crate) async fn check_unanswered(&self, key: &str, asked: Instant) {
+        let server = match &self.0.servers {
+            Servers::One(server) => Arc::clone(server),
+            Servers::Cluster(cluster) => cluster.server(Some(key), Instant::now()).await,
+        };
+        server.outage.failed(asked, true);
+    }
+
 struct Attempts {
     start: Instant,
     deadline: Instant,

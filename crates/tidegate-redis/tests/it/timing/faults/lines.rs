@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tidegate::Cost;
-use tidegate_redis::{ErrorKind, RedisOptions, TryCheckError};
+use tidegate::{Cost, Limit, Mode, OnError, Policy, Source};
+use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, TryCheckError};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::field::{Field, Visit};
@@ -16,7 +16,7 @@ use tracing::{Event, Metadata, Subscriber};
 use super::Rig;
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::patient;
+use crate::support::{limiter_over, patient};
 
 /// Keeps the lines of the store.
 #[derive(Clone, Default)]
@@ -247,4 +247,38 @@ async fn probes_notice_the_end_and_the_return_of_an_idle_store() {
         "{lines:#?}"
     );
     assert!(lines.len() <= handful(start), "{lines:#?}");
+}
+
+/// U9: checks of a leased key wait for a message of the key, which is not a check.
+#[tokio::test]
+async fn u9_end_of_an_outage_counts_checks_of_leased_keys() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    let mut server = Server::start();
+    let store = RedisStore::new(&server.url(), RedisOptions::default()).unwrap();
+    let policy = Policy::builder("p").key("{key}").mode(Mode::Lease);
+    let policy = policy.limit(Limit::per_second(1_000_000));
+    let policy = policy.on_error(OnError::Allow).build().unwrap();
+    let limiter = limiter_over(store.clone(), [policy]);
+    let source = async || {
+        let decision = limiter.check("p", &[("key", "k")], Cost::ONE).await;
+        decision.unwrap().source()
+    };
+    while source().await != Source::Lease {}
+    server.kill();
+    let mut without_store = 0;
+    while without_store < 200 {
+        without_store += u64::from(source().await == Source::ErrorPolicy);
+    }
+    server.restart();
+    let start = Instant::now();
+    while source().await == Source::ErrorPolicy {
+        without_store += 1;
+        assert!(start.elapsed() < Duration::from_secs(60), "never answers");
+        sleep(Duration::from_millis(1)).await;
+    }
+    let lines = lines.take();
+    let counted = format!("checks_without_it={without_store}");
+    let is_it = |line: &String| line.contains("answers again") && line.contains(&counted);
+    assert!(lines.iter().any(is_it), "{without_store}: {lines:#?}");
 }
