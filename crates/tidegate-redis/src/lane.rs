@@ -76,6 +76,8 @@ pub(crate) struct Traffic {
     pub(crate) questions: AtomicU64,
     pub(crate) commands: AtomicU64,
     pub(crate) batches: AtomicU64,
+    /// How long the last batch on an idle connection took; 0 before the first.
+    pub(crate) round_trip_us: AtomicU64,
 }
 
 /// One connection to a server, made when it is first needed.
@@ -191,6 +193,8 @@ struct Link {
     batches: u64,
     /// When something was last sent or heard.
     active: Instant,
+    /// When a batch was sent with nothing before it, until something is heard.
+    timed: Option<Instant>,
 }
 
 /// What the task of a lane needs.
@@ -408,6 +412,7 @@ impl Link {
             held: Vec::new(),
             batches: 0,
             active: Instant::now(),
+            timed: None,
         }
     }
 
@@ -459,6 +464,9 @@ impl Link {
     /// replies are for.
     fn send(&mut self, requests: Vec<Request>, wiring: &Wiring, by_name: bool) {
         self.active = Instant::now();
+        if self.sent.is_empty() {
+            self.timed = Some(self.active);
+        }
         let commands = self.writer(by_name).write(requests, wiring.is_cluster);
         wiring.traffic.commands.fetch_add(commands, Relaxed);
     }
@@ -474,6 +482,12 @@ impl Link {
 
     /// Takes replies out of what has arrived, and hands them out.
     fn read(&mut self, wiring: &Wiring, acks: Option<Acks>) -> Result<(), &'static str> {
+        if let Some(sent) = self.timed.take() {
+            let took_us = self.active.duration_since(sent).as_micros();
+            let took_us = u64::try_from(took_us).unwrap_or(u64::MAX);
+            let round_trip_us = &wiring.traffic.round_trip_us;
+            round_trip_us.store(took_us.max(1), Relaxed);
+        }
         let mut arrived = std::mem::take(&mut self.arrived);
         let mut at = 0;
         let garbled = "the server's reply is not valid RESP";

@@ -298,8 +298,11 @@ impl SharedLimiter {
     ///
     /// A Redis with a `maxmemory` and a `maxmemory-policy` other than `noeviction` can evict
     /// limits that are in use. This runs `INFO memory`, which takes at most the deadline of
-    /// each store. If the server is down, or the user may not run `INFO`, there is no
-    /// warning.
+    /// each store, or a second where that is longer. If the server is down, or the user may
+    /// not run `INFO`, there is no warning.
+    ///
+    /// If a round trip to a store takes over half of its `timeout`, `on_error` decides many
+    /// checks, or all.
     ///
     /// On a cluster, all keys of a policy whose levels have no attribute in common are on
     /// one server, which also gives a warning.
@@ -315,10 +318,13 @@ impl SharedLimiter {
         let mut warnings: Vec<String> = in_one_place.collect();
         warnings.sort_unstable();
         for (name, store) in &self.stores {
-            if let Store::Redis(store) = store
-                && let Some(wrong) = store.eviction_warning().await
-            {
-                warnings.push(format!("store {name:?}: {wrong}"));
+            if let Store::Redis(store) = store {
+                let wrong = [
+                    store.eviction_warning().await,
+                    store.distance_warning().await,
+                ];
+                let wrong = wrong.into_iter().flatten();
+                warnings.extend(wrong.map(|wrong| format!("store {name:?}: {wrong}")));
             }
         }
         warnings

@@ -13,9 +13,7 @@ use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep};
 
 use crate::breaker::{Change, Failure};
-use crate::call::{
-    Call, Prepared, give_back_argument, marker, refund_at, stored_keys,
-};
+use crate::call::{Call, Prepared, give_back_argument, marker, refund_at, stored_keys};
 use crate::cluster::Cluster;
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
@@ -79,6 +77,9 @@ pub struct RedisStats {
     pub retries: u64,
     /// Failed requests, by kind.
     pub errors: Vec<(ErrorKind, u64)>,
+    /// How long a server took to answer the last batch that it got while it was idle, the
+    /// network included; `None` before the first answer.
+    pub round_trip: Option<Duration>,
 }
 
 impl RedisStore {
@@ -152,6 +153,10 @@ impl RedisStore {
             errors: errors
                 .map(|(kind, errors)| (*kind, count(errors)))
                 .collect(),
+            round_trip: match count(&inner.traffic.round_trip_us) {
+                0 => None,
+                us => Some(Duration::from_micros(us)),
+            },
         }
     }
 
@@ -277,27 +282,39 @@ impl RedisStore {
     /// an answer within the deadline, there is no warning. That is not an error and does not
     /// count against the store, because no limit depends on it.
     pub(crate) async fn eviction_warning(&self) -> Option<String> {
-        let question = Arc::new(Command::Memory);
-        let deadline = Instant::now() + self.0.timeout;
-        self.0.servers.ready(deadline).await;
-        for server in self.0.servers.all() {
-            if server.is_open() {
-                continue;
-            }
-            let deadline = Instant::now() + self.0.timeout;
-            let asked = server.attempt(&question, false, deadline).await;
+        let question = &Arc::new(Command::Memory);
+        // As for a probe: no caller waits, and the server may be too far away for a check.
+        let within = self.0.timeout.max(PROBE);
+        self.0.servers.ready(Instant::now() + within).await;
+        let servers = self.0.servers.all();
+        let servers = servers.iter().filter(|server| !server.is_open());
+        let warnings = join_all(servers.map(|server| async move {
+            let asked = server.attempt(question, false, Instant::now() + within);
+            let asked = asked.await;
             let error = asked.as_ref().err().map(StoreError::kind);
             self.heard(!error.is_some_and(ErrorKind::speaks_of_the_store));
-            let Ok(info) = asked else {
-                continue;
-            };
-            let info: Option<String> = redis::from_redis_value(info).ok();
-            let warning = info.and_then(|info| eviction::warning(&info));
-            if warning.is_some() {
-                return warning;
+            let info: Option<String> = redis::from_redis_value(asked.ok()?).ok();
+            eviction::warning(&info?)
+        }));
+        warnings.await.into_iter().flatten().next()
+    }
+
+    /// What is wrong with the distance to the servers, if any has answered yet. One long
+    /// round trip may be a machine that stalls, so it is measured again.
+    pub(crate) async fn distance_warning(&self) -> Option<String> {
+        let mut round_trip = self.stats().round_trip?;
+        for _ in 0..2 {
+            if round_trip > self.0.timeout / 2 {
+                self.probe().await;
+                round_trip = round_trip.min(self.stats().round_trip?);
             }
         }
-        None
+        let [round_trip_ms, timeout_ms] = [round_trip, self.0.timeout].map(|it| it.as_millis());
+        (round_trip > self.0.timeout / 2).then(|| {
+            format!(
+                "a round trip takes {round_trip_ms} ms, over half of the timeout of {timeout_ms} ms: on_error decides the checks that take longer; expected a nearer server or a longer timeout"
+            )
+        })
     }
 
     /// Whether it was made of this URL and these options.
@@ -584,6 +601,15 @@ impl RedisStore {
         }
     }
 
+    /// A check of this key that waited for a message of others has no answer.
+    pub(crate) async fn check_unanswered(&self, key: &str, asked: Instant) {
+        let server = match &self.0.servers {
+            Servers::One(server) => Arc::clone(server),
+            Servers::Cluster(cluster) => cluster.server(Some(key), Instant::now()).await,
+        };
+        server.outage.failed(asked, true);
+    }
+
     /// Tells the breaker. Whether it has opened.
     fn failed(&self, permit: &mut Permit, kind: ErrorKind) -> bool {
         if !kind.speaks_of_the_store() {
@@ -603,15 +629,6 @@ impl RedisStore {
 }
 
 /// The attempts of one question: until when, and how they are spaced.
-    /// A check of this key that waited for a message of others has no answer.
-    pub(crate) async fn check_unanswered(&self, key: &str, asked: Instant) {
-        let server = match &self.0.servers {
-            Servers::One(server) => Arc::clone(server),
-            Servers::Cluster(cluster) => cluster.server(Some(key), Instant::now()).await,
-        };
-        server.outage.failed(asked, true);
-    }
-
 struct Attempts {
     start: Instant,
     deadline: Instant,

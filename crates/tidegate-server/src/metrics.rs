@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::{
-    Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 use tidegate::{PolicyDecision, Source};
 use tidegate_redis::{SharedLimiter, Store};
@@ -46,6 +47,7 @@ pub(crate) struct Metrics {
     store_errors: IntCounterVec,
     store_up: IntGaugeVec,
     breaker_open: IntGaugeVec,
+    round_trip: GaugeVec,
     keys: IntGauge,
     evicted: IntCounter,
     leased_tokens: IntGaugeVec,
@@ -130,6 +132,13 @@ impl Metrics {
                 "breaker_open",
                 "Whether the breaker is open (1): the store kept failing and is not asked.",
             ),
+            round_trip: known(GaugeVec::new(
+                named(
+                    "store_round_trip_seconds",
+                    "How long the store took to answer a batch on an idle connection, last time.",
+                ),
+                &["store"],
+            )),
             keys: known(IntGauge::with_opts(named("keys", "Keys in memory stores."))),
             evicted: known(IntCounter::with_opts(named(
                 "evicted_total",
@@ -211,6 +220,7 @@ impl Metrics {
         metrics.register(metrics.store_errors.clone());
         metrics.register(metrics.store_up.clone());
         metrics.register(metrics.breaker_open.clone());
+        metrics.register(metrics.round_trip.clone());
         metrics.register(metrics.keys.clone());
         metrics.register(metrics.evicted.clone());
         metrics.register(metrics.leased_tokens.clone());
@@ -318,6 +328,7 @@ impl Metrics {
         // Stores of a config before this one are gone.
         self.store_up.reset();
         self.breaker_open.reset();
+        self.round_trip.reset();
         let (mut keys, mut evicted) = (0, 0);
         for (name, store) in limiter.stores() {
             let (up, breaker_open) = match store {
@@ -332,6 +343,10 @@ impl Metrics {
                     for (kind, errors) in stats.errors {
                         let labels = [name, kind.as_str()];
                         raise(&self.store_errors.with_label_values(&labels), errors);
+                    }
+                    if let Some(round_trip) = stats.round_trip {
+                        let gauge = self.round_trip.with_label_values(&[name]);
+                        gauge.set(round_trip.as_secs_f64());
                     }
                     (stats.up, stats.breaker_open)
                 }

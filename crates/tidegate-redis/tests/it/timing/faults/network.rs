@@ -65,6 +65,27 @@ async fn replies_that_are_very_late_but_not_for_a_patient_store() {
     assert_eq!(rig.errors(), 0);
 }
 
+/// U12: checks that take longer than the deadline are decided by `on_error`.
+#[tokio::test]
+async fn u12_store_that_is_too_far_away_is_warned_about() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let rig = Rig::with(&proxy.url(), RedisOptions::default().timeout(3_000 * MS));
+    rig.until_answered().await;
+    assert_eq!(rig.limiter.warnings().await, [""; 0]);
+    proxy.set(Replies::Delay(1_600 * MS));
+    let warnings = rig.limiter.warnings().await;
+    let round_trip = rig.store.stats().round_trip.unwrap();
+    assert!(round_trip >= 1_600 * MS, "{round_trip:?}");
+    let start = "store \"default\": a round trip takes ";
+    let end = "over half of the timeout of 3000 ms: on_error decides the checks that take longer; expected a nearer server or a longer timeout";
+    let is_it = |it: &String| it.starts_with(start) && it.ends_with(end);
+    assert!(
+        warnings.len() == 1 && warnings.iter().all(is_it),
+        "{warnings:?}"
+    );
+}
+
 /// Puts a fault on the network for a while under load, and takes it away again. Says how
 /// many connections were made in the meantime, and what the load has met.
 async fn fault(what: &str, replies: Replies, kinds: &[ErrorKind]) -> (usize, Load) {
