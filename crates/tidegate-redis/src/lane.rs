@@ -549,11 +549,11 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_testkit::certificates::Certificates;
-    use tidegate_testkit::redis::Server;
     use crate::options::RedisOptions;
     use crate::socket::Socket;
     use crate::store::RedisStore;
+    use tidegate_testkit::certificates::Certificates;
+    use tidegate_testkit::redis::Server;
 
     /// A connection over TLS, and its server.
     async fn over_tls() -> (Server, Link) {

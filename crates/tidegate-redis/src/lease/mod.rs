@@ -490,9 +490,9 @@ mod tests {
     use tidegate::{Limit, Mode};
 
     use super::*;
-    use crate::harness::server::Server;
     use crate::lane::QUEUE;
     use crate::options::RedisOptions;
+    use tidegate_testkit::redis::Server;
 
     /// More than a lane's queue takes.
     const KEYS: u64 = 11_000;
