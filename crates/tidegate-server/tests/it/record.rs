@@ -86,9 +86,9 @@ fn what_a_server_records_is_verified() {
             (code, said.as_str(), error.as_str()),
             (
                 0,
-                "login/all 8r/h fixed_window: held: 8 admitted to 1 keys, 8 refused, 0 decided without the store\n\
+                "login/all 8r/h fixed_window: held: 8 admitted to 1 key, 8 refused, 0 decided without the store\n\
                  login/ip 5r/h sliding_log: held: 8 admitted to 2 keys, 8 refused, 0 decided without the store\n\
-                 watch/watch 2r/h: held: 2 admitted to 1 keys, 14 refused, 0 decided without the store\n",
+                 watch/watch 2r/h: held: 2 admitted to 1 key, 14 refused, 0 decided without the store\n",
                 ""
             )
         );
