@@ -1,6 +1,7 @@
 //! Merges flags, environment and file into one config. Flags beat the environment, which beats the file.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -259,8 +260,12 @@ impl Settings {
         let own = match &self.file {
             Some(file) => {
                 let is_file = std::fs::metadata(file).is_ok_and(|it| it.is_file());
-                let bytes = is_file.then(|| read_file(file, 1).ok()).flatten()?;
-                Some(bytes).filter(|bytes| !bytes.is_empty())?.into()
+                match is_file.then(|| read_file(file, 1))? {
+                    Ok(bytes) if !bytes.is_empty() => Some(bytes),
+                    // Loading it says what is wrong. No other file looks like this.
+                    Err(error) if error.kind() == ErrorKind::FileTooLarge => Some(Vec::new()),
+                    Ok(_) | Err(_) => return None,
+                }
             }
             None => None,
         };

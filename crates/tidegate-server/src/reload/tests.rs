@@ -231,8 +231,12 @@ async fn s7_rotated_resp_token_is_read_again_and_the_old_one_ends() {
     assert_eq!(ask(&mut client, "PING\r\n").await, "+PONG");
 }
 
-#[test]
-fn v7_endless_files_are_errors() {
+#[tokio::test(start_paused = true)]
+async fn v7_files_that_are_too_large_or_endless_are_errors() {
+    let watched = Watched::start("large", &limit(5)).await;
+    watched.write(&format!("{}#{}", limit(6), "x".repeat(1 << 20)));
+    sleep(10 * PERIOD).await;
+    assert_eq!((watched.limit(), watched.reloads()), (5, (0, 1)));
     let policy = "[stores.default]\nurl = \"redis://h\"\n[[policies]]\nname = \"p\"\n";
     for (text, error) in [
         (
