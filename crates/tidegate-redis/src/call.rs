@@ -101,7 +101,7 @@ impl Template {
     fn new(scripts: &Scripts, charge: Charge, limits: Vec<Limit>, cost: Cost) -> Self {
         let (one, many) = match charge {
             Charge::Always => (Task::CheckCounting, Task::ChecksCounting),
-            Charge::Admitted | Charge::Nothing => (Task::Check, Task::Checks),
+            Charge::Admitted | Charge::Nothing | Charge::Told => (Task::Check, Task::Checks),
         };
         let asked = u32::from(charge != Charge::Nothing);
         Self(Arc::new(TemplateParts {

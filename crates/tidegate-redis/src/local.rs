@@ -2,7 +2,8 @@
 //!
 //! It has the policy's limits at this node's share. Charges that the store admits are also
 //! charged here, so that an outage continues from the current usage, and a store that comes
-//! and goes does not grant a new burst each time.
+//! and goes does not grant a new burst each time. What is spent from leases is charged when the
+//! store is asked about their key, not with every check.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,11 +29,11 @@ pub(crate) fn limiter(
     }
 }
 
-/// Charges what the store has admitted; what does not fit here fills it up.
+/// Charges what the store has admitted, each level by itself; what does not fit fills it up.
 pub(crate) fn charge(limiter: &PolicyLimiter, keys: &Keys<'_>, cost: Cost) {
     let given = given(keys);
     let keys = keys.with_limit(given.as_ref());
-    drop(limiter.decide_keys(&keys, cost, Charge::Always));
+    drop(limiter.decide_keys(&keys, cost, Charge::Told));
 }
 
 /// A limit that came with the check, at this node's share.

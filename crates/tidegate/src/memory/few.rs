@@ -37,7 +37,7 @@ impl<H: Home> Table<H> {
         charge: Charge,
         before_us: Option<u64>,
     ) -> Option<Decision> {
-        if charge == Charge::Always {
+        if matches!(charge, Charge::Always | Charge::Told) {
             return None;
         }
         let prints = asks.map(|ask| ask.print);

@@ -109,7 +109,7 @@ impl<H: Home> Table<H> {
             match self.provide(&mut shards[part.shard], part, now_us, &prints) {
                 Ok(()) => {}
                 // A refusal that cannot be counted is still a refusal.
-                Err(_) if !part.admits => part.after = None,
+                Err(_) if !part.admits || charge == Charge::Told => part.after = None,
                 Err(full) => {
                     part.after = None;
                     part.full = Some(full);
@@ -290,7 +290,7 @@ impl Part<'_> {
         };
         let charged = match charge {
             Charge::Nothing => return,
-            _ if self.admits && !denied => {
+            _ if self.admits && (!denied || charge == Charge::Told) => {
                 Some(after(limit.charge(before, self.cost), self.cost.get()))
             }
             Charge::Always if !self.admits => {
@@ -298,7 +298,15 @@ impl Part<'_> {
                 let state = limit.saturate(before, self.cost);
                 (state != before).then(|| after(state, self.saturated_event()))
             }
-            _ => None,
+            Charge::Told => {
+                // Unlike a refusal, it opens a window.
+                let room = limit.outcome(&before, self.cost, false).remaining();
+                let part = Cost::new(room.min(self.cost.get()).into());
+                let filled = part.map_or(before, |part| limit.charge(before, part));
+                let state = limit.saturate(filled, self.cost);
+                (state != before).then(|| after(state, self.saturated_event()))
+            }
+            Charge::Admitted | Charge::Always => None,
         };
         // After a clock has stepped back, or a limit has changed, a state is written
         // even where nothing is charged: otherwise the key would stand still until

@@ -109,6 +109,9 @@ pub enum Charge {
     /// The same, but if a level refuses, the refusing levels are charged up to full, so that
     /// a client that keeps retrying stays out (`count_denied`).
     Always,
+    /// Every level by itself, up to full: another store has admitted it. For authors of
+    /// limiters.
+    Told,
 }
 
 /// Builds a [`MemoryStore`] with other settings than the default.

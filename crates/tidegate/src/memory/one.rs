@@ -25,7 +25,7 @@ impl<H: Home> Table<H> {
 
         // A refusal that changes nothing needs no lock.
         if let Some(stored) = refused.get(print, level.id)
-            && charge != Charge::Always
+            && !matches!(charge, Charge::Always | Charge::Told)
         {
             let now_us = before_us.unwrap_or_else(|| self.clock.now_us());
             if let Some(state) = at(limit, stored, now_us)
@@ -73,7 +73,7 @@ impl<H: Home> Table<H> {
         {
             shard.latest_us = now_us;
             match (limit.try_charge(state, cost), charge) {
-                (Some(state), Charge::Admitted | Charge::Always) => {
+                (Some(state), Charge::Admitted | Charge::Always | Charge::Told) => {
                     refused.forget(print);
                     shard.write(place, print, id, limit.pack(&state));
                     drop(shard);
@@ -90,7 +90,7 @@ impl<H: Home> Table<H> {
                     drop(shard);
                     return decision(level, limit, &state, cost, now_us, key, Verdict::Refused);
                 }
-                (None, Charge::Always) => {}
+                (None, Charge::Always | Charge::Told) => {}
             }
         }
         drop(shard);

@@ -148,3 +148,38 @@ async fn refusals_of_the_store_are_not_charged() {
     assert_eq!(admitted_alone(&tight).await, 0);
     assert_eq!(admitted_alone(&loose).await, 9);
 }
+
+/// Each level knows what the store has admitted, also where another one is full here.
+#[tokio::test]
+async fn r3_level_is_charged_though_another_level_is_full_here() {
+    let mut server = Server::start();
+    let policy = Policy::builder("api")
+        .level("each", "{r}:{c}", Limit::parse("3/1h").unwrap())
+        .level("all", "{c}", Limit::parse("10/1h").unwrap())
+        .on_error(OnError::Local);
+    let options = RedisOptions::default().timeout(Duration::from_secs(2));
+    let store = RedisStore::new(&server.url(), options).unwrap();
+    let limiter = SharedLimiter::new([("default", store)], [policy.build().unwrap()]).unwrap();
+    let check = async |r: &str| {
+        let attributes = [("r", r), ("c", "1")];
+        let decision = limiter.check("api", &attributes, Cost::ONE).await.unwrap();
+        (decision.allowed(), decision.source())
+    };
+    // The server forgets the first three, and this process does not.
+    for _ in 0..2 {
+        for _ in 0..3 {
+            assert_eq!(check("1").await, (true, Source::Store));
+        }
+        redis::cmd("FLUSHALL")
+            .query::<()>(&mut server.connect())
+            .unwrap();
+    }
+    server.kill();
+    let mut admitted = 0;
+    for r in ["2", "3", "4"] {
+        for _ in 0..3 {
+            admitted += usize::from(check(r).await.0);
+        }
+    }
+    assert_eq!(admitted, 4, "of ten, six are used");
+}
