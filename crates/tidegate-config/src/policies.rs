@@ -319,9 +319,7 @@ fn settings(fields: &Fields<'_>) -> Settings {
         refusal_memory: fields
             .duration("refusal_memory", zero, minute)
             .unwrap_or(standard.refusal_memory),
-        on_error: fields
-            .choice("on_error", &answers)
-            .unwrap_or(standard.on_error),
+        on_error: fields.choice("on_error", &answers),
         local_share: fields
             .fraction("local_share")
             .unwrap_or(standard.local_share),

@@ -143,7 +143,7 @@ fn print_policy(f: &mut Formatter<'_>, policy: &Policy) -> fmt::Result {
     if let Some(tag) = policy.tag_text() {
         writeln!(f, "tag = {}", quoted(tag))?;
     }
-    print_settings(f, policy.settings())?;
+    print_settings(f, policy.settings(), script.is_some())?;
     let headers = match policy.headers() {
         Dialect::Ietf => "\"ietf\"".into(),
         Dialect::XRateLimit => "\"x-ratelimit\"".into(),
@@ -163,14 +163,15 @@ fn print_policy(f: &mut Formatter<'_>, policy: &Policy) -> fmt::Result {
     writeln!(f)
 }
 
-fn print_settings(f: &mut Formatter<'_>, settings: &Settings) -> fmt::Result {
+fn print_settings(f: &mut Formatter<'_>, settings: &Settings, script: bool) -> fmt::Result {
     let standard = Settings::default();
     let mode = match settings.mode {
         Mode::Exact => "\"exact\"",
         Mode::Lease => "\"lease\"",
         Mode::Background => "\"background\"",
     };
-    let on_error = match settings.on_error {
+    let on_error = settings.on_error.unwrap_or(OnError::standard(script));
+    let answer = match on_error {
         OnError::Allow => "\"allow\"",
         OnError::Deny => "\"deny\"",
         OnError::Local => "\"local\"",
@@ -204,14 +205,8 @@ fn print_settings(f: &mut Formatter<'_>, settings: &Settings) -> fmt::Result {
         }
         Mode::Lease => {}
     }
-    field(
-        f,
-        "on_error",
-        &settings.on_error,
-        &standard.on_error,
-        on_error,
-    )?;
-    if settings.on_error == OnError::Local {
+    field(f, "on_error", &on_error, &OnError::standard(script), answer)?;
+    if on_error == OnError::Local {
         let shown = format!("{share:?}");
         field(f, "local_share", &share, &standard.local_share, shown)?;
     }

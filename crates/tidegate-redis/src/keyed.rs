@@ -55,7 +55,7 @@ use crate::store::RedisStore;
 /// Making a limiter does not connect, so a program starts while Redis is down. A check
 /// takes at most the store's timeout, 50 ms by default. If Redis has not answered by then,
 /// [`on_error`](LimiterBuilder::on_error) decides, and
-/// [`Decision::source`] says so. By default the request is allowed.
+/// [`Decision::source`] says so. By default, a limiter in this process decides.
 ///
 /// Clones are handles to the same connections and the same limit. The methods need a
 /// tokio runtime.
@@ -90,7 +90,7 @@ struct Current {
 /// let options = RedisOptions::default().prefix("shop").timeout(Duration::from_millis(20));
 /// let store = RedisStore::new("redis://127.0.0.1:6379", options)?;
 /// let login = Limiter::builder("login", Limit::per_minute(5))
-///     .on_error(OnError::Local)
+///     .on_error(OnError::Deny)
 ///     .over(store.clone())?;
 /// // Limiters over one store share its connections.
 /// let search = Limiter::builder("search", Limit::per_second(10)).over(store)?;
@@ -379,7 +379,7 @@ fn of_the_store(error: TryCheckError) -> StoreError {
 }
 
 impl LimiterBuilder {
-    /// What to answer when Redis does not: [`OnError::Allow`] by default.
+    /// What to answer when Redis does not: [`OnError::Local`] by default.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.policy = self.policy.on_error(on_error);
         self

@@ -26,10 +26,13 @@ impl Shared {
         let (Some(key), None) = (levels.next(), levels.next()) else {
             return None;
         };
-        if self.local.is_some() || *key.limit() == Limit::block() {
+        if *key.limit() == Limit::block() {
             return None;
         }
         let spent = leases.spend(&key, cost)?;
+        if spent.is_half {
+            self.tell_local(leases, keys);
+        }
         let (level, receipt) = (leased(&spent, cost), Some(Receipt::fresh_id()));
         let decision = Decision::from_store([level], spent.at_us, None, Source::Lease, receipt);
         Some(PolicyDecision::of_levels(&self.policy, [key], decision))
@@ -44,6 +47,10 @@ impl Shared {
         charge: Charge,
     ) -> Result<PolicyDecision<'_>, StoreError> {
         let taking = leases.take(keys, cost);
+        let is_quiet = |level: &lease::Level| matches!(level.got, Got::Spent(it) if !it.is_half);
+        if !taking.levels.iter().all(is_quiet) {
+            self.tell_local(leases, keys);
+        }
         let levels = || keys.iter().zip(&taking.levels);
         let is_missing = |level: &lease::Level| matches!(level.got, Got::Missing(_));
         // A refusal that is counted has to reach the store.
@@ -92,6 +99,13 @@ impl Shared {
                         cost,
                         mark,
                     };
+                    if let Some(local) = &self.local {
+                        let is_asked = |index: usize| {
+                            let level = taking.levels.get(index);
+                            level.is_some_and(is_missing)
+                        };
+                        local::charge(local, &keys.only(is_asked), cost);
+                    }
                     let asked = [(outcome, at_us, Source::Store)];
                     return Ok(self.admitted(keys, cost, taking, &asked));
                 }
@@ -190,13 +204,24 @@ impl Shared {
             outcomes.push(outcome);
         }
         taking.keep();
-        if let Some(local) = &self.local {
-            // What was admitted counts here, too: an outage goes on from there.
-            local::charge(local, keys, cost);
-        }
         let receipt = Some(Receipt::fresh_id());
         let decision = Decision::from_store(outcomes, at_us, None, source, receipt);
         PolicyDecision::from_store(&self.policy, keys, decision)
+    }
+
+    /// Charges the local limiter with what was spent of leases since it was last told: when
+    /// the store is about to be asked. So it knows everything before it has to decide, and
+    /// checks that a lease decides do not pay for it.
+    #[cold]
+    fn tell_local(&self, leases: &Leases, keys: &Keys<'_>) {
+        let Some(local) = &self.local else {
+            return;
+        };
+        for (index, key) in keys.iter().enumerate() {
+            if let Some(spent) = leases.newly_spent(&key) {
+                local::charge(local, &keys.only(|level| level == index), spent);
+            }
+        }
     }
 
     /// One level refuses, and is the only one that is told of.

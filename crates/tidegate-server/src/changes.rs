@@ -238,7 +238,7 @@ mod tests {
                 policy("limit = \"10r/m\"\nburst = 3\non_error = \"deny\"\n"),
                 &[
                     "api: 10r/m -> 10r/m burst=3",
-                    "api: on_error \"allow\" -> \"deny\"",
+                    "api: on_error \"local\" -> \"deny\"",
                 ],
             ),
             (

@@ -37,7 +37,7 @@ algorithm = "token_bucket"         # token_bucket (default) | fixed_window | sli
 mode = "exact"                     # exact | lease | background
 sync_interval = "50ms"             # background
 refusal_memory = "1s"              # exact; "0s" turns it off
-on_error = "allow"                 # allow | deny | local
+on_error = "local"                 # local | allow | deny
 local_share = 1.0
 count_denied = false
 shadow = false                     # true: always allowed, but measured, counted and logged as it would have been
@@ -306,7 +306,8 @@ fn every_field_of_a_policy_has_its_meaning() {
             policy().refusal_memory(Duration::from_micros(1500)),
         ),
         ("on_error = \"deny\"", policy().on_error(OnError::Deny)),
-        ("on_error = \"local\"", local()),
+        ("on_error = \"allow\"", policy().on_error(OnError::Allow)),
+        ("on_error = \"local\"", policy()),
         (
             "on_error = \"local\"\nlocal_share = 0.25",
             local().local_share(0.25),

@@ -49,6 +49,8 @@ pub(crate) struct Key<W> {
     asked: AtomicU64,
     counted_at_us: u64,
     demand: f64,
+    /// What leases had of that, since somebody [asked](Self::newly_spent).
+    spent: u64,
     request: Option<Request<W>>,
     waiting: VecDeque<(Cost, W)>,
     closed: Vec<Closed>,
@@ -195,6 +197,7 @@ impl<W> Key<W> {
             asked: AtomicU64::new(0),
             counted_at_us: now_us,
             demand: 0.0,
+            spent: 0,
             request: None,
             waiting: VecDeque::new(),
             closed: Vec::new(),
@@ -343,7 +346,9 @@ impl<W> Key<W> {
             .held
             .iter_mut()
             .map(|held| u64::from(held.newly_spent()));
-        let asked = std::mem::take(self.asked.get_mut()) + spent.sum::<u64>();
+        let spent = spent.sum::<u64>();
+        self.spent += spent;
+        let asked = std::mem::take(self.asked.get_mut()) + spent;
         let elapsed_us = now_us.saturating_sub(self.counted_at_us);
         self.counted_at_us = self.counted_at_us.max(now_us);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -355,6 +360,12 @@ impl<W> Key<W> {
         }
         let kept = (-horizons).exp();
         self.demand = self.demand * kept + asked * (1.0 - kept) / horizons;
+    }
+
+    /// What was spent of its leases since this was last asked.
+    pub(crate) fn newly_spent(&mut self, now_us: u64) -> u64 {
+        self.count(now_us);
+        std::mem::take(&mut self.spent)
     }
 
     /// Whether the store is asked for this key as in the mode `exact`: nothing is here or
@@ -505,7 +516,8 @@ impl<W> Key<W> {
             let is_closed = is_meant(held);
             if is_closed {
                 let spent = held.close();
-                *asked += u64::from(held.newly(spent));
+                let newly = u64::from(held.newly(spent));
+                (*asked, self.spent) = (*asked + newly, self.spent + newly);
                 closed.push(Closed {
                     nonce: held.nonce(),
                     tokens: held.tokens(),
@@ -768,7 +780,7 @@ impl<W> Key<W> {
     /// Forgets how much was asked for, so that states of an exploration meet.
     #[cfg(test)]
     pub(crate) fn calm(&mut self, now_us: u64) {
-        (self.demand, self.counted_at_us) = (0.0, now_us);
+        (self.demand, self.counted_at_us, self.spent) = (0.0, now_us, 0);
         self.asked = AtomicU64::new(0);
         self.tally = Tally::default();
     }

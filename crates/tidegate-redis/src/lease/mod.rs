@@ -205,6 +205,14 @@ impl Leases {
         }
     }
 
+    /// What was spent of the leases of a key since this was last asked.
+    pub(crate) fn newly_spent(&self, key: &LevelKey<'_>) -> Option<Cost> {
+        let table = &self.0.table;
+        let is_ours = self.0.process.is_this();
+        let spent = is_ours.then(|| table.newly_spent(table.fingerprint(key), clock::now_us()))?;
+        Cost::new(spent.min(u32::MAX.into())).ok()
+    }
+
     /// Asks the store for one level, and waits for the answer for as long as a check may
     /// take. `None` where it is asked for as in the mode `exact`.
     pub(crate) async fn ask(

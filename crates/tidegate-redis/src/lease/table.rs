@@ -306,6 +306,13 @@ impl Table {
                 .is_some_and(|common| common.put_back(fingerprint, nonce, cost))
     }
 
+    /// What was spent of a key's leases since this was last asked.
+    pub(super) fn newly_spent(&self, fingerprint: Fingerprint, now_us: u64) -> u64 {
+        let mut shard = self.write(fingerprint);
+        let entry = shard.keys.get_mut(&fingerprint);
+        entry.map_or(0, |entry| entry.key.newly_spent(now_us))
+    }
+
     /// A charge of the key was given back.
     pub(super) fn refunded(&self, fingerprint: Fingerprint, now_us: u64) {
         let mut shard = self.write(fingerprint);

@@ -226,7 +226,8 @@ async fn background_mode_tells_the_store_on_flush() {
 async fn on_error_decides_while_redis_is_down() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let limit = Limit::per(2, YEAR);
-    let open = Limiter::connect(&url, "p", limit).expect("no Redis is needed");
+    let open = Limiter::builder("p", limit).on_error(OnError::Allow);
+    let open = open.connect(&url).expect("no Redis is needed");
     for _ in 0..9 {
         let decision = open.check("a").await;
         let said = (decision.allowed(), decision.source());
@@ -250,8 +251,7 @@ async fn on_error_decides_while_redis_is_down() {
     let late = closed.until_ready("a", Duration::from_millis(200)).await;
     assert!(matches!(late, Err(WaitError::Deadline(_))));
 
-    let local = Limiter::builder("p", limit).on_error(OnError::Local);
-    let local = local.connect(&url).expect("no Redis is needed");
+    let local = Limiter::connect(&url, "p", limit).expect("no Redis is needed");
     for allowed in [true, true, false] {
         let decision = local.check("a").await;
         let said = (decision.allowed(), decision.source());
@@ -266,10 +266,10 @@ async fn redis_decides_once_it_is_up() {
     server.kill();
     let limiter = Limiter::connect(&server.url(), "p", Limit::per(2, YEAR));
     let limiter = limiter.expect("no Redis is needed");
-    assert_eq!(limiter.check("a").await.source(), Source::ErrorPolicy);
+    assert_eq!(limiter.check("a").await.source(), Source::Local);
     server.restart();
     let deadline = Instant::now() + LONG;
-    while limiter.check("a").await.source() == Source::ErrorPolicy {
+    while limiter.check("a").await.source() == Source::Local {
         assert!(Instant::now() < deadline, "it is not asked again");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -76,7 +76,7 @@ block = true
             "levels": [{"name": "a", "key": "{ip}", "limit": limit("token_bucket", "100r/s", 100, 1_000, Some(20)), "overrides": 1}],
         },
         {
-            "name": "b", "store": "default", "mode": "exact", "on_error": "allow", "enabled": false,
+            "name": "b", "store": "default", "mode": "exact", "on_error": "local", "enabled": false,
             "shadow": true, "trial_of": null, "count_denied": false, "headers": "draft-06", "tag": ["k"],
             "script": false,
             "levels": [

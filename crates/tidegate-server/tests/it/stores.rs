@@ -15,6 +15,7 @@ timeout = "200ms"
 [[policies]]
 name = "open"
 limit = "1/1h"
+on_error = "allow"
 
 [[policies]]
 name = "shut"
@@ -24,7 +25,6 @@ on_error = "deny"
 [[policies]]
 name = "alone"
 limit = "1/1h"
-on_error = "local"
 "#;
 
 #[test]

@@ -213,6 +213,6 @@ fn trial_whose_store_is_down_delays_no_request() {
     let statuses = [(); 3].map(|()| server.get("/v1/gate/p?key=k").status);
     assert_eq!(statuses, [200, 200, 429]);
     until("the trial was answered by its on_error", || {
-        (results(&server, "next") == [3.0, 0.0, 0.0]).then_some(())
+        (results(&server, "next") == [1.0, 0.0, 2.0]).then_some(())
     });
 }

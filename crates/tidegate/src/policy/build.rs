@@ -60,7 +60,9 @@ impl PolicyError {
 
 impl Draft {
     /// The policy, or everything that is wrong with it.
-    pub fn build(self) -> Result<Policy, PolicyError> {
+    pub fn build(mut self) -> Result<Policy, PolicyError> {
+        let on_error = OnError::standard(self.script.is_some());
+        self.settings.on_error.get_or_insert(on_error);
         let mut problems = Problems(Vec::new());
         if !name::is_name(&self.name) {
             let message = format!("{}: expected {}", shown(&self.name), name::EXPECTED);
@@ -139,7 +141,7 @@ impl Draft {
         if self.settings.count_denied {
             problems.add(Place::Policy, "count_denied", beside.into());
         }
-        if self.settings.on_error == OnError::Local {
+        if self.settings.on_error == Some(OnError::Local) {
             let message = "\"local\" with a script, which this process cannot run: expected \"allow\" or \"deny\"";
             problems.add(Place::Policy, "on_error", message.into());
         }
@@ -469,7 +471,7 @@ fn check_settings(settings: &Settings, problems: &mut Problems) {
             "local_share",
             format!("{share:?}: expected more than 0 and at most 1"),
         );
-    } else if settings.on_error != OnError::Local && share < 1.0 {
+    } else if settings.on_error != Some(OnError::Local) && share < 1.0 {
         add(
             "local_share",
             format!("{share:?}: only on_error = \"local\" has one"),

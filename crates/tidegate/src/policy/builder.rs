@@ -207,9 +207,10 @@ impl PolicyBuilder {
         self
     }
 
-    /// What to answer when the store fails.
+    /// What to answer when the store fails: [`OnError::Local`] by default, and
+    /// [`OnError::Allow`] for a script.
     pub fn on_error(mut self, on_error: OnError) -> Self {
-        self.0.settings.on_error = on_error;
+        self.0.settings.on_error = Some(on_error);
         self
     }
 

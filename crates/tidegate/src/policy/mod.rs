@@ -174,7 +174,7 @@ impl Policy {
     /// What to answer when the store fails.
     #[must_use]
     pub fn on_error(&self) -> OnError {
-        self.settings.on_error
+        self.settings.on_error.unwrap_or_default()
     }
 
     /// This node's share of the limit under [`OnError::Local`].

@@ -19,13 +19,25 @@ pub enum Mode {
 /// What to answer when the store fails. A memory store never fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OnError {
-    /// Admit the request, so that the limiter does not take the service down.
-    #[default]
+    /// Admit the request. The default of policies with a script, which only their store can
+    /// run.
     Allow,
     /// Refuse requests until the store answers again.
     Deny,
-    /// Let a limiter in this process decide.
+    /// Let a limiter in this process decide, so that each process keeps to the limit by itself.
+    #[default]
     Local,
+}
+
+impl OnError {
+    /// What a policy answers that does not say.
+    #[must_use]
+    pub fn standard(is_script: bool) -> Self {
+        match is_script {
+            true => Self::Allow,
+            false => Self::Local,
+        }
+    }
 }
 
 /// The settings of a policy that are not limits.
@@ -37,8 +49,8 @@ pub struct Settings {
     pub sync_interval: Duration,
     /// The longest time that a refusal is remembered.
     pub refusal_memory: Duration,
-    /// What to answer when the store fails.
-    pub on_error: OnError,
+    /// What to answer when the store fails, if that is not the default.
+    pub on_error: Option<OnError>,
     /// This node's share of the limit under [`OnError::Local`].
     pub local_share: f64,
     /// Whether refused requests are counted.
@@ -60,7 +72,7 @@ impl Default for Settings {
             mode: Mode::Exact,
             sync_interval: Duration::from_millis(50),
             refusal_memory: Duration::from_secs(1),
-            on_error: OnError::Allow,
+            on_error: None,
             local_share: 1.0,
             count_denied: false,
             shadow: false,

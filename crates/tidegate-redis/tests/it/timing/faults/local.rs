@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Cost, Limit, OnError, Policy, Source};
+use tidegate::{Cost, Limit, Mode, OnError, Policy, Source};
 use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, TryCheckError};
 use tokio::time::{sleep, timeout};
 
@@ -91,6 +91,33 @@ async fn an_outage_goes_on_where_the_store_left_off() {
     assert_eq!(admitted_alone(&changed).await, 0);
     let changed = changed.changed([policy("12/1h", 1.0)]).unwrap();
     assert_eq!(admitted_alone(&changed).await, 2);
+}
+
+/// What was spent of leases counts, though no check was charged here.
+#[tokio::test]
+async fn an_outage_goes_on_where_leases_left_off() {
+    let mut server = Server::start();
+    let options = RedisOptions::default().timeout(Duration::from_secs(2));
+    let store = RedisStore::new(&server.url(), options).unwrap();
+    let limit = Limit::parse("1000/1h fixed_window").unwrap();
+    let policy = Policy::builder("api")
+        .key("{id}")
+        .limit(limit)
+        .mode(Mode::Lease);
+    let limiter = SharedLimiter::new([("default", store)], [policy.build().unwrap()]).unwrap();
+    let mut leased = 0;
+    for _ in 0..700 {
+        let (allowed, source) = check(&limiter).await;
+        assert!(allowed);
+        leased += usize::from(source == Source::Lease);
+    }
+    assert!(leased > 300, "{leased} from leases");
+    server.kill();
+    let mut admitted = 700;
+    while check(&limiter).await.0 {
+        admitted += 1;
+    }
+    assert_eq!(admitted, 1_000);
 }
 
 #[tokio::test]
