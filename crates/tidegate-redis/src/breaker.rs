@@ -15,33 +15,39 @@
 //!
 //! # When to open
 //!
-//! Five failures in a row open it. With many callers that takes one deadline, since they
-//! all wait at the same time; but callers who come one after the other would pay five of
-//! them. For those, three deadlines are enough, each of which began after the one before
-//! had passed: then the store has been silent for three deadlines (150 ms by default), while a
-//! crowd lets it be silent for one. So this is the more patient of the two rules, and a
-//! slow command or a fork of the server that holds up one caller, or two, opens nothing.
-//! If it is wrong all the same, the next probe closes it, 50 to 100 ms later. Failures
-//! that are answered at once are not among these: they cost nobody a deadline.
+//! Five failures in a row open it, where a failure is an error that the server answers or a
+//! lost connection. Deadlines that pass are not counted. Calls that were in flight together
+//! time out together, so their number says nothing about the server: it opens when deadlines
+//! have been passing for [`PATIENCE`] without an answer between them. With the default deadline
+//! of 50 ms, a server may be silent for 70 ms. A stall of 60 ms opens nothing, and neither does
+//! a stall of this process, whose calls then all time out at once.
+//!
+//! # Probes
+//!
+//! While it is open, nobody waits for the server. When it is time for a probe, the caller that
+//! comes by sends one, and goes on without its answer. So probes cost no check anything, and
+//! can be frequent enough to find a server that is back after a moment.
 
 use std::time::Duration;
 
 /// Failures in a row that open it.
 const FAILURES: u32 = 5;
 
-/// Deadlines one after the other that open it.
-const DEADLINES: u32 = 3;
+/// How long deadlines may pass, one after the other, in parts of a deadline.
+const PATIENCE: f64 = 0.4;
 
 /// The first pause before a probe, and the longest; each failed probe doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a probe may take before another one goes out: its caller may be gone.
+/// How long a probe may take before another one goes out: its runtime may be gone.
 const PROBE: Duration = Duration::from_secs(1);
 
 /// Whether to ask a store.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Breaker {
+    /// The deadline of a check.
+    timeout: Duration,
     state: State,
     era: Era,
 }
@@ -56,6 +62,13 @@ pub(crate) struct Era(u64);
 pub(crate) struct Asked {
     era: Era,
     at: Duration,
+}
+
+impl Asked {
+    /// When it was put.
+    pub(crate) fn at(self) -> Duration {
+        self.at
+    }
 }
 
 /// How a store can fail to answer.
@@ -78,7 +91,7 @@ enum State {
         until: Duration,
         pause: Duration,
     },
-    /// One check, asked at `since`, is finding out; another may from `until` on.
+    /// A probe, sent at `since`, is finding out; another may from `until` on.
     Probing {
         since: Duration,
         until: Duration,
@@ -95,21 +108,17 @@ impl Default for State {
 /// Failures without a success between them.
 #[derive(Debug, Default, Clone, Copy)]
 struct Failures {
-    all: u32,
-    /// Deadlines that passed one after the other, and when the last of them had.
-    deadlines: u32,
-    passed: Duration,
+    /// Errors and lost connections.
+    count: u32,
+    /// When the first deadline passed.
+    late_since: Option<Duration>,
 }
 
 impl Failures {
-    /// One more. Whether those are enough.
-    fn add(&mut self, asked: Asked, failure: Failure, now: Duration) -> bool {
-        self.all += 1;
-        if failure == Failure::Waited && (self.deadlines == 0 || asked.at >= self.passed) {
-            self.deadlines += 1;
-            self.passed = now;
-        }
-        self.all >= FAILURES || self.deadlines >= DEADLINES
+    /// A deadline has passed. Whether they have been passing for long enough.
+    fn late(&mut self, now: Duration, timeout: Duration) -> bool {
+        let since = *self.late_since.get_or_insert(now);
+        now > since && now - since >= timeout.mul_f64(PATIENCE)
     }
 }
 
@@ -118,6 +127,8 @@ impl Failures {
 pub(crate) enum Verdict {
     /// Ask, and report what came of it.
     Go(Asked),
+    /// Do not wait, but send a probe, and report what came of it.
+    Probe(Asked),
     /// Do not ask; the next probe goes out after this long.
     Wait(Duration),
 }
@@ -130,21 +141,30 @@ pub(crate) enum Change {
 }
 
 impl Breaker {
+    /// A closed one, for a server whose checks have this deadline.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            state: State::default(),
+            era: Era::default(),
+        }
+    }
+
     /// May a check ask the store at this time?
     pub(crate) fn ask(&mut self, now: Duration) -> Verdict {
-        let go = Verdict::Go(Asked {
+        let asked = Asked {
             era: self.era,
             at: now,
-        });
+        };
         match self.state {
-            State::Closed(_) => go,
+            State::Closed(_) => Verdict::Go(asked),
             State::Open { until, pause } | State::Probing { until, pause, .. } if now >= until => {
                 self.state = State::Probing {
                     since: now,
                     until: now + PROBE,
                     pause,
                 };
-                go
+                Verdict::Probe(asked)
             }
             State::Open { until, .. } | State::Probing { until, .. } => Verdict::Wait(until - now),
         }
@@ -194,10 +214,19 @@ impl Breaker {
             self.next_era();
         }
         let (pause, change) = match &mut self.state {
-            State::Closed(failures) => match failures.add(asked, failure, now) {
-                true => (FIRST_PAUSE, Some(Change::Opened)),
-                false => return None,
-            },
+            State::Closed(failures) => {
+                let is_enough = match failure {
+                    Failure::Waited => failures.late(now, self.timeout),
+                    Failure::Answered | Failure::Lost => {
+                        failures.count += 1;
+                        failures.count >= FAILURES
+                    }
+                };
+                if !is_enough {
+                    return None;
+                }
+                (FIRST_PAUSE, Some(Change::Opened))
+            }
             // A probe that was replaced, after the one that replaced it.
             State::Open { .. } => return None,
             State::Probing { pause, .. } => ((*pause * 2).min(LONGEST_PAUSE), None),
@@ -208,6 +237,19 @@ impl Breaker {
         let until = now + pause.mul_f64(0.5 + jitter / 2.0);
         self.state = State::Open { until, pause };
         change
+    }
+
+    /// Whether to stop waiting for the answer to a question: others have found the server to
+    /// be silent, or this one does. A message that nobody waits for may have more time than
+    /// the deadline of a check; that passes all the same.
+    pub(crate) fn gives_up(&mut self, asked: Asked, now: Duration) -> bool {
+        match &mut self.state {
+            State::Closed(failures) => {
+                let is_late = asked.era == self.era && now - asked.at >= self.timeout;
+                is_late && failures.late(now, self.timeout)
+            }
+            State::Open { .. } | State::Probing { .. } => true,
+        }
     }
 
     fn next_era(&mut self) {
@@ -233,16 +275,18 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A check that may ask.
+    const TIMEOUT: Duration = Duration::from_millis(50);
+
+    /// A check or a probe that may ask.
     fn asked(breaker: &mut Breaker, now: Duration) -> Asked {
         match breaker.ask(now) {
-            Verdict::Go(asked) => asked,
+            Verdict::Go(asked) | Verdict::Probe(asked) => asked,
             Verdict::Wait(wait) => panic!("not for another {wait:?}"),
         }
     }
 
     fn opened() -> Breaker {
-        let mut breaker = Breaker::default();
+        let mut breaker = Breaker::new(TIMEOUT);
         for failure in 1..=FAILURES {
             let check = asked(&mut breaker, Duration::ZERO);
             let change = breaker.failed(check, Failure::Answered, Duration::ZERO, 1.0);
@@ -253,7 +297,7 @@ mod tests {
 
     #[test]
     fn failures_in_a_row_open_it_and_a_success_between_them_does_not() {
-        let mut breaker = Breaker::default();
+        let mut breaker = Breaker::new(TIMEOUT);
         for _ in 0..100 {
             let check = asked(&mut breaker, Duration::ZERO);
             for _ in 1..FAILURES {
@@ -270,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_lost_connection_is_one_failure_whatever_it_carried() {
-        let mut breaker = Breaker::default();
+        let mut breaker = Breaker::new(TIMEOUT);
         for lost in 1..=FAILURES {
             let check = asked(&mut breaker, Duration::ZERO);
             let changes: Vec<_> = (0..100)
@@ -282,48 +326,58 @@ mod tests {
         }
     }
 
-    #[test]
-    fn three_deadlines_one_after_the_other_open_it() {
-        let mut breaker = Breaker::default();
-        for deadline in 1..=DEADLINES {
-            let check = asked(&mut breaker, (deadline - 1) * 50 * MS);
-            let change = breaker.failed(check, Failure::Waited, deadline * 50 * MS, 1.0);
-            assert_eq!(change, (deadline == DEADLINES).then_some(Change::Opened));
-        }
+    /// Deadlines that pass at these times, and whether they open it.
+    fn opens(passed_at: impl IntoIterator<Item = u32>) -> bool {
+        let mut breaker = Breaker::new(TIMEOUT);
+        let checks = passed_at.into_iter().map(|at| at * MS);
+        let changes = checks.filter_map(|at| {
+            let check = Asked {
+                era: Era::default(),
+                at: at - TIMEOUT,
+            };
+            breaker.failed(check, Failure::Waited, at, 1.0)
+        });
+        changes.collect::<Vec<_>>() == [Change::Opened]
     }
 
     #[test]
-    fn deadlines_of_the_same_time_are_one() {
-        let mut breaker = Breaker::default();
-        let mut wait = |asked_at: [u32; 2], passed: u32| {
-            let checks = asked_at.map(|at| asked(&mut breaker, at * MS));
-            for check in checks {
-                let change = breaker.failed(check, Failure::Waited, passed * MS, 1.0);
-                assert_eq!(change, None);
-            }
-            breaker.is_open()
-        };
-        assert!(!wait([0, 49], 50));
-        assert!(!wait([10, 49], 99), "before the first one had passed");
-        let check = asked(&mut breaker, 100 * MS);
-        let change = breaker.failed(check, Failure::Waited, 150 * MS, 1.0);
-        assert_eq!(change, Some(Change::Opened), "the fifth of all");
+    fn calls_that_time_out_together_are_one_failure() {
+        let table: [(&str, Vec<u32>, bool); 5] = [
+            ("all at once", vec![50; 1_000], false),
+            ("a stall of 60 ms", (50..=60).collect(), false),
+            ("a server that is gone", (50..=70).collect(), true),
+            ("one after the other", vec![50, 100], true),
+            ("now and then", vec![50, 10_050], true),
+        ];
+        for (what, passed_at, expected) in table {
+            assert_eq!(opens(passed_at), expected, "{what}");
+        }
     }
 
     #[test]
     fn a_success_between_deadlines_keeps_it_closed() {
-        let mut breaker = Breaker::default();
+        let mut breaker = Breaker::new(TIMEOUT);
         for round in 0..100 {
-            for wait in 0..DEADLINES {
-                let now = (round * DEADLINES + wait) * 50 * MS;
-                let check = asked(&mut breaker, now);
-                let change = match wait + 1 < DEADLINES {
-                    true => breaker.failed(check, Failure::Waited, now + 50 * MS, 1.0),
-                    false => breaker.succeeded(check),
-                };
-                assert_eq!(change, None);
-            }
+            let now = round * 100 * MS;
+            let check = asked(&mut breaker, now);
+            let change = breaker.failed(check, Failure::Waited, now + TIMEOUT, 1.0);
+            assert_eq!((change, breaker.succeeded(check)), (None, None));
         }
+    }
+
+    #[test]
+    fn a_message_with_more_time_is_given_up_when_the_server_is_silent() {
+        let mut breaker = Breaker::new(TIMEOUT);
+        let message = asked(&mut breaker, Duration::ZERO);
+        let given_up = (0..100).find(|ms| breaker.gives_up(message, *ms * MS));
+        assert_eq!(given_up, Some(70));
+        let change = breaker.failed(message, Failure::Waited, 70 * MS, 1.0);
+        assert_eq!(change, Some(Change::Opened));
+        let later = Asked {
+            at: 65 * MS,
+            ..message
+        };
+        assert!(breaker.gives_up(later, 71 * MS), "nobody waits any more");
     }
 
     #[test]
@@ -388,7 +442,7 @@ mod tests {
     #[test]
     fn jitter_takes_at_most_half_of_a_pause() {
         for (jitter, pause) in [(0.0, 50), (0.5, 75), (1.0, 100)] {
-            let mut breaker = Breaker::default();
+            let mut breaker = Breaker::new(TIMEOUT);
             let check = asked(&mut breaker, Duration::ZERO);
             for _ in 0..FAILURES {
                 breaker.failed(check, Failure::Answered, Duration::ZERO, jitter);
@@ -399,7 +453,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_before_it_opened_changes_nothing_after() {
-        let mut breaker = Breaker::default();
+        let mut breaker = Breaker::new(TIMEOUT);
         let before = asked(&mut breaker, Duration::ZERO);
         for _ in 0..FAILURES {
             breaker.failed(before, Failure::Answered, Duration::ZERO, 1.0);

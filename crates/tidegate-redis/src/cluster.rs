@@ -65,7 +65,7 @@ struct Map(Vec<(u16, u16, Arc<Server>)>);
 
 impl Cluster {
     pub(crate) fn new(seeds: Vec<String>, login: Login, access: Access, wiring: Wiring) -> Self {
-        let nowhere = Server::nowhere();
+        let nowhere = Server::nowhere(wiring.timeout);
         let detail = "the slot map is not known yet";
         nowhere.explain(Some(StoreError::new(ErrorKind::Timeout, detail)));
         Self(Arc::new(Inner {

@@ -30,7 +30,7 @@ pub enum ErrorKind {
     Timeout,
     /// The connection was lost after the check was sent, so it may have been charged.
     OutcomeUnknown,
-    /// Too many checks are already waiting.
+    /// The check was not sent, because too many others were waiting.
     QueueFull,
     /// The store kept failing and is not asked for a while.
     BreakerOpen,

@@ -51,6 +51,12 @@ const HOLD: Duration = Duration::from_millis(1);
 const BUFFER: usize = 16 << 10;
 const KEPT_BUFFER: usize = 1 << 20;
 
+/// Batches that a lane remembers the times of.
+const REMEMBERED: usize = 256;
+
+/// Where the answer to a question arrives.
+type Answer<Q> = oneshot::Receiver<Result<<Q as Question>::Answer, StoreError>>;
+
 /// A question that waits, and until when.
 pub(crate) struct Request {
     pub(crate) asked: Asked,
@@ -94,11 +100,30 @@ struct Queue(Mutex<Waiting>);
 #[derive(Default)]
 struct Waiting {
     requests: VecDeque<Request>,
+    /// Requests that have left the queue so far; those in it have the numbers that follow.
+    left: u64,
+    /// The number of the first request of each batch, and when that left: the last of them.
+    batches: VecDeque<(u64, Instant)>,
+    /// When the server last answered.
+    heard: Option<Instant>,
     /// Wakes the task, once as many requests wait as it can use.
     waker: Option<Waker>,
     wake_at: usize,
     is_running: bool,
     is_over: bool,
+}
+
+impl Waiting {
+    /// Takes requests out of the queue, the oldest first.
+    fn take(&mut self, most: usize, now: Instant) -> Vec<Request> {
+        let taken: Vec<Request> = self.requests.drain(..most).collect();
+        if self.batches.len() == REMEMBERED {
+            self.batches.pop_front();
+        }
+        self.batches.push_back((self.left, now));
+        self.left += taken.len() as u64;
+        taken
+    }
 }
 
 impl Queue {
@@ -121,13 +146,14 @@ impl Lane {
         }
     }
 
-    /// Puts a question into the queue; what comes of it arrives later.
+    /// Puts a question into the queue; what comes of it arrives later. The number is for
+    /// [`queued`](Self::queued).
     pub(crate) fn ask<Q: Question>(
         &self,
         question: &Arc<Q>,
         asking: bool,
         deadline: Instant,
-    ) -> Result<oneshot::Receiver<Result<Q::Answer, StoreError>>, StoreError> {
+    ) -> Result<(Answer<Q>, u64), StoreError> {
         let (responder, answer) = oneshot::channel();
         let request = Request {
             asked: question.asked(responder),
@@ -143,6 +169,7 @@ impl Lane {
         // runtime panics here, before anything is changed.
         let task = (!queue.is_running).then(|| Task::new(self));
         queue.is_running = true;
+        let number = queue.left + queue.requests.len() as u64;
         queue.requests.push_back(request);
         let waker = match queue.requests.len() >= queue.wake_at {
             true => queue.waker.take(),
@@ -157,7 +184,20 @@ impl Lane {
         if let Some(waker) = waker {
             waker.wake();
         }
-        Ok(answer)
+        Ok((answer, number))
+    }
+
+    /// How long a request that was put at `start` has waited behind others, while the server
+    /// answered them. `None` if the server has been silent since.
+    pub(crate) fn queued(&self, number: u64, start: Instant) -> Option<Duration> {
+        let queue = self.queue.lock();
+        queue.heard.filter(|heard| *heard >= start)?;
+        if number >= queue.left {
+            return Some(start.elapsed());
+        }
+        let after = queue.batches.partition_point(|(first, _)| *first <= number);
+        let (_, left) = queue.batches.get(after.checked_sub(1)?)?;
+        Some(left.saturating_duration_since(start))
     }
 }
 
@@ -324,7 +364,10 @@ impl Task {
                 Ok(connected) => self.link = Some(Link::new(connected)),
                 Err(error) => {
                     let error = StoreError::from_client(&error, false);
-                    let requests = std::mem::take(&mut self.queue.lock().requests);
+                    let mut queue = self.queue.lock();
+                    let all = queue.requests.len();
+                    let requests = queue.take(all, Instant::now());
+                    drop(queue);
                     for request in requests {
                         request.asked.fail(error.clone());
                     }
@@ -350,9 +393,9 @@ impl Task {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let most = queue.requests.len().min(BATCH);
-        let taken = queue.requests.drain(..most);
-        let wanted: Vec<Request> = taken.filter(|it| it.is_wanted(now)).collect();
+        let mut wanted = queue.take(most, now);
         drop(queue);
+        wanted.retain(|it| it.is_wanted(now));
         let questions = wanted.len() as u64;
         self.wiring.traffic.questions.fetch_add(questions, Relaxed);
         wanted
@@ -363,6 +406,7 @@ impl Task {
         let Some(link) = &mut self.link else {
             return;
         };
+        self.queue.lock().heard = Some(link.active);
         match link.read(&self.wiring, self.acks) {
             Ok(()) => {}
             Err(wrong) => self.lose(wrong),
@@ -390,7 +434,8 @@ impl Drop for Task {
     fn drop(&mut self) {
         let mut queue = self.queue.lock();
         queue.is_running = false;
-        let requests = std::mem::take(&mut queue.requests);
+        let all = queue.requests.len();
+        let requests = queue.take(all, Instant::now());
         drop(queue);
         drop(requests);
     }

@@ -1,6 +1,7 @@
 //! One server: its connections and its breaker. The servers of a cluster fail independently.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use crate::error::{ErrorKind, StoreError};
 use crate::lane::{Lane, Traffic};
 use crate::outage::Outage;
 use crate::question::Question;
+
+/// How often per deadline those who wait for the server look whether it is down.
+const LOOKS: u32 = 50;
 
 /// A server, or, without lanes, the lack of one.
 pub(crate) struct Server {
@@ -49,7 +53,7 @@ impl Server {
             address,
             lanes: (0..wiring.connections).map(|_| lane()).collect(),
             timeout: wiring.timeout,
-            breaker: Mutex::default(),
+            breaker: Mutex::new(Breaker::new(wiring.timeout)),
             outage: Outage::default(),
             why: Mutex::default(),
             start: Instant::now(),
@@ -58,12 +62,12 @@ impl Server {
     }
 
     /// No server: every question fails, until the breaker stops them.
-    pub(crate) fn nowhere() -> Self {
+    pub(crate) fn nowhere(timeout: Duration) -> Self {
         Self {
             address: "no server".into(),
             lanes: Box::default(),
-            timeout: Duration::ZERO,
-            breaker: Mutex::default(),
+            timeout,
+            breaker: Mutex::new(Breaker::new(timeout)),
             outage: Outage::default(),
             why: Mutex::default(),
             start: Instant::now(),
@@ -71,46 +75,28 @@ impl Server {
         }
     }
 
-    /// A permit to ask it now, unless its breaker is open.
+    /// A permit to ask it now, or to probe it, unless its breaker is open.
     pub(crate) fn permit(self: &Arc<Self>) -> Result<Permit, StoreError> {
         let now = self.start.elapsed();
-        match self.breaker(|breaker| breaker.ask(now)) {
-            Verdict::Go(asked) => Ok(Permit {
-                server: Arc::clone(self),
-                asked,
-                is_resolved: false,
-            }),
-            Verdict::Wait(wait) => {
-                let detail = format!("{}: not asked for another {wait:?}", self.address);
-                Err(StoreError::new(ErrorKind::BreakerOpen, detail))
-            }
-        }
+        let (asked, is_probe) = match self.breaker(|breaker| breaker.ask(now)) {
+            Verdict::Go(asked) => (asked, false),
+            Verdict::Probe(asked) => (asked, true),
+            Verdict::Wait(_) => return Err(self.not_asked()),
+        };
+        Ok(Permit {
+            server: Arc::clone(self),
+            asked,
+            is_probe,
+            is_our_fault: false,
+            is_resolved: false,
+        })
     }
 
-    /// Puts a question once. `asking` is for keys that are on their way to this server.
-    pub(crate) async fn attempt<Q: Question>(
-        &self,
-        question: &Arc<Q>,
-        asking: bool,
-        deadline: Instant,
-    ) -> Result<Q::Answer, StoreError> {
-        let Some(lane) = self.lane(question.keys()) else {
-            return Err(self.why().clone().unwrap_or_else(|| {
-                let detail = "no server has the slot of these keys";
-                StoreError::new(ErrorKind::ClusterDown, detail)
-            }));
-        };
-        match timeout_at(deadline, lane.ask(question, asking, deadline)?).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) if Instant::now() < deadline => {
-                Err(StoreError::new(ErrorKind::Other, "the runtime is ending"))
-            }
-            // The lane has left it out, or nobody has answered.
-            Ok(Err(_)) | Err(_) => {
-                let detail = format!("no answer within {:?}", self.timeout);
-                Err(StoreError::new(ErrorKind::Timeout, detail))
-            }
-        }
+    /// The error of a question that is not put because the breaker is open.
+    pub(crate) fn not_asked(&self) -> StoreError {
+        let wait = self.next_probe();
+        let detail = format!("{}: not asked for another {wait:?}", self.address);
+        StoreError::new(ErrorKind::BreakerOpen, detail)
     }
 
     /// Says why there is no server.
@@ -153,10 +139,78 @@ impl Server {
 pub(crate) struct Permit {
     pub(crate) server: Arc<Server>,
     asked: Asked,
+    /// Whether the breaker is open, and this is to find out about the server.
+    pub(crate) is_probe: bool,
+    /// Whether the question has spent most of its time here, behind others.
+    pub(crate) is_our_fault: bool,
     is_resolved: bool,
 }
 
 impl Permit {
+    /// Puts a question once. `asking` is for keys that are on their way to this server.
+    pub(crate) async fn attempt<Q: Question>(
+        &mut self,
+        question: &Arc<Q>,
+        asking: bool,
+        deadline: Instant,
+    ) -> Result<Q::Answer, StoreError> {
+        let server = Arc::clone(&self.server);
+        let Some(lane) = server.lane(question.keys()) else {
+            return Err(server.why().clone().unwrap_or_else(|| {
+                let detail = "no server has the slot of these keys";
+                StoreError::new(ErrorKind::ClusterDown, detail)
+            }));
+        };
+        let start = Instant::now();
+        let (answer, number) = lane.ask(question, asking, deadline)?;
+        match self.within(deadline, answer).await {
+            Some(Ok(answer)) => return answer,
+            Some(Err(_)) if Instant::now() < deadline => {
+                return Err(StoreError::new(ErrorKind::Other, "the runtime is ending"));
+            }
+            // The lane has left it out, or nobody has answered.
+            Some(Err(_)) | None => {}
+        }
+        let waited = start.elapsed();
+        let queued = lane.queued(number, start);
+        if queued.is_some_and(|queued| queued >= deadline - start) {
+            let detail = format!("not sent within {waited:?}, behind other checks");
+            return Err(StoreError::new(ErrorKind::QueueFull, detail));
+        }
+        self.is_our_fault = queued.is_some_and(|queued| queued >= server.timeout / 2);
+        let detail = match Instant::now() < deadline {
+            true => format!("no answer within {waited:?}, and the server is silent"),
+            false => format!("no answer within {:?}", server.timeout),
+        };
+        Err(StoreError::new(ErrorKind::Timeout, detail))
+    }
+
+    /// Waits for something until the deadline, but not for a server that is down.
+    pub(crate) async fn within<T>(
+        &self,
+        deadline: Instant,
+        what: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut what = pin!(what);
+        // Most answers are there before the first look.
+        let mut look = self.server.start + self.asked.at() + self.server.timeout / 2;
+        loop {
+            let until = if self.is_probe {
+                deadline
+            } else {
+                look.min(deadline)
+            };
+            if let Ok(done) = timeout_at(until, &mut what).await {
+                return Some(done);
+            }
+            let (time, now) = (self.server.start.elapsed(), Instant::now());
+            if now >= deadline || self.server.breaker(|it| it.gives_up(self.asked, time)) {
+                return None;
+            }
+            look = now + self.server.timeout / LOOKS;
+        }
+    }
+
     /// The server has answered.
     pub(crate) fn answered(&mut self) -> Option<Change> {
         self.is_resolved = true;
@@ -204,7 +258,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn dropped_permit_does_not_hold_the_breaker_half_open() {
-        let server = Arc::new(Server::nowhere());
+        let server = Arc::new(Server::nowhere(Duration::from_millis(50)));
         for _ in 0..5 {
             let Ok(mut permit) = server.permit() else {
                 panic!("not closed");

@@ -30,6 +30,9 @@ use crate::servers::Servers;
 /// moment does not mean that the store failed.
 const PROBE: Duration = Duration::from_secs(1);
 
+/// What a probe asks a server to do: what every check needs, on a key that nobody else has.
+const PROBE_SCRIPT: &str = "return redis.call('SET', KEYS[1], '', 'PX', 1)";
+
 /// How often a check may be redirected to another server before it pauses.
 const REDIRECTIONS: u32 = 8;
 
@@ -48,6 +51,7 @@ struct Inner {
     timeout: Duration,
     servers: Servers,
     scripts: Scripts,
+    probe: Arc<Script>,
     traffic: Arc<Traffic>,
     errors: [AtomicU64; ErrorKind::ALL.len()],
     retries: AtomicU64,
@@ -122,6 +126,7 @@ impl RedisStore {
             timeout: options.timeout,
             servers,
             scripts: Scripts::new(Time::Server),
+            probe: Arc::new(Script::new(PROBE_SCRIPT.into())),
             traffic,
             errors: [const { AtomicU64::new(0) }; ErrorKind::ALL.len()],
             retries: AtomicU64::new(0),
@@ -169,39 +174,60 @@ impl RedisStore {
         waits.min().unwrap_or_default()
     }
 
-    /// Asks every server whether it can still count, by deleting a key that is not there.
+    /// Asks every server whether it can still count, by writing a key that nobody reads.
     /// What comes of it is in [`stats`](Self::stats) and the log, as of any question: for
     /// stores that nobody asks. A server that is left alone for a while is not asked.
     pub async fn probe(&self) {
         let inner = &self.0;
-        let key = format!("{}:{{probe}}:probe", inner.prefix);
-        let question = Arc::new(Command::Delete(vec![key]));
-        let within = inner.timeout.max(PROBE);
-        inner.servers.ready(Instant::now() + within).await;
+        inner
+            .servers
+            .ready(Instant::now() + inner.timeout.max(PROBE))
+            .await;
         let servers = inner.servers.all();
+        let permits = servers.iter().filter_map(|server| server.permit().ok());
         // All at once, each with its own deadline: a silent one does not use up the others'.
-        let probes = servers
-            .iter()
-            .map(|server| self.probe_server(server, &question, within));
-        join_all(probes).await;
+        join_all(permits.map(|permit| self.probe_server(permit, None))).await;
     }
 
-    async fn probe_server(&self, server: &Arc<Server>, question: &Arc<Command>, within: Duration) {
-        let Ok(mut permit) = server.permit() else {
-            return;
-        };
+    /// Probes a server, with a key of its own where one is known.
+    async fn probe_server(&self, mut permit: Permit, key: Option<String>) {
+        let inner = &self.0;
+        let tagged = key.as_ref().and_then(|key| key.split_once("}:"));
+        let keys = vec![match tagged {
+            Some((tagged, _)) => format!("{tagged}}}:probe"),
+            None => format!("{}:{{probe}}:probe", inner.prefix),
+        }];
+        let question = Arc::new(Command::Script {
+            script: Arc::clone(&inner.probe),
+            keys,
+            arguments: Vec::new(),
+        });
         let start = Instant::now();
-        match server.attempt(question, false, start + within).await {
+        let deadline = start + inner.timeout.max(PROBE);
+        match permit.attempt(&question, false, deadline).await {
             Ok(_) => self.answered(&mut permit),
             // Of a key that another server has, it says so.
             Err(error) if error.kind() == ErrorKind::Moved => self.answered(&mut permit),
             Err(error) => {
-                if let Servers::Cluster(cluster) = &self.0.servers {
+                if let Servers::Cluster(cluster) = &inner.servers {
                     cluster.doubt(error.kind());
                 }
-                self.unanswered(server, Some(&mut permit), &error, start, false);
+                let server = Arc::clone(&permit.server);
+                self.unanswered(&server, Some(&mut permit), &error, start, false);
             }
         }
+    }
+
+    /// A permit to ask a server. While its breaker is open there is none, and when it is time
+    /// for a probe, this sends one that nobody waits for.
+    fn permit(&self, server: &Arc<Server>, key: Option<&str>) -> Result<Permit, StoreError> {
+        let permit = server.permit()?;
+        if !permit.is_probe {
+            return Ok(permit);
+        }
+        let (store, key) = (self.clone(), key.map(str::to_owned));
+        tokio::spawn(async move { store.probe_server(permit, key).await });
+        Err(server.not_asked())
     }
 
     /// What policies do while it does not answer.
@@ -287,9 +313,10 @@ impl RedisStore {
         let within = self.0.timeout.max(PROBE);
         self.0.servers.ready(Instant::now() + within).await;
         let servers = self.0.servers.all();
-        let servers = servers.iter().filter(|server| !server.is_open());
-        let warnings = join_all(servers.map(|server| async move {
-            let asked = server.attempt(question, false, Instant::now() + within);
+        let warnings = join_all(servers.iter().map(|server| async move {
+            let permit = server.permit().ok();
+            let mut permit = permit.filter(|permit| !permit.is_probe)?;
+            let asked = permit.attempt(question, false, Instant::now() + within);
             let asked = asked.await;
             let error = asked.as_ref().err().map(StoreError::kind);
             self.heard(!error.is_some_and(ErrorKind::speaks_of_the_store));
@@ -439,26 +466,25 @@ impl RedisStore {
         mut attempts: Attempts,
     ) -> Result<Q::Answer, StoreError> {
         let is_check = question.is_check();
-        let permit = server.permit();
+        let permit = self.permit(server, question.keys().first().map(String::as_str));
         let mut permit = permit.inspect_err(|error| {
             self.unanswered(server, None, error, attempts.start, is_check);
         })?;
         loop {
-            let error = match server.attempt(question, false, attempts.deadline).await {
+            let error = match permit.attempt(question, false, attempts.deadline).await {
                 Ok(answer) => {
                     self.answered(&mut permit);
                     return Ok(answer);
                 }
                 Err(error) => error,
             };
-            let Some(pause) = attempts.pause_after(&error) else {
+            if !attempts.pause_after(&error, &permit).await {
                 let error = error.after(attempts.earlier);
                 self.unanswered(server, Some(&mut permit), &error, attempts.start, is_check);
                 return Err(error);
-            };
+            }
             attempts.earlier = Some(error);
             self.0.retries.fetch_add(1, Relaxed);
-            sleep(pause).await;
         }
     }
 
@@ -482,12 +508,12 @@ impl RedisStore {
                 None => (cluster.server(key, attempts.deadline).await, false),
             };
             let kept_permit = kept.take().filter(|it| Arc::ptr_eq(&it.server, &server));
-            let permit = kept_permit.map_or_else(|| server.permit(), Ok);
+            let permit = kept_permit.map_or_else(|| self.permit(&server, key), Ok);
             let mut permit = permit.inspect_err(|error| {
                 cluster.doubt(error.kind());
                 self.unanswered(&server, None, error, attempts.start, is_check);
             })?;
-            let error = match server.attempt(question, asking, attempts.deadline).await {
+            let error = match permit.attempt(question, asking, attempts.deadline).await {
                 Ok(answer) => {
                     self.answered(&mut permit);
                     return Ok(answer);
@@ -504,14 +530,13 @@ impl RedisStore {
                 continue;
             }
             cluster.doubt(error.kind());
-            let Some(pause) = attempts.pause_after(&error) else {
+            if !attempts.pause_after(&error, &permit).await {
                 let error = error.after(attempts.earlier);
                 self.unanswered(&server, Some(&mut permit), &error, attempts.start, is_check);
                 return Err(error);
-            };
+            }
             attempts.earlier = Some(error);
             self.0.retries.fetch_add(1, Relaxed);
-            sleep(pause).await;
             redirections = 0;
             kept = Some(permit);
         }
@@ -558,9 +583,9 @@ impl RedisStore {
         if let Some(counter) = index.and_then(|index| inner.errors.get(index)) {
             counter.fetch_add(1, Relaxed);
         }
-        if kind.is_about_a_key() {
+        if kind.is_about_a_key() || kind == ErrorKind::QueueFull {
             // The server has answered, after all.
-            if let Some(permit) = permit {
+            if let Some(permit) = permit.filter(|_| kind.is_about_a_key()) {
                 self.answered(permit);
             }
             if inner.lines.check(kind.as_str()).allowed() {
@@ -612,7 +637,7 @@ impl RedisStore {
 
     /// Tells the breaker. Whether it has opened.
     fn failed(&self, permit: &mut Permit, kind: ErrorKind) -> bool {
-        if !kind.speaks_of_the_store() {
+        if !kind.speaks_of_the_store() || permit.is_our_fault {
             // About ourselves: says nothing about the store, and a probe was not put.
             return false;
         }
@@ -639,13 +664,16 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// The pause before the next attempt, if there is one after this error.
-    fn pause_after(&mut self, error: &StoreError) -> Option<Duration> {
+    /// Pauses before the next attempt. Returns whether there is one after this error.
+    async fn pause_after(&mut self, error: &StoreError, permit: &Permit) -> bool {
         if !self.is_retried || !error.kind().is_worth_retrying() {
-            return None;
+            return false;
         }
         let left = self.deadline.saturating_duration_since(Instant::now());
-        self.schedule.pause(left, jitter())
+        match self.schedule.pause(left, jitter()) {
+            Some(pause) => permit.within(self.deadline, sleep(pause)).await.is_some(),
+            None => false,
+        }
     }
 }
 

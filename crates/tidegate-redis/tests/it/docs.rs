@@ -80,11 +80,15 @@ fn numbers_are_those_of_the_code() {
     const STORE: &str = include_str!("../../src/store.rs");
     for (source, line, said) in [
         (BREAKER, "FAILURES: u32 = 5;", "after 5 failures in a row"),
-        (BREAKER, "DEADLINES: u32 = 3;", "for them 3 deadlines"),
+        (
+            BREAKER,
+            "PATIENCE: f64 = 0.4;",
+            "passing for 0.4 of a deadline",
+        ),
         (
             BREAKER,
             "FIRST_PAUSE: Duration = Duration::from_millis(100);",
-            "After 100 ms one check is let through",
+            "After 100 ms, Tidegate writes a key",
         ),
         (
             BREAKER,

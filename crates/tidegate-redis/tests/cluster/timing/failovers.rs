@@ -13,11 +13,12 @@ pub(crate) fn now_us() -> u64 {
 }
 
 /// The errors that a failover may be the reason of. Nothing else may be told.
-pub(crate) const KINDS: [&str; 8] = [
+pub(crate) const KINDS: [&str; 9] = [
     "connect",
     "timeout",
     "outcome_unknown",
     "breaker_open",
+    "queue_full",
     "cluster_down",
     "loading",
     "read_only",

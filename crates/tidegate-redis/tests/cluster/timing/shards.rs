@@ -136,10 +136,11 @@ async fn r7_probe_gives_each_server_its_own_deadline() {
     store.probe().await;
     assert_eq!(failures(), 0);
     cluster.nodes[silent].signal("STOP");
-    for _ in 0..3 {
+    // Two open the breaker of a silent server.
+    for _ in 0..2 {
         store.probe().await;
     }
-    assert_eq!(failures(), 3, "{:?}", store.stats().errors);
+    assert_eq!(failures(), 2, "{:?}", store.stats().errors);
     for key in &healthy {
         let asked = limiter.try_check("p", &[("key", key)], Cost::ONE).await;
         assert!(asked.is_ok(), "the breaker of a healthy server is open");

@@ -32,18 +32,17 @@ async fn a_start_with_the_cluster_down_works() {
         );
         waited.push(start.elapsed());
     }
-    // They come one after the other: three deadlines are enough to know. A machine that
+    // They come one after the other: two deadlines are enough to know. A machine that
     // does other things, too, is not late each time.
-    assert_eq!(waited.len(), 3);
+    assert_eq!(waited.len(), 2);
     waited.sort_unstable();
     assert!(waited[0] < 3 * DEADLINE, "{waited:?}");
-    // After that nobody waits, but for a probe now and then.
+    // After that nobody waits.
     let mut at_once = Vec::new();
     while at_once.len() < 20 {
         let start = Instant::now();
         match ask().await.map_err(|error| kind(&error)) {
             Err(ErrorKind::BreakerOpen) => at_once.push(start.elapsed()),
-            Err(ErrorKind::Connect | ErrorKind::Timeout) => {}
             told => panic!("{:?}", told.map(|_| ())),
         }
     }

@@ -3,3 +3,4 @@
 
 mod faults;
 mod leases;
+mod outages;

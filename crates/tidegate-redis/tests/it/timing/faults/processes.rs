@@ -108,8 +108,8 @@ async fn f2_a_start_with_the_server_down_works() {
         ));
         late.push(start.elapsed().saturating_sub(slept));
     }
-    // They come one after the other: three deadlines are enough to know.
-    assert_eq!(late.len(), 3);
+    // They come one after the other: two deadlines are enough to know.
+    assert_eq!(late.len(), 2);
     // One deadline each, by the timers of this machine, unless it does other things.
     late.sort_unstable();
     assert!(late[0] <= Duration::from_millis(10), "{late:?}");

@@ -81,9 +81,13 @@ impl<'f> Fault<'f> {
         until("nothing is left behind", || alive() <= tasks).await;
         load.keeps_the_deadline(what);
         for (kind, count) in rig.store.stats().errors {
-            // Whatever the machine does, the deadline may come first; and connections seem
-            // to be dead while it stalls, all of which is lost then.
-            let always = [ErrorKind::BreakerOpen, ErrorKind::Timeout];
+            // Whatever the machine does, the deadline may come first, also in the queue; and
+            // connections seem to be dead while it stalls, all of which is lost then.
+            let always = [
+                ErrorKind::BreakerOpen,
+                ErrorKind::Timeout,
+                ErrorKind::QueueFull,
+            ];
             let stalled = [ErrorKind::Connect, ErrorKind::OutcomeUnknown];
             let most = match () {
                 () if self.kinds.contains(&kind) || always.contains(&kind) => u64::MAX,
