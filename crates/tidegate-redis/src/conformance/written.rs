@@ -91,7 +91,7 @@ fn d6_a_million_events_expire_at_once_or_in_part_in_bounded_work() {
 }
 
 #[test]
-fn d6_giving_back_the_latest_of_a_million_events_is_quick() {
+fn giving_back_the_latest_of_a_million_events_is_quick() {
     let events = 1_000_000;
     let server = Server::start();
     let mut pair = Pair::one(&server, "refund", Limit::per_minute(events).sliding_log());
@@ -140,7 +140,7 @@ fn another_algorithm_starts_anew() {
 }
 
 #[test]
-fn e11_what_no_script_has_written_is_an_error() {
+fn what_no_script_has_written_is_an_error() {
     let server = Server::start();
     // Of every length, so of those that states have, too; and with the first bytes that
     // they have.

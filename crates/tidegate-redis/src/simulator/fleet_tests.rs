@@ -86,7 +86,7 @@ fn many_keys(seed: u64) -> Setting {
 }
 
 #[test]
-fn g4_with_ten_keys_and_more_background_never_breaks_its_formula() {
+fn with_ten_keys_and_more_background_never_breaks_its_formula() {
     let check = |seed| {
         let setting = many_keys(seed);
         let outcome = run(setting.clone(), seed);

@@ -132,7 +132,7 @@ fn what_is_broken_on_purpose_is_noticed() {
 
 /// Three nodes, ten times the limit offered: it is used, and far fewer are asked for.
 #[test]
-fn b2_under_overload_the_limit_is_used_and_the_store_is_spared() {
+fn under_overload_the_limit_is_used_and_the_store_is_spared() {
     let asked = [0, 1_000].map(|memory| {
         let setting = Setting {
             limit: Limit::per_second(100).burst(20),

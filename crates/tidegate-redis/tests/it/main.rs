@@ -9,6 +9,7 @@ mod user;
 mod access;
 mod background;
 mod checks;
+mod cluster;
 mod custom;
 mod docs;
 mod forks;

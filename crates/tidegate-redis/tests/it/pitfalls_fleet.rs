@@ -104,7 +104,7 @@ fn three_processes_of_64_callers_and_4_connections_admit_the_limit_and_not_one_m
 }
 
 #[tokio::test]
-async fn a6_t2_no_clock_but_the_stores_decides() {
+async fn no_clock_but_the_stores_decides() {
     let server = Server::start();
     let limiter = limiter(&server, every_policy(100, YEAR));
     let mut redis = server.connect();
@@ -140,7 +140,7 @@ async fn a6_t2_no_clock_but_the_stores_decides() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k1_a_refusal_by_one_level_charges_none() {
+async fn refusal_by_one_level_charges_none_under_load() {
     let server = Server::start();
     let limits = every_algorithm(100, YEAR).map(|(_, limit)| limit);
     for (name, narrow) in every_algorithm(7, YEAR) {

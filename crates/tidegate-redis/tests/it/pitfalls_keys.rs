@@ -93,7 +93,7 @@ async fn a4_b8_the_keys_of_a_check_share_a_slot_whatever_they_are() {
 }
 
 #[tokio::test]
-async fn c2_users_never_share_a_key() {
+async fn users_never_share_a_key() {
     let server = Server::start();
     let limiter = limiter(&server, every_policy(1, YEAR));
     for (name, _) in every_algorithm(1, YEAR) {
@@ -111,7 +111,7 @@ async fn c2_users_never_share_a_key() {
 }
 
 #[tokio::test]
-async fn b7_names_and_values_that_run_together_are_told_apart() {
+async fn names_and_values_that_run_together_are_told_apart() {
     let server = Server::start();
     let limit = Limit::per(1, YEAR);
     let pair = |name: &str| {
@@ -288,7 +288,7 @@ async fn e11_a_key_of_another_type_is_an_error_of_its_own_kind() {
 }
 
 #[tokio::test]
-async fn e11_a_level_that_fails_leaves_the_others_uncharged() {
+async fn level_that_fails_leaves_the_others_uncharged() {
     let server = Server::start();
     let mut redis = server.connect();
     for (name, limit) in every_algorithm(100, YEAR) {

@@ -65,7 +65,7 @@ async fn g3_a_store_that_is_down_never_opens_a_block() {
 }
 
 #[tokio::test]
-async fn u5_an_exempt_check_passes_in_every_mode_without_the_store() {
+async fn exempt_check_passes_in_every_mode_without_the_store() {
     let modes = [Mode::Exact, Mode::Lease, Mode::Background];
     let policies = modes.map(|mode| {
         let policy = Policy::builder(format!("{mode:?}"))
@@ -93,7 +93,7 @@ async fn u5_an_exempt_check_passes_in_every_mode_without_the_store() {
 }
 
 #[tokio::test]
-async fn g1_a_receipt_is_refunded_once() {
+async fn receipt_is_refunded_once_over_all_nodes() {
     for server in Server::start_each() {
         let (one, limits) = (every_policy(5, YEAR), every_algorithm(5, YEAR));
         let all = levels("all", &limits.map(|(_, limit)| limit));
@@ -125,7 +125,7 @@ async fn g1_a_receipt_is_refunded_once() {
 }
 
 #[tokio::test]
-async fn g1_a_marker_lives_as_long_as_its_receipt_matters() {
+async fn marker_of_a_refund_lives_as_long_as_its_receipt_matters() {
     let server = Server::start();
     let limiter = limiter(&server, [policy("p", Limit::per(1, YEAR).burst(3))]);
     let receipt = check(&limiter, "p", &KEY)
@@ -141,7 +141,7 @@ async fn g1_a_marker_lives_as_long_as_its_receipt_matters() {
 }
 
 #[tokio::test]
-async fn g1_a_full_server_refuses_refunds() {
+async fn full_server_refuses_refunds() {
     let server = Server::start();
     let limiter = limiter(&server, [policy("p", Limit::per(3, YEAR))]);
     let receipt = check(&limiter, "p", &KEY)
@@ -163,7 +163,7 @@ async fn g1_a_full_server_refuses_refunds() {
 }
 
 #[tokio::test]
-async fn g1_in_the_background_a_receipt_is_refunded_once() {
+async fn in_the_background_a_receipt_is_refunded_once() {
     let server = Server::start();
     let limits = every_algorithm(5, YEAR);
     let policies = limits.map(|(name, limit)| {
@@ -194,7 +194,7 @@ async fn g1_in_the_background_a_receipt_is_refunded_once() {
 }
 
 #[tokio::test]
-async fn g2_two_algorithms_together_admit_at_most_both_limits() {
+async fn two_algorithms_together_admit_at_most_both_limits() {
     let server = Server::start();
     let limits = every_algorithm(5, YEAR);
     for (first, one) in limits {
@@ -222,7 +222,7 @@ async fn g2_two_algorithms_together_admit_at_most_both_limits() {
 }
 
 #[tokio::test]
-async fn g2_the_algorithm_is_part_of_the_key() {
+async fn algorithm_is_part_of_the_key() {
     let server = Server::start();
     let names = ["bucket", "fixed", "epoch", "sliding", "log"];
     let limiter = limiter(&server, every_policy(5, YEAR));

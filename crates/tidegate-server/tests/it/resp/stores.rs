@@ -171,27 +171,6 @@ fn policy_adhoc_chooses_store_and_mode() {
 }
 
 #[test]
-fn s19_look_at_a_cost_says_whether_that_cost_fits() {
-    let redis = Server::start();
-    let levels = "[[policies]]\nname = \"two\"\n\
-                  [[policies.levels]]\nname = \"all\"\nkey = \"\"\nlimit = \"9/1h\"\n\
-                  [[policies.levels]]\nname = \"each\"\nkey = \"{key}\"\nlimit = \"3/1h\"\n";
-    let in_memory = format!("[[policies]]\nname = \"p\"\nlimit = \"3/1h\"\n{levels}");
-    for config in [in_memory, config(&redis, levels)] {
-        let served = Served::start(&config);
-        let mut client = served.connect();
-        for policy in ["p", "two"] {
-            client.ask(&format!("TG.CHECK {policy} KEY a"));
-            for (cost, is_allowed) in [(2, 1), (3, 0), (2, 1)] {
-                let reply = client.ask(&format!("TG.CHECK {policy} COST {cost} PEEK KEY a"));
-                assert_eq!(reply.get("allowed"), &Reply::Number(is_allowed), "{cost}");
-                assert_eq!(reply.get("remaining"), &Reply::Number(2));
-            }
-        }
-    }
-}
-
-#[test]
 fn s20_looks_are_counted_as_looks() {
     let redis = Server::start();
     for config in [

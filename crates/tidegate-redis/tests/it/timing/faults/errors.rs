@@ -171,7 +171,7 @@ async fn answers_all_along(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f1_scripts_that_are_forgotten_are_sent_again_unseen() {
+async fn scripts_that_are_forgotten_are_sent_again_unseen() {
     let server = Server::start();
     let mut connection = server.connect();
     let (_, load) = answers_all_along("script flush", &server, async || {
@@ -191,7 +191,7 @@ async fn f1_scripts_that_are_forgotten_are_sent_again_unseen() {
 
 /// Keys that hold what is none of ours: theirs alone is the trouble.
 #[tokio::test]
-async fn e11_a_key_of_another_type() {
+async fn key_of_another_type() {
     let server = Server::start();
     let rig = Rig::with(&server.url(), patient());
     rig.until_answered().await;
@@ -238,7 +238,7 @@ async fn e11_a_key_of_another_type() {
 
 /// It is only about these keys: theirs are left to `on_error`, all others to the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn e11_keys_of_another_type_under_load() {
+async fn keys_of_another_type_under_load() {
     let server = Server::start();
     let mut connection = server.connect();
     let broken = |key: usize| key >= load::KEYS - 8;

@@ -90,7 +90,7 @@ async fn a_connection_that_was_closed_while_idle() {
 }
 
 #[tokio::test]
-async fn f2_a_start_with_the_server_down_works() {
+async fn start_with_the_server_down_works() {
     let mut server = Server::start();
     server.kill();
     let rig = Rig::new(&server.url());

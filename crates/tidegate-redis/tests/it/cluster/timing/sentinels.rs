@@ -8,11 +8,11 @@ use tidegate::Limit;
 use tidegate_redis::RedisStore;
 
 use super::failovers::{now_us, one_failover};
-use crate::fleet::{Fleet, KEYS};
+use crate::cluster::fleet::{Fleet, KEYS};
 use crate::server::Server;
 use crate::support::{YEAR, check, limiter_over, patient, policy};
-use crate::test_cluster::{is_master, run, until};
-use crate::test_sentinels::Trio;
+use tidegate_testkit::cluster::{is_master, run, until};
+use tidegate_testkit::sentinels::Trio;
 
 /// Waits for another master than this one: its place, and when it was there.
 fn successor(trio: &Trio, place: usize, what: &str) -> (usize, u64) {

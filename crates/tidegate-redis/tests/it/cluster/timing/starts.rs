@@ -6,8 +6,8 @@ use tidegate::{Cost, Limit};
 use tidegate_redis::{ErrorKind, RedisOptions, RedisStore};
 
 use crate::support::{YEAR, check, limiter_over, patient, policy};
-use crate::test_cluster::Cluster;
 use crate::user::kind;
+use tidegate_testkit::cluster::Cluster;
 
 const DEADLINE: Duration = Duration::from_millis(100);
 

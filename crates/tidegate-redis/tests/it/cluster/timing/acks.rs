@@ -8,7 +8,7 @@ use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, TryChec
 use tokio::task::JoinSet;
 
 use crate::support::{YEAR, limiter_over, look, patient, policy};
-use crate::test_cluster::{Cluster, is_master, run, until};
+use tidegate_testkit::cluster::{Cluster, is_master, run, until};
 
 /// How often a master is killed, unless `TIDEGATE_TRIES` says otherwise.
 const TRIES: usize = 20;

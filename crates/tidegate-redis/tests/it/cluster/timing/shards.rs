@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::support::{YEAR, limiter_over, policy};
-use crate::test_cluster::Cluster;
+use tidegate_testkit::cluster::Cluster;
 
 /// Checks per second, over so many keys.
 const RATE: u32 = 400;

@@ -3,9 +3,9 @@
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
-use crate::fleet::{Fleet, KEYS, stored};
-use crate::report::Report;
-use crate::test_cluster::{Cluster, is_master, until};
+use crate::cluster::fleet::{Fleet, KEYS, stored};
+use crate::cluster::report::Report;
+use tidegate_testkit::cluster::{Cluster, is_master, until};
 
 pub(crate) fn now_us() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use tidegate::Cost;
 use tidegate_redis::RedisStore;
 
-use crate::fleet::{ALL, DEADLINE, KEYS, LEASED, LEASED_KEYS, ONE, TENANTS, attributes, policies};
+use crate::cluster::fleet::{
+    ALL, DEADLINE, KEYS, LEASED, LEASED_KEYS, ONE, TENANTS, attributes, policies,
+};
 use crate::support::{limiter_over, patient};
 
 /// What all members have met.

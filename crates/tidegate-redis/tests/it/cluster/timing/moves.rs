@@ -6,9 +6,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::failovers::KINDS;
-use crate::fleet::{Fleet, KEYS, stored};
-use crate::report::Report;
-use crate::test_cluster::{Cluster, run};
+use crate::cluster::fleet::{Fleet, KEYS, stored};
+use crate::cluster::report::Report;
+use tidegate_testkit::cluster::{Cluster, run};
 
 /// What holds where nothing fails: the bound, and every charge that was told.
 async fn nothing_is_lost(what: &str, report: &Report, cluster: &Cluster, kinds: &[&str]) {

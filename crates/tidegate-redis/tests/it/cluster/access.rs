@@ -8,8 +8,8 @@ use tokio::task::block_in_place;
 use crate::certificates::Certificates;
 use crate::server::Server;
 use crate::support::{YEAR, limiter_over, patient, policy};
-use crate::test_cluster::Cluster;
 use crate::user::{everything, kind, rules, rules_of, set_user};
+use tidegate_testkit::cluster::Cluster;
 
 const USER: &str = "tidegate:a-long-password";
 

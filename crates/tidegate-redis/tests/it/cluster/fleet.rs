@@ -14,7 +14,7 @@ use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter, TryCheckError};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::report::{Member, Report};
+use crate::cluster::report::{Member, Report};
 use crate::support::{limiter_over, policy};
 
 const PROCESSES: usize = 3;

@@ -6,16 +6,6 @@
     reason = "what the tests measure is worth a line"
 )]
 
-use tidegate_testkit::cluster as test_cluster;
-use tidegate_testkit::sentinels as test_sentinels;
-use tidegate_testkit::{certificates, redis as server};
-
-#[path = "../it/support.rs"]
-#[expect(dead_code, reason = "the other tests use all of it")]
-mod support;
-#[path = "../it/user.rs"]
-mod user;
-
 mod fleet;
 mod report;
 

@@ -8,7 +8,7 @@ use tidegate::{Cost, Limit, Mode, Policy, Source};
 use tidegate_redis::RedisStore;
 
 use crate::support::{YEAR, check, every_algorithm, levels, limiter_over, look, patient, policy};
-use crate::test_cluster::{Cluster, SLOTS, run};
+use tidegate_testkit::cluster::{Cluster, SLOTS, run};
 
 /// Keys that other limiters put into two slots (A4, B8), or call by another's name.
 const ODD: [&str; 12] = [
