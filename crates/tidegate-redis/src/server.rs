@@ -87,6 +87,7 @@ impl Server {
             server: Arc::clone(self),
             asked,
             is_probe,
+            is_patient: is_probe,
             is_our_fault: false,
             is_resolved: false,
         })
@@ -141,6 +142,9 @@ pub(crate) struct Permit {
     asked: Asked,
     /// Whether the breaker is open, and this is to find out about the server.
     pub(crate) is_probe: bool,
+    /// Whether no check waits for the answer: it has until its deadline, even if the server
+    /// is silent.
+    pub(crate) is_patient: bool,
     /// Whether the question has spent most of its time here, behind others.
     pub(crate) is_our_fault: bool,
     is_resolved: bool,
@@ -195,7 +199,7 @@ impl Permit {
         // Most answers are there before the first look.
         let mut look = self.server.start + self.asked.at() + self.server.timeout / 2;
         loop {
-            let until = if self.is_probe {
+            let until = if self.is_patient {
                 deadline
             } else {
                 look.min(deadline)

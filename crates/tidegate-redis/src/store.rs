@@ -192,6 +192,7 @@ impl RedisStore {
     /// Probes a server, with a key of its own where one is known.
     async fn probe_server(&self, mut permit: Permit, key: Option<String>) {
         let inner = &self.0;
+        permit.is_patient = true;
         let tagged = key.as_ref().and_then(|key| key.split_once("}:"));
         let keys = vec![match tagged {
             Some((tagged, _)) => format!("{tagged}}}:probe"),
@@ -313,9 +314,10 @@ impl RedisStore {
         let within = self.0.timeout.max(PROBE);
         self.0.servers.ready(Instant::now() + within).await;
         let servers = self.0.servers.all();
-        let warnings = join_all(servers.iter().map(|server| async move {
-            let permit = server.permit().ok();
-            let mut permit = permit.filter(|permit| !permit.is_probe)?;
+        let permits = servers.iter().filter_map(|server| server.permit().ok());
+        let permits = permits.filter(|permit| !permit.is_probe);
+        let warnings = join_all(permits.map(|mut permit| async move {
+            permit.is_patient = true;
             let asked = permit.attempt(question, false, Instant::now() + within);
             let asked = asked.await;
             let error = asked.as_ref().err().map(StoreError::kind);
@@ -470,6 +472,8 @@ impl RedisStore {
         let mut permit = permit.inspect_err(|error| {
             self.unanswered(server, None, error, attempts.start, is_check);
         })?;
+        // Counts of this node that are given up too early may be counted twice.
+        permit.is_patient = !attempts.is_retried;
         loop {
             let error = match permit.attempt(question, false, attempts.deadline).await {
                 Ok(answer) => {
@@ -513,6 +517,7 @@ impl RedisStore {
                 cluster.doubt(error.kind());
                 self.unanswered(&server, None, error, attempts.start, is_check);
             })?;
+            permit.is_patient = !attempts.is_retried;
             let error = match permit.attempt(question, asking, attempts.deadline).await {
                 Ok(answer) => {
                     self.answered(&mut permit);
