@@ -71,14 +71,14 @@ fn decide(request: &Request<'_>) -> Next {
         return Next::Status(INTERNAL_ERROR);
     };
     // The page that says so is not limited.
-    if state.is_refused {
+    if state.is_refused.get() {
         return Next::Pass;
     }
-    if state.suspended > 0 {
+    if state.suspended.get() > 0 {
         match worker::asked(request) {
             Asked::Waits => return Next::Wait,
             Asked::Answered(charged, answers) => {
-                state.suspended -= 1;
+                state.suspended.update(|waiting| waiting - 1);
                 return finish(request, state, charged, answers);
             }
             // It is another part of the request that waits.
@@ -91,7 +91,8 @@ fn decide(request: &Request<'_>) -> Next {
         Err(next) => return next,
     };
     if checks.is_empty() {
-        state.outcome.get_or_insert(Outcome::BYPASSED);
+        let earlier = state.outcome.get();
+        state.outcome.set(earlier.or(Some(Outcome::BYPASSED)));
         return Next::Pass;
     }
     let charged = match ask_memory(main, &checks) {
@@ -121,7 +122,7 @@ fn decide(request: &Request<'_>) -> Next {
             if !worker::suspend(request, id, charged) {
                 return Next::Status(INTERNAL_ERROR);
             }
-            state.suspended += 1;
+            state.suspended.update(|waiting| waiting + 1);
             Next::Wait
         }
     }
@@ -133,14 +134,14 @@ fn checks<'r>(
     request: &Request<'r>,
     main: &'r Main,
     rules: &'r [Rule],
-    state: &mut State,
+    state: &State,
 ) -> Result<Checks<'r>, Next> {
     let mut checks = Checks::new();
     for rule in rules {
         let Some(zone) = main.zone(rule.zone) else {
             continue;
         };
-        if state.counted.contains(&rule.zone) {
+        if state.counted.borrow().contains(&rule.zone) {
             continue;
         }
         let out_of_memory = Next::Status(INTERNAL_ERROR);
@@ -174,7 +175,8 @@ fn checks<'r>(
             cost,
         });
     }
-    state.counted.extend(checks.iter().map(|check| check.zone));
+    let zones = checks.iter().map(|check| check.zone);
+    state.counted.borrow_mut().extend(zones);
     Ok(checks)
 }
 
@@ -258,7 +260,7 @@ pub(crate) struct Kept {
 }
 
 /// The stores have answered: puts it together with what the zones in memory said.
-fn finish(request: &Request<'_>, state: &mut State, kept: Vec<Kept>, answers: Decided) -> Next {
+fn finish(request: &Request<'_>, state: &State, kept: Vec<Kept>, answers: Decided) -> Next {
     let refused = answers.last().is_some_and(|(_, it)| !it.allowed());
     let main = request.config();
     let mut decided = Decided::new();
@@ -277,13 +279,13 @@ fn finish(request: &Request<'_>, state: &mut State, kept: Vec<Kept>, answers: De
     tell(request, state, decided)
 }
 
-fn tell(request: &Request<'_>, state: &mut State, decided: Decided) -> Next {
+fn tell(request: &Request<'_>, state: &State, decided: Decided) -> Next {
     let (outcome, verdict) = answer::tell(request, request.config(), request.location(), decided);
-    state.outcome = Some(outcome);
+    state.outcome.set(Some(outcome));
     let Verdict::Refused(status, body) = verdict else {
         return Next::Pass;
     };
-    state.is_refused = true;
+    state.is_refused.set(true);
     // The config may have a page of its own, and a part of a page has no body of its own.
     if request.has_error_page(status) || !request.is_main() {
         return Next::Status(status);

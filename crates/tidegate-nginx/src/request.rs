@@ -1,5 +1,6 @@
 //! A request of nginx, and what is remembered about it.
 
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
@@ -26,16 +27,17 @@ pub(crate) struct Request<'r> {
     lives: PhantomData<&'r ()>,
 }
 
-/// What is remembered about a request and its subrequests, across internal redirects.
+/// What is remembered about a request and its subrequests, across internal redirects. nginx
+/// may call the module while the module calls nginx, so nobody has it to themselves.
 #[derive(Default)]
 pub(crate) struct State {
     /// The zones that it was counted in: each once.
-    pub(crate) counted: SmallVec<[usize; 4]>,
-    pub(crate) outcome: Option<Outcome>,
+    pub(crate) counted: RefCell<SmallVec<[usize; 4]>>,
+    pub(crate) outcome: Cell<Option<Outcome>>,
     /// It was refused, and is on its way to the page that says so.
-    pub(crate) is_refused: bool,
+    pub(crate) is_refused: Cell<bool>,
     /// How many of the request and its subrequests wait for a store.
-    pub(crate) suspended: u32,
+    pub(crate) suspended: Cell<u32>,
 }
 
 /// Bytes of nginx.
@@ -84,8 +86,8 @@ impl<'r> Request<'r> {
         unsafe { &*(*(*self.raw).loc_conf.add(crate::index())).cast::<Location>() }
     }
 
-    /// What is remembered, if anything is. Only one at a time may be in use.
-    pub(crate) fn state(&self) -> Option<&'r mut State> {
+    /// What is remembered, if anything is.
+    pub(crate) fn state(&self) -> Option<&'r State> {
         let main = self.main();
         // SAFETY: the context of this module is a `State` made by `remember`, or null.
         unsafe {
@@ -102,12 +104,12 @@ impl<'r> Request<'r> {
                     cleanup = entry.next;
                 }
             }
-            (*place).cast::<State>().as_mut()
+            (*place).cast::<State>().as_ref()
         }
     }
 
     /// What is remembered, from now on. `None` when nginx is out of memory.
-    pub(crate) fn remember(&self) -> Option<&'r mut State> {
+    pub(crate) fn remember(&self) -> Option<&'r State> {
         if let Some(state) = self.state() {
             return Some(state);
         }
@@ -121,7 +123,7 @@ impl<'r> Request<'r> {
             state.write(State::default());
             cleanup.handler = Some(drop_state);
             *(*main.raw).ctx.add(crate::index()) = state.cast();
-            state.as_mut()
+            state.as_ref()
         }
     }
 

@@ -8,7 +8,7 @@ use ngx::ffi::{
 
 use crate::answer::Outcome;
 use crate::code;
-use crate::request::Request;
+use crate::request::{Request, State};
 
 const NAMES: [&str; 6] = [
     "tidegate_status",
@@ -49,9 +49,10 @@ unsafe extern "C" fn get(
     let request = unsafe { Request::from_raw(raw) };
     // SAFETY: nginx hands over a value to fill in.
     let value = unsafe { &mut *value };
-    let state = request.state();
-    let outcome = state.and_then(|state| state.outcome.as_ref());
-    let text = outcome.and_then(|outcome| text(outcome, number, &request));
+    // nginx may ask while the handler, which has the state too, sends a response.
+    let state: Option<&State> = request.state();
+    let outcome = state.and_then(|state| state.outcome.get());
+    let text = outcome.and_then(|outcome| text(&outcome, number, &request));
     let Some(text) = text else {
         value.set_not_found(1);
         return code::OK;

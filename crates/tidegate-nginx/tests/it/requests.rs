@@ -120,6 +120,24 @@ fn subrequests_belong_to_their_request() {
     });
 }
 
+/// The response is sent, and asks for the variable, while the handler has the request's state.
+#[test]
+fn s15_variables_are_read_while_a_refusal_is_sent() {
+    each_kind("z key=all rate=1r/d", |zones| {
+        let headers = "add_header X-Status $tidegate_status always; add_header X-Wait $tidegate_retry_after always;";
+        let nginx = Nginx::serve(1, zones, &format!("location / {{ tidegate z; {headers} }}"));
+        assert_eq!(get(nginx.port, "/").header("X-Status"), Some("PASSED"));
+        let refused = get(nginx.port, "/");
+        assert_eq!(refused.status, 429, "{zones}");
+        assert_eq!(refused.header("X-Status"), Some("REJECTED"), "{zones}");
+        assert_eq!(
+            refused.header("X-Wait"),
+            refused.header("Retry-After"),
+            "{zones}"
+        );
+    });
+}
+
 #[test]
 fn bodies_of_a_megabyte_arrive() {
     let upstream = upstream::start();
