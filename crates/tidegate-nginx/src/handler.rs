@@ -70,8 +70,8 @@ fn decide(request: &Request<'_>) -> Next {
     let Some(state) = request.remember() else {
         return Next::Status(INTERNAL_ERROR);
     };
-    // The page that says so is not limited.
-    if state.is_refused.get() {
+    // The page that says so is not limited, nor are its parts.
+    if state.is_refused(request) {
         return Next::Pass;
     }
     if state.suspended.get() > 0 {
@@ -285,7 +285,7 @@ fn tell(request: &Request<'_>, state: &State, decided: Decided) -> Next {
     let Verdict::Refused(status, body) = verdict else {
         return Next::Pass;
     };
-    state.is_refused.set(true);
+    state.refuse(request);
     // The config may have a page of its own, and a part of a page has no body of its own.
     if request.has_error_page(status) || !request.is_main() {
         return Next::Status(status);

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
+use std::iter;
 use std::marker::PhantomData;
 use std::ptr;
 
@@ -34,10 +35,25 @@ pub(crate) struct State {
     /// The zones that it was counted in: each once.
     pub(crate) counted: RefCell<SmallVec<[usize; 4]>>,
     pub(crate) outcome: Cell<Option<Outcome>>,
-    /// It was refused, and is on its way to the page that says so.
-    pub(crate) is_refused: Cell<bool>,
+    /// Those of the request and its subrequests that were refused, and are on their way to
+    /// the page that says so.
+    refused: RefCell<SmallVec<[*mut ngx_http_request_t; 1]>>,
     /// How many of the request and its subrequests wait for a store.
     pub(crate) suspended: Cell<u32>,
+}
+
+impl State {
+    /// Remembers that this request was refused.
+    pub(crate) fn refuse(&self, request: &Request<'_>) {
+        self.refused.borrow_mut().push(request.raw);
+    }
+
+    /// Whether this request was refused, or one that it is a part of.
+    pub(crate) fn is_refused(&self, request: &Request<'_>) -> bool {
+        let refused = self.refused.borrow();
+        let mut requests = iter::successors(Some(*request), Request::parent);
+        requests.any(|request| refused.contains(&request.raw))
+    }
 }
 
 /// Bytes of nginx.
@@ -68,6 +84,15 @@ impl<'r> Request<'r> {
     pub(crate) fn main(&self) -> Self {
         // SAFETY: a request's main request lives longer than it.
         unsafe { Self::from_raw((*self.raw).main) }
+    }
+
+    /// The request that this one is a part of.
+    fn parent(&self) -> Option<Self> {
+        // SAFETY: a request's parent is null, or lives longer than it.
+        unsafe {
+            let parent = (*self.raw).parent;
+            (!parent.is_null()).then(|| Self::from_raw(parent))
+        }
     }
 
     pub(crate) fn is_main(&self) -> bool {

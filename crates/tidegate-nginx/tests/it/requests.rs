@@ -120,6 +120,20 @@ fn subrequests_belong_to_their_request() {
     });
 }
 
+#[test]
+fn s14_refused_mirror_leaves_later_locations_limited() {
+    let zones = "tidegate_zone copies key=all rate=1r/d; tidegate_zone z key=all rate=2r/d;
+        server { listen unix:FOLDER/upstream; add_header X-Accel-Redirect /limited; location / { return 200; } }";
+    let locations = "
+        location / { mirror /copy; proxy_pass http://unix:FOLDER/upstream; }
+        location /copy { tidegate copies; try_files /index.html =404; }
+        location /limited { tidegate z; try_files /index.html =404; }";
+    let nginx = Nginx::serve(1, zones, locations);
+    assert_eq!(statuses(nginx.port, "/", 4), [200, 200, 429, 429]);
+    let log = nginx.read("error.log");
+    assert_eq!(log.matches("by zone \"copies\"").count(), 3, "{log}");
+}
+
 /// The response is sent, and asks for the variable, while the handler has the request's state.
 #[test]
 fn s15_variables_are_read_while_a_refusal_is_sent() {
