@@ -18,7 +18,7 @@ use crate::leases;
 use crate::log::Severity;
 use crate::memory;
 use crate::request::bytes;
-use crate::spec::{Counting, Headers, StoreSpec, ZoneSpec, flag, status, wrong};
+use crate::spec::{Counting, DEFAULT_STORE, Headers, StoreSpec, ZoneSpec, flag, status, wrong};
 
 const EVERYWHERE: u32 = NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF;
 
@@ -210,6 +210,14 @@ unsafe extern "C" fn set_store(
                     wrong(&store.name, "a store of this name exists: expected another").into(),
                 );
             }
+            let undecided = main.zones().find(|(_, zone)| zone.spec.is_undecided);
+            if let Some((_, zone)) = undecided.filter(|_| store.name == DEFAULT_STORE) {
+                let name = &zone.spec.name;
+                let expected = format!(
+                    "zone \"{name}\" comes before this store: expected the store first, or mode=local in the zone"
+                );
+                return Err(wrong(&store.name, &expected).into());
+            }
             main.stores.push(store);
             Ok(())
         })
@@ -224,7 +232,8 @@ unsafe extern "C" fn set_zone(
     // SAFETY: nginx calls this for `tidegate_zone`, which is allowed in `http` only.
     unsafe {
         set(cf, main, |directive, main: &mut Main| {
-            let (spec, key) = ZoneSpec::parse(&directive.words()?)?;
+            let has_default = main.stores.iter().any(|it| it.name == DEFAULT_STORE);
+            let (spec, key) = ZoneSpec::parse(&directive.words()?, has_default)?;
             let key = directive.expression(key)?;
             let (size, counting, name) = (spec.size, spec.counting, spec.name.clone());
             let zone = main.define(spec, key, directive.origin());

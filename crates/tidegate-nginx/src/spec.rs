@@ -17,6 +17,9 @@ const MIN_SIZE: usize = 128 << 10;
 /// The store of zones that do not name one.
 pub(crate) const DEFAULT_STORE: &str = "default";
 
+/// What a zone says in place of a store when it has none.
+const NO_STORE: &str = "none";
+
 /// `tidegate_store NAME URL [timeout=50ms] [prefix=tg]`.
 #[derive(Debug)]
 pub(crate) struct StoreSpec {
@@ -33,8 +36,15 @@ impl StoreSpec {
         };
         let url_error = |error: String| error;
         url.parse::<RedisUrl>().map_err(url_error)?;
+        let name = named(name)?;
+        if name == NO_STORE {
+            return Err(wrong(
+                &name,
+                "expected another name, because \"store=none\" means no store",
+            ));
+        }
         let mut store = Self {
-            name: named(name)?,
+            name,
             url: (*url).into(),
             timeout: Duration::from_millis(50),
             prefix: "tg".into(),
@@ -86,6 +96,8 @@ pub(crate) struct ZoneSpec {
     pub(crate) name: String,
     pub(crate) limit: Limit,
     pub(crate) counting: Counting,
+    /// It is local only because it came before any store.
+    pub(crate) is_undecided: bool,
     pub(crate) store: String,
     pub(crate) size: usize,
     pub(crate) on_error: OnError,
@@ -119,8 +131,12 @@ const OPTIONS: [&str; 8] = [
 ];
 
 impl ZoneSpec {
-    /// The zone, and the expression of its key.
-    pub(crate) fn parse<'a>(words: &[&'a str]) -> Result<(Self, &'a str), String> {
+    /// The zone, and the expression of its key. A zone that names neither a store nor a mode
+    /// uses the store `default`, if there is one.
+    pub(crate) fn parse<'a>(
+        words: &[&'a str],
+        has_default: bool,
+    ) -> Result<(Self, &'a str), String> {
         let [name, words @ ..] = words else {
             return Err("expected a name".into());
         };
@@ -134,10 +150,11 @@ impl ZoneSpec {
         let key = options.key.filter(|key| !key.is_empty());
         let key = key.ok_or("expected key=EXPRESSION, such as key=$binary_remote_addr")?;
         let limit = options.limit()?;
-        let counting = options.counting()?;
+        let counting = options.counting(has_default)?;
         let (on_error, store, size) = match counting {
             Counting::Local => {
-                for (field, value) in [("store", options.store), ("on_error", options.on_error)] {
+                let store = options.store.filter(|store| *store != NO_STORE);
+                for (field, value) in [("store", store), ("on_error", options.on_error)] {
                     if let Some(value) = value {
                         return Err(wrong(
                             &format!("{field}={value}"),
@@ -154,7 +171,7 @@ impl ZoneSpec {
                     (Mode::Exact | Mode::Background, Some(size)) => {
                         return Err(wrong(
                             &format!("size={size}"),
-                            "only mode=local and mode=lease use shared memory",
+                            "only mode=local and mode=lease use shared memory: expected one of these, or no size",
                         ));
                     }
                 };
@@ -183,6 +200,7 @@ impl ZoneSpec {
         let zone = Self {
             limit,
             counting,
+            is_undecided: options.mode.is_none() && options.store.is_none() && !has_default,
             store: store.into(),
             size,
             on_error,
@@ -262,10 +280,17 @@ impl<'a> Options<'a> {
         limit.build().map_err(|error| error.to_string())
     }
 
-    fn counting(&self) -> Result<Counting, String> {
+    fn counting(&self, has_default: bool) -> Result<Counting, String> {
         Ok(match (self.mode, self.store) {
-            (None, None) | (Some("local"), _) => Counting::Local,
-            (None, Some(_)) | (Some("exact"), _) => Counting::Shared(Mode::Exact),
+            (None, None) if !has_default => Counting::Local,
+            (None, Some(NO_STORE)) | (Some("local"), _) => Counting::Local,
+            (Some(mode @ ("exact" | "lease" | "background")), Some(NO_STORE)) => {
+                return Err(wrong(
+                    "store=none",
+                    &format!("mode={mode} needs a store: expected mode=local"),
+                ));
+            }
+            (None, _) | (Some("exact"), _) => Counting::Shared(Mode::Exact),
             (Some("lease"), _) => Counting::Shared(Mode::Lease),
             (Some("background"), _) => Counting::Shared(Mode::Background),
             (Some(mode), _) => {

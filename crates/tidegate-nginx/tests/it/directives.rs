@@ -10,7 +10,7 @@ fn every_directive_and_option_is_accepted() {
          tidegate_store cluster redis-cluster://10.0.0.1:7000,10.0.0.2:7000;
          tidegate_zone a key=$binary_remote_addr rate=100r/s;
          tidegate_zone b key=$binary_remote_addr$uri rate=5/10s burst=20 algorithm=token_bucket mode=local size=1m;
-         tidegate_zone c key=constant rate=1000r/d algorithm=fixed_window size=300K;
+         tidegate_zone c key=constant rate=1000r/d algorithm=fixed_window store=none size=300K;
          tidegate_zone d \"key=$http_x_api_key and $arg_a\" rate=3/500ms algorithm=sliding_window;
          tidegate_zone e key=$remote_addr rate=100r/m store=other;
          tidegate_zone f key=$remote_addr rate=100r/m mode=exact on_error=deny;
@@ -70,6 +70,16 @@ const WRONG: &[(&str, usize, &str)] = &[
         "\"a\": a store of this name exists: expected another",
     ),
     (
+        "tidegate_store none redis://x;",
+        1,
+        "tidegate_store: \"none\": expected another name, because \"store=none\" means no store",
+    ),
+    (
+        "tidegate_zone z key=$uri rate=1r/s;\ntidegate_store default redis://x;",
+        2,
+        "\"default\": zone \"z\" comes before this store: expected the store first, or mode=local in the zone",
+    ),
+    (
         "tidegate_zone z;",
         1,
         "invalid number of arguments in \"tidegate_zone\" directive",
@@ -123,6 +133,11 @@ const WRONG: &[(&str, usize, &str)] = &[
         "\"store=a\": mode=local asks no store",
     ),
     (
+        "tidegate_zone z key=$uri rate=1r/s mode=lease store=none;",
+        1,
+        "\"store=none\": mode=lease needs a store: expected mode=local",
+    ),
+    (
         "tidegate_zone z key=$uri rate=1r/s on_error=deny;",
         1,
         "\"on_error=deny\": mode=local asks no store",
@@ -150,7 +165,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     (
         "tidegate_zone z key=$uri rate=1r/s store=a size=1m;",
         1,
-        "\"size=1m\": only mode=local and mode=lease use shared memory",
+        "\"size=1m\": only mode=local and mode=lease use shared memory: expected one of these, or no size",
     ),
     (
         "tidegate_zone z key=$uri rate=1r/s rate=2r/s;",

@@ -14,11 +14,11 @@ mod timing {
     /// Every kind of zone, with room for all.
     fn config(redis: &Redis) -> String {
         let zones = format!(
-            "{} tidegate_zone l key=$remote_addr rate=1000000r/s;
+            "{} tidegate_zone l key=$remote_addr rate=1000000r/s mode=local;
              tidegate_zone e key=$remote_addr rate=1000000r/s mode=exact;
              tidegate_zone a key=$remote_addr rate=1000000r/s mode=lease;
              tidegate_zone b key=$remote_addr rate=1000000r/s mode=background;
-             tidegate_zone few key=all rate=3r/d;",
+             tidegate_zone few key=all rate=3r/d mode=local;",
             redis.store()
         );
         let locations = "

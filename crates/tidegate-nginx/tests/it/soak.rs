@@ -75,7 +75,7 @@ fn workers_hold_no_more_after_a_soak() {
     let length = Duration::from_secs(length.parse().unwrap());
     let redis = Redis::start();
     let zones = format!(
-        "{} tidegate_zone local key=$arg_k rate=1000000r/s;
+        "{} tidegate_zone local key=$arg_k rate=1000000r/s mode=local;
          tidegate_zone exact key=$arg_k rate=1000000r/s mode=exact;
          tidegate_zone lease key=$arg_k rate=1000000r/s mode=lease;
          tidegate_zone background key=$arg_k rate=1000000r/s mode=background;

@@ -70,12 +70,36 @@ fn nginx_and_the_server_share_one_limit() {
 }
 
 #[test]
+fn u2_zone_uses_the_default_store_when_one_is_declared() {
+    let redis = Redis::start();
+    let zones = format!(
+        "{} tidegate_zone shared key=all rate=2r/d;
+         tidegate_zone none key=all rate=2r/d store=none;
+         tidegate_zone alone key=all rate=2r/d mode=local;",
+        redis.store()
+    );
+    let locations = "
+        location /shared { tidegate shared; try_files /index.html =404; }
+        location /none { tidegate none; try_files /index.html =404; }
+        location /alone { tidegate alone; try_files /index.html =404; }";
+    let fleet = [(); 2].map(|()| Nginx::serve(1, &zones, locations));
+    let passed = |path| {
+        let all = fleet.iter().flat_map(|it| statuses(it.port, path, 3));
+        all.filter(|status| *status == 200).count()
+    };
+    assert_eq!(passed("/shared"), 2);
+    assert_eq!(passed("/none"), 4);
+    assert_eq!(passed("/alone"), 4);
+    assert_eq!(redis.command(&["KEYS", "*"]), "tg:{all}:shared:shared\n");
+}
+
+#[test]
 fn zones_in_two_places_are_all_or_none() {
     let redis = Redis::start();
     let zones = format!(
-        "{} tidegate_zone total key=all rate=5r/d;
+        "{} tidegate_zone total key=all rate=5r/d mode=local;
          tidegate_zone each key=$arg_k rate=2r/d mode=exact;
-         tidegate_zone third key=$arg_t rate=1r/d store=default;",
+         tidegate_zone third key=$arg_t rate=1r/d;",
         redis.store()
     );
     let locations = "
