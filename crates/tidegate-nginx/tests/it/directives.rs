@@ -268,6 +268,22 @@ fn wrong_directive_is_refused_with_its_line_its_value_and_what_was_expected() {
 }
 
 #[test]
+fn unknown_store_is_refused_before_nginx_listens() {
+    // An address that no machine has: an nginx that comes to listen there says so.
+    let said = |store: &str| {
+        let zone = format!("tidegate_zone z key=$uri rate=1r/s store={store};");
+        let listen = "server { listen 192.0.2.1:80; }";
+        check(&format!("tidegate_store a redis://x;\n{zone}\n{listen}")).1
+    };
+    assert!(said("a").contains("bind() to"), "{}", said("a"));
+    let said = said("nowhere");
+    let expected =
+        "store \"nowhere\" of zone \"z\" is unknown: expected a tidegate_store of this name";
+    assert!(said.contains(expected), "{said}");
+    assert!(!said.contains("bind() to"), "{said}");
+}
+
+#[test]
 fn password_of_a_store_is_not_repeated() {
     let (accepted, said) = check("tidegate_store a redis:/user:secret@x;");
     assert!(!accepted && !said.contains("secret"), "{said}");
