@@ -34,9 +34,13 @@ impl Severity {
         }))
     }
 
-    fn of(level: &Level) -> Self {
-        Self(match *level {
+    /// By default nginx logs errors and nothing below them, so the end of an outage is one as
+    /// its begin is.
+    fn of(metadata: &Metadata<'_>) -> Self {
+        let ends_an_outage = metadata.fields().field("outage").is_some();
+        Self(match *metadata.level() {
             Level::ERROR => NGX_LOG_ERR,
+            _ if ends_an_outage => NGX_LOG_ERR,
             Level::WARN => NGX_LOG_WARN,
             _ => NGX_LOG_NOTICE,
         })
@@ -98,7 +102,7 @@ impl<'w> MakeWriter<'w> for Lines {
     }
 
     fn make_writer_for(&'w self, metadata: &Metadata<'_>) -> Line {
-        self.line(Severity::of(metadata.level()))
+        self.line(Severity::of(metadata))
     }
 }
 

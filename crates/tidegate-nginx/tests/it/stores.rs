@@ -189,7 +189,22 @@ mod timing {
         let log = nginx.read("error.log");
         let began = log.matches("on_error decides").count();
         assert!((1..=3).contains(&began), "{log}");
-        assert!(log.contains("answers again"), "{log}");
+    }
+
+    /// By default nginx logs errors and nothing below them.
+    #[test]
+    fn u9_end_of_an_outage_is_logged_as_an_error_like_its_begin() {
+        let port = free_port();
+        let nginx = start(port);
+        let is_logged = |what: &str| nginx.errors().iter().any(|line| line.contains(what));
+        wait_for(|| {
+            get(nginx.port, "/open?k=down");
+            is_logged("the store keeps failing").then_some(())
+        });
+        let _redis = Redis::start_at(port);
+        is_back(&nginx);
+        let log = nginx.read("error.log");
+        assert!(is_logged("the store answers again"), "{log}");
     }
 
     #[test]
