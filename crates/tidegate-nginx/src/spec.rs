@@ -304,13 +304,13 @@ impl<'a> Options<'a> {
 
     fn on_error(&self) -> Result<OnError, String> {
         Ok(match self.on_error {
-            None | Some("allow") => OnError::Allow,
+            None | Some("local") => OnError::Local,
+            Some("allow") => OnError::Allow,
             Some("deny") => OnError::Deny,
-            Some("local") => OnError::Local,
             Some(other) => {
                 return Err(wrong(
                     &format!("on_error={other}"),
-                    "expected allow, deny or local",
+                    "expected local, allow or deny",
                 ));
             }
         })

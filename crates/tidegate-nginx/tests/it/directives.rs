@@ -145,7 +145,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     (
         "tidegate_zone z key=$uri rate=1r/s store=a on_error=maybe;",
         1,
-        "\"on_error=maybe\": expected allow, deny or local",
+        "\"on_error=maybe\": expected local, allow or deny",
     ),
     (
         "tidegate_zone z key=$uri rate=1r/s size=1;",

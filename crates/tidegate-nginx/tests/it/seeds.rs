@@ -24,7 +24,7 @@ fn get_head_and_put_are_keys_of_their_own() {
 #[test]
 fn store_on_a_dead_port_lets_all_pass_and_one_line_says_so() {
     let zones = format!(
-        "{} tidegate_zone z key=$remote_addr rate=2r/m mode=exact; log_format t $tidegate_status; access_log FOLDER/t.log t;",
+        "{} tidegate_zone z key=$remote_addr rate=2r/m mode=exact on_error=allow; log_format t $tidegate_status; access_log FOLDER/t.log t;",
         store(free_port(), "500ms")
     );
     let nginx = Nginx::serve(1, &zones, "location / { tidegate z; }");

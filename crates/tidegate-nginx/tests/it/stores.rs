@@ -118,9 +118,9 @@ mod timing {
     use super::*;
 
     const ZONES: &str = "
-        tidegate_zone open key=$arg_k rate=3r/d mode=exact;
+        tidegate_zone open key=$arg_k rate=3r/d mode=exact on_error=allow;
         tidegate_zone closed key=$arg_k rate=3r/d mode=exact on_error=deny;
-        tidegate_zone alone key=all rate=3r/d mode=exact on_error=local;
+        tidegate_zone alone key=all rate=3r/d mode=exact;
         tidegate_zone leased key=all rate=1000r/d mode=lease on_error=deny;
         tidegate_zone behind key=all rate=3r/d mode=background;
         log_format t '$status $tidegate_status $tidegate_source'; access_log FOLDER/t.log t;";
