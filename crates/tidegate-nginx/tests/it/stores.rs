@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::client::{get, statuses};
-use crate::nginx::Nginx;
+use crate::nginx::{Nginx, under_valgrind};
 use crate::process::{Process, free_port, wait_for};
 use crate::redis::{Redis, store};
 
@@ -237,6 +237,57 @@ mod timing {
         redis.process.signal("CONT");
         is_back(&nginx);
         assert!(!nginx.read("error.log").contains("[alert]"));
+    }
+
+    /// Four clients that send so many requests, 500 per second together.
+    fn load(port: u16, requests: usize) {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for client in 0..4 {
+                scope.spawn(move || {
+                    for number in (client..requests).step_by(4) {
+                        let due = start + Duration::from_millis(2) * u32::try_from(number).unwrap();
+                        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                        assert_eq!(get(port, "/").status, 200);
+                    }
+                });
+            }
+        });
+    }
+
+    /// nginx measures how long a request takes. The clock that it does so by stands still while
+    /// it works, so a stall of the machine counts only for requests that wait anyway.
+    #[test]
+    fn u1_few_requests_wait_for_a_store_that_is_down() {
+        let faults = ["STOP", "KILL"].map(|fault| [("exact", fault), ("lease", fault)]);
+        for (mode, fault) in faults.concat() {
+            let redis = Redis::start();
+            let zones = format!(
+                "{} tidegate_zone z key=all rate=10000r/s mode={mode}; log_format t $request_time; access_log FOLDER/t.log t;",
+                store(redis.port, "50ms")
+            );
+            let nginx = Nginx::serve(1, &zones, "location / { tidegate z; }");
+            let log = |lines: usize| {
+                wait_for(|| {
+                    let log = nginx.read("t.log");
+                    (log.lines().count() == lines).then_some(log)
+                })
+            };
+            load(nginx.port, 500);
+            log(500);
+            redis.process.signal(fault);
+            let start = Instant::now();
+            load(nginx.port, 5_000);
+            let lasted = start.elapsed();
+            let log = log(5_500);
+            let took = log.lines().skip(500).map(|line| line.parse::<f64>());
+            let waited = took.filter(|took| *took.as_ref().unwrap() > 0.040).count();
+            println!("{mode}, {fault}: {waited} of 5000 requests in {lasted:.1?} above 40 ms");
+            assert!(
+                waited <= 20 || under_valgrind(),
+                "{mode}, {fault}: {waited}"
+            );
+        }
     }
 
     #[test]
