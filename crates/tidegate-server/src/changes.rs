@@ -239,6 +239,7 @@ mod tests {
                 &[
                     "api: 10r/m -> 10r/m burst=3",
                     "api: on_error \"local\" -> \"deny\"",
+                    "api: local_share removed",
                 ],
             ),
             (
