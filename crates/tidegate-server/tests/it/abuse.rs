@@ -41,7 +41,7 @@ fn silent_connections_leave_room_for_health() {
 }
 
 #[test]
-fn burst_of_connections_waits_in_the_backlog() {
+fn g6_burst_of_connections_waits_in_the_backlog() {
     // G6: with a backlog of 128 the rest of them would have to wait until the server
     // accepts, which it does not do while it stands still.
     let server = Tidegate::start("");
@@ -69,7 +69,7 @@ fn post(body: &Bytes) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_that_nobody_reads_hold_a_bounded_amount() {
+async fn g5_batches_that_nobody_reads_hold_a_bounded_amount() {
     // G5: four clients with 100 batches each held 175 MiB.
     let server = Tidegate::start("[[policies]]\nname = \"default\"\nlimit = \"1000000/1h\"\n");
     let check = "{\"policy\":\"default\",\"key\":\"k\"}";

@@ -78,7 +78,7 @@ impl Fleet {
         let program = std::env::current_exe().expect("this program");
         let start = || {
             let mut child = Command::new(&program)
-                .args(["fleet::a_member_of_the_fleet", "--exact"])
+                .args(["cluster::fleet::a_member_of_the_fleet", "--exact"])
                 .args(["--ignored", "--nocapture"])
                 .env("TIDEGATE_FLEET", url)
                 .env("TIDEGATE_PREFIX", prefix)
