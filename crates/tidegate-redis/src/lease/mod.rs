@@ -25,8 +25,10 @@ pub(crate) mod out;
 mod rules;
 mod table;
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -229,7 +231,7 @@ impl Leases {
             Ok(false) => return None,
             Err(error) => return Some(Err(error)),
         }
-        self.0.speak(level.fingerprint, Reason::Usual);
+        self.0.speak_at_once(level.fingerprint).await;
         let within = self.0.store.timeout();
         Some(match timeout(within, answer).await {
             Ok(Ok(answer)) => answer,
@@ -393,6 +395,22 @@ impl Inner {
         let outgoing = self.table.message(fingerprint, reason, clock::now_us());
         if let Some(outgoing) = outgoing {
             tokio::spawn(Arc::clone(self).fly(outgoing));
+            self.start();
+        }
+    }
+
+    /// The same for a check that waits for the answer. A store that is known to be down gives
+    /// it at once, without a task, so that the check need not wait for one.
+    async fn speak_at_once(self: &Arc<Self>, fingerprint: Fingerprint) {
+        let outgoing = self
+            .table
+            .message(fingerprint, Reason::Usual, clock::now_us());
+        if let Some(outgoing) = outgoing {
+            let mut flight = Box::pin(Arc::clone(self).fly(outgoing));
+            let look = |context: &mut Context<'_>| Poll::Ready(flight.as_mut().poll(context));
+            if poll_fn(look).await.is_pending() {
+                tokio::spawn(flight);
+            }
             self.start();
         }
     }
