@@ -15,6 +15,7 @@ pub mod cases;
 pub mod certificates;
 pub mod cluster;
 pub mod conformance;
+pub mod console;
 pub mod http;
 pub mod process;
 pub mod proxy;

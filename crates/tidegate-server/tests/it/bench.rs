@@ -1,34 +1,25 @@
 //! `tidegate bench`: what it reports of real stores and servers.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::observed::metrics;
-use crate::process::{Folder, PATIENCE, Start, Tidegate, ended, run, tidegate, until};
+use crate::process::{Folder, PATIENCE, Start, Tidegate, ended, run, signal, tidegate, until};
 use crate::redis_server::Server;
 
-/// Runs a bench to its end: the exit code, and the report.
-pub(crate) fn bench(arguments: &[&str]) -> (i32, Value) {
-    let folder = Folder::new();
-    let (code, said, error) = run(&folder, &with_json(arguments));
-    assert_eq!(error, "", "{arguments:?}");
-    (code, parsed(&said))
-}
-
-fn with_json<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
-    [&["bench", "--json"], arguments].concat()
-}
-
-fn parsed(said: &str) -> Value {
-    serde_json::from_str(said).unwrap_or_else(|error| panic!("{error}: {said}"))
+/// Runs a bench to its end, with flags in words: the exit code, and the report.
+pub(crate) fn bench(flags: &str) -> (i32, Value) {
+    end(start(&Folder::new(), flags))
 }
 
 /// A bench that goes on.
-fn start(folder: &Folder, arguments: &[&str]) -> Child {
-    let mut command = tidegate(&folder.path(""));
-    command.args(with_json(arguments));
+fn start(folder: &Folder, flags: &str) -> Child {
+    let mut command = tidegate(folder.root());
+    command
+        .args(["bench", "--json"])
+        .args(flags.split_whitespace());
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("the binary")
 }
@@ -37,14 +28,8 @@ fn start(folder: &Folder, arguments: &[&str]) -> Child {
 fn end(bench: Child) -> (i32, Value) {
     let (code, said, error) = ended(bench.wait_with_output().expect("a child of ours"));
     assert_eq!(error, "");
-    (code, parsed(&said))
-}
-
-fn interrupt(bench: &Child) {
-    let kill = Command::new("kill")
-        .args(["-INT", &bench.id().to_string()])
-        .status();
-    assert!(kill.expect("kill").success());
+    let report = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    (code, report)
 }
 
 fn number(value: &Value) -> f64 {
@@ -62,21 +47,8 @@ fn three_processes_on_one_redis_keep_one_limit() {
         ("sliding_log", "3"),
         ("fixed_window", "1"),
     ] {
-        let (code, report) = bench(&[
-            &url,
-            "--processes",
-            "3",
-            "--callers",
-            "8",
-            "--duration",
-            "1500ms",
-            "--timeout",
-            "20s",
-            "--algorithm",
-            algorithm,
-            "--keys",
-            keys,
-        ]);
+        let run = format!("--algorithm {algorithm} --keys {keys} --processes 3 --callers 8");
+        let (code, report) = bench(&format!("{url} {run} --duration 1500ms --timeout 20s"));
         assert_eq!(code, 0, "{report:#}");
         let verdict = &report["verdict"];
         assert_eq!(verdict["held"], true, "bound broken: {report:#}");
@@ -105,24 +77,12 @@ fn three_processes_on_one_redis_keep_one_limit() {
 fn an_open_loop_counts_from_when_a_check_should_have_begun() {
     let redis = Server::start();
     let folder = Folder::new();
-    let bench = start(
-        &folder,
-        &[
-            &redis.url(),
-            "--rate",
-            "200",
-            "--callers",
-            "4",
-            "--duration",
-            "4s",
-            "--timeout",
-            "30s",
-            "--limit",
-            "100000r/s",
-            "--refusal-memory",
-            "0s",
-        ],
+    let load = "--rate 200 --callers 4 --duration 4s --timeout 30s";
+    let flags = format!(
+        "{} {load} --limit 100000r/s --refusal-memory 0s",
+        redis.url()
     );
+    let bench = start(&folder, &flags);
     let mut connection = redis.connect();
     until("the first check", || {
         let keys: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("a size");
@@ -149,7 +109,7 @@ fn an_open_loop_counts_from_when_a_check_should_have_begun() {
 
 #[test]
 fn what_finds_no_caller_counts_with_its_lateness() {
-    let (code, report) = bench(&["--rate", "5000000", "--callers", "1", "--duration", "300ms"]);
+    let (code, report) = bench("--rate 5000000 --callers 1 --duration 300ms");
     assert_eq!(code, 0, "{report:#}");
     let offer = &report["offered"];
     assert_eq!(offer["reached"], false, "{report:#}");
@@ -167,20 +127,8 @@ fn a_limit_that_is_loosened_meanwhile_is_broken_and_an_interrupt_ends_the_run() 
     let config = |limit: &str| format!("[[policies]]\nname = \"p\"\nlimit = \"{limit}\"\n");
     let server = Tidegate::start(&config("5/1h"));
     let folder = Folder::new();
-    let bench = start(
-        &folder,
-        &[
-            server.url(),
-            "--policy",
-            "p",
-            "--processes",
-            "2",
-            "--callers",
-            "2",
-            "--duration",
-            "1h",
-        ],
-    );
+    let flags = "--policy p --processes 2 --callers 2 --duration 1h";
+    let bench = start(&folder, &format!("{} {flags}", server.url()));
     let allowed = || {
         let name = "tidegate_decisions_total{policy=\"p\",result=\"allowed\"}";
         metrics(&server).get(name).copied().unwrap_or_default()
@@ -189,7 +137,7 @@ fn a_limit_that_is_loosened_meanwhile_is_broken_and_an_interrupt_ends_the_run() 
     server.folder().write("tidegate.toml", config("1000000/1h"));
     server.signal("HUP");
     until("more are admitted", || (allowed() >= 20.0).then_some(()));
-    interrupt(&bench);
+    signal(bench.id(), "INT");
     let (code, report) = end(bench);
     assert_eq!(code, 1, "{report:#}");
     assert_eq!(report["interrupted"], true);
@@ -219,19 +167,8 @@ fn a_server_is_asked_by_http_and_by_socket() {
     let socket = format!("unix:{}", unix.folder().path("s").display());
     let tcp = Tidegate::start(config);
     for url in [tcp.url(), &socket] {
-        let (code, report) = bench(&[
-            url,
-            "--policy",
-            "api",
-            "--keys",
-            "3",
-            "--duration",
-            "2500ms",
-            "--callers",
-            "4",
-            "--cost",
-            "2",
-        ]);
+        let flags = "--policy api --keys 3 --duration 2500ms --callers 4 --cost 2";
+        let (code, report) = bench(&format!("{url} {flags}"));
         assert_eq!(code, 0, "{report:#}");
         assert_eq!(number(&report["admitted"]), 30.0, "{report:#}");
         assert_eq!(report["sources"]["store"]["admitted"], 30);
@@ -239,23 +176,6 @@ fn a_server_is_asked_by_http_and_by_socket() {
         assert_eq!(limits.len(), 2);
         let costs = report["verdict"]["levels"].as_array().expect("a list");
         assert!(costs.iter().all(|level| level["admitted_cost"] == 60));
-    }
-    let folder = Folder::new();
-    for (arguments, message) in [
-        (
-            vec!["bench", tcp.url()],
-            "which policy: expected --policy with one of the server: other, api",
-        ),
-        (
-            vec!["bench", tcp.url(), "--policy", "no"],
-            "--policy \"no\": expected one of the server: other, api",
-        ),
-    ] {
-        let (code, _, error) = run(&folder, &arguments);
-        assert_eq!(
-            (code, error.trim_end()),
-            (2, &*format!("tidegate: {message}"))
-        );
     }
 }
 
@@ -269,15 +189,7 @@ fn a_server_that_goes_away_is_no_reason_to_hang() {
         .unwrap_or_default();
     let bench = start(
         &folder,
-        &[
-            &url,
-            "--callers",
-            "3",
-            "--duration",
-            "1h",
-            "--timeout",
-            "1s",
-        ],
+        &format!("{url} --callers 3 --duration 1h --timeout 1s"),
     );
     until("it is asked", || {
         let name = "tidegate_decisions_total{policy=\"default\",result=\"allowed\"}";
@@ -286,7 +198,7 @@ fn a_server_that_goes_away_is_no_reason_to_hang() {
     });
     drop(server.take());
     std::thread::sleep(Duration::from_secs(1));
-    interrupt(&bench);
+    signal(bench.id(), "INT");
     let begun = Instant::now();
     let (code, report) = end(bench);
     assert!(begun.elapsed() < PATIENCE);
@@ -299,30 +211,16 @@ fn a_server_that_goes_away_is_no_reason_to_hang() {
     );
 }
 
+/// It can be looked at, and decides nothing: it has no memory left.
 #[test]
-fn a_store_that_is_down_ends_the_run_before_it_begins() {
-    let folder = Folder::new();
-    let arguments = ["bench", "redis://127.0.0.1:1/", "--duration", "10m"];
-    let (code, said, error) = run(&folder, &arguments);
-    assert_eq!((code, said.as_str()), (2, ""), "{error}");
-    assert!(
-        error.starts_with("tidegate: the store does not answer: "),
-        "{error}"
-    );
-    assert!(error.contains("Connection refused"), "{error}");
-    assert!(error.ends_with(": nothing was measured\n"), "{error}");
-    // One that can be looked at, and decides nothing: it has no memory left.
+fn a_store_that_decides_nothing_ends_the_run_at_once() {
     let redis = Server::start_with(&["--maxmemory", "1"]);
     let start = Instant::now();
-    let arguments = [
-        "bench",
-        &redis.url(),
-        "--duration",
-        "10m",
-        "--limit",
-        "5/1h",
-    ];
-    let (code, said, error) = run(&folder, &arguments);
+    let flags = ["--duration", "10m", "--limit", "5/1h"];
+    let (code, said, error) = run(
+        &Folder::new(),
+        &[&["bench", &redis.url()][..], &flags].concat(),
+    );
     assert_eq!((code, said.as_str()), (2, ""), "{error}");
     assert!(
         error.contains("the store has answered nothing (") && error.contains("out_of_memory"),
@@ -335,16 +233,8 @@ fn a_store_that_is_down_ends_the_run_before_it_begins() {
 fn checks_that_memory_answers_are_counted_apart() {
     let redis = Server::start();
     let url = redis.url();
-    let arguments = [
-        &*url,
-        "--limit",
-        "5/1h",
-        "--duration",
-        "500ms",
-        "--timeout",
-        "5s",
-    ];
-    let (code, report) = bench(&arguments);
+    let flags = format!("{url} --limit 5/1h --duration 500ms --timeout 5s");
+    let (code, report) = bench(&flags);
     assert_eq!(code, 0, "{report:#}");
     let (store, memory) = (&report["decided_by_store"], &report["answered_from_memory"]);
     let checks = |part: &Value| number(&part["checks"]);
@@ -357,7 +247,8 @@ fn checks_that_memory_answers_are_counted_apart() {
     );
     assert!(number(&store["latency_us"]["p50"]) > number(&memory["latency_us"]["p50"]));
     let folder = Folder::new();
-    let (_, said, _) = run(&folder, &[&["bench"], &arguments[..]].concat());
+    let flags: Vec<&str> = flags.split(' ').collect();
+    let (_, said, _) = run(&folder, &[&["bench"], &flags[..]].concat());
     for part in [
         "\n  by store ",
         "\n  by memory ",
@@ -366,51 +257,6 @@ fn checks_that_memory_answers_are_counted_apart() {
     ] {
         assert!(said.contains(part), "{part:?} is not in\n{said}");
     }
-}
-
-#[test]
-fn counters_of_real_clients_are_used_up_on_request_only() {
-    let config = "[[policies]]\nname = \"api\"\n\
-                  [[policies.levels]]\nname = \"resource\"\nkey = \"{resource}\"\nlimit = \"5/1h\"\n\
-                  [[policies.levels]]\nname = \"consumer\"\nkey = \"{resource}:{consumer}\"\nlimit = \"3/1h\"\n\
-                  [[policies]]\nname = \"site\"\nkey = \"\"\nlimit = \"5/1h\"\n";
-    let server = Tidegate::start(config);
-    let folder = Folder::new();
-    let run_on = |rest: &[&str]| {
-        let common = [
-            "bench",
-            server.url(),
-            "--duration",
-            "100ms",
-            "--callers",
-            "2",
-        ];
-        run(&folder, &[&common[..], rest].concat())
-    };
-    for (rest, level) in [
-        (&["--policy", "site"][..], "policy \"site\", level \"site\""),
-        (
-            &["--policy", "api", "--attr", "resource=12"],
-            "policy \"api\", level \"resource\"",
-        ),
-    ] {
-        let (code, _, error) = run_on(rest);
-        assert_eq!(code, 2);
-        let expected = "its counter is shared with real clients, and this run would use it up: pass --yes to allow it";
-        assert!(error.contains(level) && error.contains(expected), "{error}");
-    }
-    let left = |path: &str| server.get(path).json()["levels"][0]["remaining"].clone();
-    assert_eq!(left("/v1/keys/api?resource=12&consumer=1"), 5, "untouched");
-    let (code, said, error) = run_on(&["--policy", "api", "--attr", "resource=12", "--yes"]);
-    assert_eq!(code, 0, "{said}{error}");
-    assert!(
-        !said.contains("% of the rate"),
-        "a burst in 100 ms is no rate: {said}"
-    );
-    // One consumer of the run has its three, and the resource has paid for them.
-    assert_eq!(left("/v1/keys/api?resource=12&consumer=1"), 2);
-    // Keys of its own need no leave.
-    assert_eq!(run_on(&["--policy", "api"]).0, 0);
 }
 
 #[test]
@@ -434,21 +280,11 @@ fn u3_a_key_is_judged_by_the_limit_in_force_for_it() {
         ("half", json!(["3r/h"]), Some(3)),
         ("staff", json!([]), None),
     ] {
-        let attribute = format!("tier={tier}");
-        let common = [
-            "--policy",
-            "p",
-            "--yes",
-            "--duration",
-            "1s",
-            "--attr",
-            &attribute,
-        ];
-        for target in [&[server.url()][..], &["--config", "t.toml"], &[split.url()]] {
-            let (code, said, error) = run(&folder, &with_json(&[target, &common].concat()));
-            let report = parsed(&said);
-            let is_known = admitted.is_some() && target != [split.url()];
-            assert_eq!(code, if is_known { 0 } else { 2 }, "{error}{report:#}");
+        let flags = format!("--policy p --yes --duration 1s --attr tier={tier}");
+        for target in [server.url(), "--config t.toml", split.url()] {
+            let (code, report) = end(start(&folder, &format!("{target} {flags}")));
+            let is_known = admitted.is_some() && target != split.url();
+            assert_eq!(code, if is_known { 0 } else { 2 }, "{report:#}");
             if is_known {
                 assert_eq!(report["limits"], limits, "{report:#}");
                 assert_eq!(report["admitted"].as_u64(), admitted);
@@ -471,19 +307,12 @@ fn a_policy_of_a_config_is_put_to_the_test() {
          [[policies.levels]]\nname = \"each\"\nkey = \"{ip}\"\nlimit = \"15/1h\"\nalgorithm = \"sliding_log\"\n\
          [[policies]]\nname = \"off\"\nlimit = \"1r/s\"\nenabled = false\n",
     );
-    let base = [
-        "bench",
-        "--json",
-        "--config",
-        "t.toml",
-        "--duration",
-        "1s",
-        "--keys",
-        "4",
-    ];
-    let (code, said, error) = run(&folder, &[&base[..], &["--policy", "p"]].concat());
-    assert_eq!((code, error.as_str()), (0, ""), "{said}");
-    let report = parsed(&said);
+    let run = |policy: &str| {
+        let flags = format!("--config t.toml --duration 1s --keys 4 --policy {policy}");
+        end(start(&folder, &flags))
+    };
+    let (code, report) = run("p");
+    assert_eq!(code, 0, "{report:#}");
     assert_eq!(report["admitted"], 40);
     let levels = report["verdict"]["levels"].as_array().expect("a list");
     assert_eq!(
@@ -494,8 +323,7 @@ fn a_policy_of_a_config_is_put_to_the_test() {
         levels[0]["use_of_bound"].as_f64().map(f64::round),
         Some(1.0)
     );
-    let (code, said, _) = run(&folder, &[&base[..], &["--policy", "off"]].concat());
-    let report = parsed(&said);
+    let (code, report) = run("off");
     assert_eq!(
         (code, &report["verdict"]["reasons"][0]),
         (2, &"the policy is switched off".into())
@@ -505,20 +333,8 @@ fn a_policy_of_a_config_is_put_to_the_test() {
 #[test]
 fn the_report_is_for_people_and_the_picture_for_everyone() {
     let folder = Folder::new();
-    let (code, said, error) = run(
-        &folder,
-        &[
-            "bench",
-            "--duration",
-            "800ms",
-            "--keys",
-            "10",
-            "--zipf",
-            "1.2",
-            "--plot",
-            "p.svg",
-        ],
-    );
+    let flags = "bench --duration 800ms --keys 10 --zipf 1.2 --plot p.svg";
+    let (code, said, error) = run(&folder, &flags.split(' ').collect::<Vec<_>>());
     assert_eq!((code, error.as_str()), (0, ""), "{said}");
     for part in [
         "memory:, policy bench: 100r/s, exact\n1 process with 64 callers, 10 keys by Zipf's law (1.2), cost 1, ",
@@ -569,22 +385,9 @@ fn three_processes_that_decide_on_their_own_keep_to_the_formula() {
     let redis = Server::start();
     let url = redis.url();
     for algorithm in ["token_bucket", "fixed_window", "sliding_log"] {
-        let arguments = [
-            &url,
-            "--mode",
-            "background",
-            "--sync-interval",
-            "20ms",
-            "--processes",
-            "3",
-            "--rate",
-            "3000",
-            "--duration",
-            "2s",
-            "--algorithm",
-            algorithm,
-        ];
-        let (code, report) = bench(&arguments);
+        let load = "--processes 3 --rate 3000 --duration 2s --sync-interval 20ms";
+        let mode = format!("--mode background --algorithm {algorithm}");
+        let (code, report) = bench(&format!("{url} {load} {mode}"));
         assert_eq!(code, 0, "{report:#}");
         assert_eq!(report["mode"], "background");
         let verdict = &report["verdict"];
@@ -616,5 +419,50 @@ fn three_processes_that_decide_on_their_own_keep_to_the_formula() {
         let offered = figures["offered"].as_array().expect("a list");
         assert_eq!(offered.len(), 3);
         assert!(offered.iter().all(|offered| number(offered) >= 1.0));
+    }
+}
+
+/// The names of all fields, as `a.b`; what a list has stands for all of it.
+fn names(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let path = format!("{path}.{name}");
+                found.push(path.trim_start_matches('.').to_owned());
+                names(value, &path, found);
+            }
+        }
+        Value::Array(values) => {
+            if let Some(first) = values.first() {
+                names(first, path, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_names_in_json_are_those_of_the_page() {
+    let (_, report) = bench("--duration 100ms --rate 500 --limit 1000r/s");
+    let mut found = Vec::new();
+    names(&report, "", &mut found);
+    let page = include_str!("../../../../docs/bench.md");
+    for name in &found {
+        assert!(
+            page.contains(&format!("| `{name}` |")),
+            "docs/bench.md does not explain {name}"
+        );
+    }
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows = rows.filter_map(|row| row.split_once("` |"));
+    for (name, _) in rows.filter(|(name, _)| !name.starts_with("--")) {
+        let is_optional = name.contains('<')
+            || name.starts_with("sources.background")
+            || name.starts_with("verdict.background.")
+            || name.starts_with("verdict.levels.broken.");
+        assert!(
+            is_optional || found.iter().any(|it| it == name),
+            "there is no {name}"
+        );
     }
 }

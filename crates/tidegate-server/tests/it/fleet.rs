@@ -17,7 +17,11 @@ impl Fleet {
     fn run(server: &Server, flags: &[&str]) -> Self {
         let url = server.url();
         let load = ["--processes", "3", "--limit", "100r/s", "--rate", "1000"];
-        let (code, report) = bench(&[&[&*url, "--duration", "6s"][..], &load, flags].concat());
+        let (code, report) = bench(
+            &[&[&*url, "--duration", "6s"][..], &load, flags]
+                .concat()
+                .join(" "),
+        );
         assert_eq!(code, 0, "bound broken: {report:#}");
         Self { report }
     }

@@ -48,10 +48,7 @@ mod bad_input;
 mod memory;
 
 mod bench;
-mod bench_words;
-mod command_config;
-mod command_line;
-mod command_questions;
 mod command_top;
+mod commands;
 mod docs;
 mod simulate;

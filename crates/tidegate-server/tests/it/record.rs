@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::process::{Folder, Start, Tidegate, run, until};
+use crate::process::{Start, Tidegate, run, until};
 
 const CONFIG: &str = r#"
 [[policies]]
@@ -40,21 +40,6 @@ fn recorded(server: &mut Tidegate) -> Vec<Value> {
     let text = text.expect("a record");
     let lines = text.lines().map(serde_json::from_str);
     lines.collect::<Result<_, _>>().expect("lines of JSON")
-}
-
-/// A line of a record, with some fields changed.
-fn line(at_us: u64, changes: &Value) -> String {
-    let mut line = json!({
-        "policy": "login", "level": "ip", "key": "k", "limit": "2r/m sliding_log",
-        "at_us": at_us, "cost": 1, "allowed": true, "source": "store",
-    });
-    for (name, value) in changes.as_object().expect("fields") {
-        match value {
-            Value::Null => drop(line.as_object_mut().expect("fields").remove(name)),
-            _ => line[name] = value.clone(),
-        }
-    }
-    format!("{line}\n")
 }
 
 #[test]
@@ -175,136 +160,4 @@ fn a_record_that_cannot_be_written_is_no_start() {
     let (code, _, error) = start.fail();
     assert_eq!(code, 2);
     assert!(error.contains("the record no/such/folder: "), "{error}");
-}
-
-/// Two nodes that had not heard of each other: each kept to the limit by itself.
-#[test]
-fn records_of_nodes_in_the_background_are_held_to_their_formula() {
-    let folder = Folder::new();
-    let lines = |count: u64| {
-        let line = |number: u64| {
-            let at_us = 1_700_000_000_000_000 + number;
-            format!(
-                r#"{{"at_us":{at_us},"policy":"p","level":"p","key":"a","cost":1,"allowed":true,"source":"background","limit":"3r/h"}}"#
-            ) + "\n"
-        };
-        (0..count).map(line).collect::<String>()
-    };
-    folder.write("one.jsonl", lines(3));
-    folder.write("two.jsonl", lines(3));
-    let verify = |more: &[&str]| {
-        run(
-            &folder,
-            &[&["verify", "one.jsonl", "two.jsonl"], more].concat(),
-        )
-    };
-    assert_eq!(verify(&[]).0, 1, "by itself, it is too much");
-    let (code, said, _) = verify(&["--stale", "200ms"]);
-    assert_eq!(code, 0, "{said}");
-    // One more than a node alone may admit.
-    folder.write("two.jsonl", lines(4));
-    assert_eq!(verify(&["--stale", "200ms"]).0, 1);
-    let (code, _, error) = verify(&["--stale", "soon"]);
-    assert_eq!(code, 2);
-    assert!(error.contains("soon"), "{error}");
-}
-
-#[test]
-fn verify_says_where_a_record_is_wrong() {
-    let folder = Folder::new();
-    folder.write("right.jsonl", line(1, &json!({})));
-    folder.write("tidegate.toml", CONFIG);
-    for (changes, arguments, expected) in [
-        (json!({"cost": 0}), &[][..], "cost 0: expected 1"),
-        (json!({"cost": -1}), &[], "invalid value: integer `-1`"),
-        (
-            json!({"source": "moon"}),
-            &[],
-            "source: \"moon\": expected one of store, ",
-        ),
-        (json!({"limit": "2r/x"}), &[], "\"2r/x\""),
-        (
-            json!({"limit": null}),
-            &[],
-            "no limit: expected one in the line",
-        ),
-        (json!({"at_us": null}), &[], "missing field `at_us`"),
-        (json!({"colour": 1}), &[], "unknown field `colour`"),
-        (
-            json!({}),
-            &["--config", "tidegate.toml"],
-            "expected \"5r/h sliding_log\"",
-        ),
-        (
-            json!({"policy": "x"}),
-            &["--config", "tidegate.toml"],
-            "policy \"x\": expected one",
-        ),
-        (
-            json!({"level": "x"}),
-            &["--config", "tidegate.toml"],
-            "level \"x\": expected one",
-        ),
-    ] {
-        let first = line(1, &json!({"limit": "5r/h sliding_log"}));
-        folder.write("wrong.jsonl", first + &line(2, &changes));
-        let (code, said, error) = run(&folder, &[&["verify", "wrong.jsonl"], arguments].concat());
-        assert_eq!((code, said.as_str()), (2, ""), "{changes}: {error}");
-        assert!(
-            error.starts_with("tidegate: wrong.jsonl:2: "),
-            "{changes}: {error}"
-        );
-        assert!(error.contains(expected), "{changes}: {error}");
-        assert_eq!(error.lines().count(), 1, "{error}");
-    }
-    folder.write("noise.jsonl", "nothing\n");
-    folder.write("empty.jsonl", "");
-    folder.write("endless.jsonl", vec![b'x'; 2 << 20]);
-    for (file, expected) in [
-        ("noise.jsonl", "noise.jsonl:1: "),
-        ("empty.jsonl", "no decisions"),
-        ("endless.jsonl", "endless.jsonl:1: a line of more than"),
-        ("none.jsonl", "none.jsonl: "),
-    ] {
-        let (code, _, error) = run(&folder, &["verify", file]);
-        assert_eq!(code, 2, "{file}");
-        assert!(
-            error.starts_with(&format!("tidegate: {expected}")),
-            "{error}"
-        );
-    }
-    let (code, _, error) = run(&folder, &["verify", "right.jsonl", "--limit", "many"]);
-    assert!(code == 2 && error.contains("\"many\""), "{error}");
-}
-
-#[test]
-fn records_are_taken_together_and_gaps_are_told() {
-    let folder = Folder::new();
-    let two = line(10, &json!({})) + &line(20, &json!({}));
-    folder.write("one.jsonl", two);
-    folder.write("other.jsonl", line(15, &json!({})));
-    assert_eq!(run(&folder, &["verify", "one.jsonl"]).0, 0);
-    let (code, said, _) = run(&folder, &["verify", "one.jsonl", "other.jsonl"]);
-    assert_eq!(code, 1);
-    let interval = "key \"k\": 3 admitted in the 10 us from 10 to 20, at most 2 allowed";
-    assert!(said.contains(interval), "{said}");
-    for arguments in [["--losses", "1"], ["--limit", "3r/m sliding_log"]] {
-        let question = [&["verify", "one.jsonl", "other.jsonl"], &arguments[..]].concat();
-        assert_eq!(run(&folder, &question).0, 0, "{arguments:?}");
-    }
-    // Cut off, as by a crash, and with lines that found no room.
-    let mut cut = format!("{{\"dropped\":7}}\n{}", line(30, &json!({})));
-    cut.truncate(cut.len() - 5);
-    folder.write("cut.jsonl", line(10, &json!({})) + &cut);
-    let (code, said, _) = run(&folder, &["verify", "cut.jsonl"]);
-    assert_eq!(code, 0, "{said}");
-    assert!(said.contains("cut.jsonl:3: truncated"), "{said}");
-    assert!(said.contains("incomplete: 7 lines"), "{said}");
-    // A window may have been open before the record began.
-    let window = json!({"limit": "2r/m fixed_window", "cost": 2});
-    let edge = line(10, &window) + &line(20_000_010, &window);
-    folder.write("edge.jsonl", edge);
-    let (code, said, _) = run(&folder, &["verify", "edge.jsonl"]);
-    assert!(code == 1 && said.contains("--partial"), "{said}");
-    assert_eq!(run(&folder, &["verify", "edge.jsonl", "--partial"]).0, 0);
 }

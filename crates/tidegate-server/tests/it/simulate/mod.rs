@@ -3,10 +3,8 @@
 
 mod algorithms;
 mod compare;
-mod formats;
 mod manual;
 mod order;
-mod output;
 mod page;
 mod suggest;
 mod wrong;

@@ -1,5 +1,4 @@
-//! Time: lines out of order, several logs, packed logs, zones, and days with an hour twice
-//! or not at all.
+//! Time: lines out of order, several logs, packed logs.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -167,59 +166,4 @@ fn packed_logs_and_standard_input_are_read_by_content() {
         assert_eq!((code, error.as_str()), (0, ""));
         assert_eq!(serde_json::from_str::<Value>(&said).unwrap(), expected);
     }
-}
-
-/// The times at which one client asks, each as a log line has it, under one request per half
-/// an hour: how many are refused, and what the run says about its span.
-fn one_per_half_hour(times: &[&str]) -> (u64, Value, Value) {
-    let folder = folder(&by_address(
-        "limit = \"1/30m\"\nalgorithm = \"sliding_log\"",
-    ));
-    let line = |time: &&str| format!("::1 - - [{time}] \"GET / HTTP/1.1\" 200 0\n");
-    folder.write("log", lines(times, line));
-    let result = simulate(&folder, &["--config", "tidegate.toml", "log"]);
-    assert_eq!(result["unreadable"], 0, "{result}");
-    let refused = counts(policy(&result))[1];
-    (refused, result["from"].clone(), result["to"].clone())
-}
-
-#[test]
-fn zones_are_part_of_a_time() {
-    // Half past midnight three times: in UTC, in Kolkata and in St. John's, hours apart.
-    let times = [
-        "16/Nov/2026:00:30:00 +0000",
-        "16/Nov/2026:00:30:00 +0530",
-        "16/Nov/2026:00:30:00 -0330",
-    ];
-    let (refused, from, to) = one_per_half_hour(&times);
-    assert_eq!(refused, 0);
-    assert_eq!(
-        (from, to),
-        (json!("2026-11-15T19:00:00Z"), json!("2026-11-16T04:00:00Z"))
-    );
-    // The same instant in two zones, ten minutes after another.
-    let times = [
-        "16/Nov/2026:01:00:00 +0100",
-        "16/Nov/2026:00:10:00 +0000",
-        "15/Nov/2026:19:10:00 -0500",
-    ];
-    assert_eq!(one_per_half_hour(&times).0, 2);
-}
-
-#[test]
-fn hours_that_clocks_repeat_or_skip_are_counted_as_they_passed() {
-    // Berlin, 25 October 2026: 02:30 comes twice, an hour apart.
-    let twice = ["25/Oct/2026:02:30:00 +0200", "25/Oct/2026:02:30:00 +0100"];
-    let (refused, from, to) = one_per_half_hour(&twice);
-    assert_eq!(refused, 0);
-    assert_eq!(
-        (from, to),
-        (json!("2026-10-25T00:30:00Z"), json!("2026-10-25T01:30:00Z"))
-    );
-    // 02:59 in summer is followed by 02:00 in winter, a minute later.
-    let minute = ["25/Oct/2026:02:59:00 +0200", "25/Oct/2026:02:00:00 +0100"];
-    assert_eq!(one_per_half_hour(&minute).0, 1);
-    // 29 March 2026: from 01:45 to 03:10 it is only 25 minutes.
-    let skipped = ["29/Mar/2026:01:45:00 +0100", "29/Mar/2026:03:10:00 +0200"];
-    assert_eq!(one_per_half_hour(&skipped).0, 1);
 }

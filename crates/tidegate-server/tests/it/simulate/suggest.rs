@@ -144,44 +144,6 @@ fn suggested_limit_is_the_one_that_arithmetic_gives() {
 }
 
 #[test]
-fn impossible_suggestion_is_reported() {
-    let log = line(MIDNIGHT * 1_000, "::1").repeat(3);
-    for (policies, why) in [
-        (
-            "[[policies]]\nname = \"p\"\nkey = \"{ip}\"\nblock = true\n",
-            "it blocks everything",
-        ),
-        (
-            "[[policies]]\nname = \"p\"\n[[policies.levels]]\nname = \"a\"\nkey = \"\"\nlimit = \"1r/s\"\n[[policies.levels]]\nname = \"b\"\nkey = \"{ip}\"\nlimit = \"1r/s\"\n",
-            "several levels",
-        ),
-        (
-            "[[policies]]\nname = \"p\"\nkey = \"{ip}\"\nlimit = \"1r/s\"\n[[policies.overrides]]\nmatch = { ip = \"::1\" }\nblock = true\n",
-            "no limit refuses so few",
-        ),
-    ] {
-        let folder = folder(policies);
-        folder.write("log", &log);
-        let flags = [
-            "--config",
-            "tidegate.toml",
-            "--format",
-            "json",
-            "--suggest",
-            "1%",
-            "log",
-        ];
-        let result = simulate(&folder, &flags);
-        let said = policy(&result)["not_suggested"]
-            .as_str()
-            .expect("a reason")
-            .to_owned();
-        assert!(said.contains(why), "{said}");
-        assert_eq!(policy(&result)["suggested"], json!(null));
-    }
-}
-
-#[test]
 fn u4_one_scraper_does_not_set_the_limit_of_all() {
     // Thirty clients ask twice a second for a minute, and one 25 times a second.
     let mut events = Vec::new();
