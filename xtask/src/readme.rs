@@ -163,13 +163,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_come_from_sh_blocks_only() {
-        let markdown = "text\n```sh\n# a comment\ncargo run\n\ncargo test \\\n  --all\n```\n\
-                        ```toml\nnot = 1\n```\n```sh\nls\n```\n";
-        assert_eq!(commands(markdown), ["cargo run", "cargo test --all", "ls"]);
-    }
-
-    #[test]
     fn cargo_run_is_the_program_that_the_tests_have_built() {
         let run = |command: &str| runnable(command, Path::new("/built")).unwrap();
         assert_eq!(
@@ -202,13 +195,5 @@ mod tests {
         assert!(has(&read("Cargo.toml"), member));
         let server = read("crates/tidegate-server/Cargo.toml");
         assert!(has(&server, "default-run = \"tidegate\""));
-    }
-
-    #[test]
-    fn only_what_is_already_done_is_skipped() {
-        assert!(skip_reason("git clone https://example.org/x").is_some());
-        assert!(skip_reason("cd tidegate").is_some());
-        assert!(skip_reason("cargo xtask test").is_some());
-        assert!(skip_reason("cargo run --release --example tide").is_none());
     }
 }

@@ -50,5 +50,4 @@ mod memory;
 mod bench;
 mod command_top;
 mod commands;
-mod docs;
 mod simulate;

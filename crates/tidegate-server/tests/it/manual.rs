@@ -3,11 +3,13 @@
 //! of fields are complete and right.
 
 use tidegate::{
-    Cost, Limit, ManualClock, MemoryStore, Policy, PolicyDecision, PolicyLimiter, Rate, Which,
+    Cost, Limit, ManualClock, MemoryStore, Policy, PolicyDecision, PolicyLimiter, Rate,
 };
 use tidegate_config::Config;
 use tidegate_server::section::Server;
 use tidegate_server::settings;
+
+use crate::process::{Folder, Tidegate, run};
 
 /// When the checks of the pages are asked.
 const START: u64 = 1_700_000_040_000_000;
@@ -22,7 +24,7 @@ pub(crate) struct Block<'p> {
     /// What stands behind the fence.
     pub(crate) kind: &'p str,
     pub(crate) text: &'p str,
-    lead: &'p str,
+    pub(crate) lead: &'p str,
     pub(crate) file: &'p str,
 }
 
@@ -95,28 +97,6 @@ fn read_all(text: &str) -> (Server, Config) {
 }
 
 #[test]
-fn files_are_read_without_a_warning() {
-    let files = blocks_of(POLICIES, "toml").into_iter();
-    for file in files.chain(blocks_of(README, "toml")) {
-        assert_eq!(read(file.text).warnings(), [""; 0], "{}", file.text);
-    }
-}
-
-#[test]
-fn wrong_files_are_refused_with_the_text_below_them() {
-    let blocks = blocks(POLICIES);
-    let mut seen = 0;
-    for two in blocks.windows(2).filter(|two| two[0].kind == "toml,wrong") {
-        let (file, shown) = (two[0].text, two[1]);
-        let errors = settings::parse(file, "tidegate.toml", None).expect_err(file);
-        assert_eq!(shown.kind, "text", "after:\n{file}");
-        assert_eq!(errors.to_string(), shown.text.trim_end(), "of:\n{file}");
-        seen += 1;
-    }
-    assert!(seen > 5, "only {seen} wrong files");
-}
-
-#[test]
 fn an_empty_file_has_the_policy_that_the_page_names() {
     let config = read("");
     let [policy] = &config.policies[..] else {
@@ -154,7 +134,7 @@ fn lines_of_the_page_on_algorithms_are_those_of_a_policy() {
 
 /// The checks that a paragraph names, such as "The 6th check of `login`", of the file
 /// before it; the last one goes to `judge`.
-fn after_checks(block: Block<'_>, judge: impl Fn(&PolicyDecision<'_>)) {
+pub(crate) fn after_checks(block: Block<'_>, judge: impl Fn(&PolicyDecision<'_>)) {
     let config = read(block.file);
     let store = MemoryStore::builder().clock(ManualClock::at_us(START));
     let limiter = PolicyLimiter::with_stores([("default", store.build())], config.policies);
@@ -176,29 +156,6 @@ fn after_checks(block: Block<'_>, judge: impl Fn(&PolicyDecision<'_>)) {
     let refused = block.lead.contains("refused");
     assert_eq!(decision.allowed(), !refused, "{}", block.lead);
     judge(&decision);
-}
-
-#[test]
-fn headers_are_those_of_the_checks_named() {
-    for block in blocks_of(POLICIES, "http") {
-        after_checks(block, |decision| {
-            let headers = decision.headers();
-            let lines = headers
-                .iter()
-                .map(|(name, value)| format!("{name}: {value}\n"));
-            assert_eq!(lines.collect::<String>(), block.text, "{}", block.lead);
-        });
-    }
-}
-
-#[test]
-fn bodies_are_those_of_the_checks_named() {
-    for block in blocks_of(POLICIES, "json") {
-        after_checks(block, |decision| {
-            let body: String = block.text.lines().map(str::trim).collect();
-            assert_eq!(decision.problem(429), body, "{}", block.lead);
-        });
-    }
 }
 
 /// The tables of the file: the heading on the page, and a file with one more line in
@@ -321,21 +278,6 @@ fn a_blocked_level_stays_blocked() {
 }
 
 #[test]
-fn a_reset_voids_the_receipts_of_its_key() {
-    let policy = Policy::builder("p").limit(Limit::per_hour(5).fixed_window());
-    let policy = policy.build().expect("a policy");
-    let limiter = PolicyLimiter::in_memory([policy]).expect("one policy");
-    let key = [("key", "a")];
-    let check = || limiter.check("p", &key, Cost::ONE).expect("a policy");
-    let receipt = check().receipt().expect("it was charged");
-    assert_eq!(limiter.reset("p", &key, Which::Only), Ok(1));
-    assert_eq!(check().remaining(), 4);
-    limiter.refund("p", &key, &receipt).expect("a policy");
-    let look = limiter.peek("p", &key, Cost::ONE).expect("a policy");
-    assert_eq!(look.remaining(), 4);
-}
-
-#[test]
 fn rates_are_read() {
     let rows = rows(section(POLICIES, "#### `limit`"), "| written |");
     assert_eq!(rows.len(), 5);
@@ -380,5 +322,37 @@ fn values_are_encoded_as_the_table_says() {
             }
             value => assert_eq!(encoded(code(value)[0]), expected),
         }
+    }
+}
+
+#[test]
+fn fields_are_those_of_a_decision() {
+    let server = Tidegate::start("");
+    let decision = server.check(r#"{"policy":"default","key":"k"}"#).json();
+    let decision = decision.as_object().expect("fields");
+    let table = rows(include_str!("../../../../docs/http.md"), "| field |");
+    let listed: Vec<&str> = table.iter().map(|row| code(row[0])[0]).collect();
+    for field in decision.keys() {
+        assert!(
+            listed.contains(&field.as_str()),
+            "{field} is not in the table"
+        );
+    }
+    for field in listed {
+        assert!(decision.contains_key(field) || field == "answer", "{field}");
+    }
+}
+
+#[test]
+fn formats_of_simulate_are_those_of_the_table() {
+    let (_, help, _) = run(&Folder::new(), &["simulate", "--help"]);
+    let formats = help.split("Possible values:").nth(1).expect("a list");
+    let formats = formats.split("\n\n").next().expect("its end").lines();
+    let formats = formats.filter_map(|line| line.trim().strip_prefix("- "));
+    let formats: Vec<&str> = formats.filter_map(|line| line.split(':').next()).collect();
+    assert!(formats.len() >= 7, "{help}");
+    let page = include_str!("../../../../docs/simulate.md");
+    for format in formats {
+        assert!(page.contains(&format!("| `--format {format}`")), "{format}");
     }
 }

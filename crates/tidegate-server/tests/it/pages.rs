@@ -1,97 +1,45 @@
-//! All pages of the repository together: no link is dead, the map reaches every page,
-//! configs are read, commands are run, and quoted messages exist. What single pages claim
-//! in tables is tried here, too.
+//! All pages of the repository. The fence of a block says what becomes of it: `toml` is read,
+//! `toml,wrong` is refused with the `text` below it, `toml,dependencies` names what exists, `sh`
+//! is run, `console` is run and says what stands below each command, in this order and with
+//! `…` for what varies, `http` and `json` are the answer to the checks that the paragraph
+//! before them names, `rust` is compiled by a crate that includes the page. `skip: ` and a
+//! reason behind the kind says why nothing becomes of it. No link is dead, and the map reaches
+//! every page. What pages claim of limits in tables is tried here, too.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tidegate::{Cost, ManualClock, MemoryStore, PolicyLimiter};
+use tidegate_server::settings;
+use tidegate_testkit::console;
 
-use crate::manual::{Block, blocks, code, read, rows, section};
+use crate::manual::{Block, after_checks, blocks, code, read, rows, section};
 use crate::process::Start;
 use crate::resp::{Served, lines};
 
-/// Pages whose commands another test runs, and which.
-const RUN_ELSEWHERE: [(&str, &str); 6] = [
-    ("README.md", "xtask/src/readme.rs"),
-    ("examples/nginx/README.md", "tests/it/nginx/readme.rs"),
-    ("docs/resp.md", "tests/it/resp/clients.rs"),
-    ("docs/tower.md", "tidegate-tower: tests/it/example.rs"),
-    ("docs/envoy.md", "tests/it/envoy/manual.rs"),
-    ("docs/simulate.md", "tests/it/simulate, on logs of its own"),
-];
-
-/// Commands that no test of this crate runs, by how they begin, and why.
-const NOT_RUN: [(&str, &str); 9] = [
-    (
-        "cargo xtask dist",
-        "`cargo xtask test` packages the debug build",
-    ),
-    ("cargo xtask ", "it would run itself, or takes minutes"),
-    ("cargo build ", "the tests are built already"),
-    ("cargo install ", "the tests are built already"),
-    ("cargo test ", "it would run itself"),
-    ("./target/release/tidegate serve", "`tidegate serve` is run"),
-    (
-        "docker ",
-        "needs a daemon; `cargo xtask docker` builds the image where one runs",
-    ),
-    (
-        "dpkg ",
-        "xtask/src/dist/installed.rs runs it on a clean root",
-    ),
-    (
-        "start-stop-daemon ",
-        "xtask/src/dist/installed.rs runs it on a clean root",
-    ),
-];
-
-/// A page whose blocks of TOML are lines of a policy, held by `manual.rs`.
-const FRAGMENTS: [&str; 1] = ["docs/algorithms.md"];
-
-/// Blocks of other kinds: the page, the kind, and what holds them.
-const HELD: [(&str, &str, &str); 19] = [
-    (
-        "README.md",
-        "nginx module",
-        "tidegate-nginx: tests/it/manual.rs",
-    ),
-    (
-        "docs/algorithms.md",
-        "rust",
-        "lines of a limit: tests/it/manual.rs",
-    ),
-    ("docs/envoy.md", "yaml", "tests/it/envoy/manual.rs"),
-    ("docs/http.md", "console", "tests/it/docs.rs"),
-    (
-        "docs/migrating.md",
-        "js",
-        "`express_middleware_limits_and_fails_open`",
-    ),
-    ("docs/migrating.md", "nginx", "another limiter's config"),
-    ("docs/migrating.md", "yaml", "another limiter's config"),
-    ("docs/nginx.md", "nginx", "tests/it/nginx/readme.rs"),
-    (
-        "docs/nginx.md",
-        "nginx module",
-        "tidegate-nginx: tests/it/manual.rs",
-    ),
-    ("docs/operations.md", "log", "tests/it/operations.rs"),
-    (
-        "docs/operations.md",
-        "yaml",
-        "`alerts_name_metrics_that_exist`",
-    ),
-    ("docs/policies.md", "http", "tests/it/manual.rs"),
-    ("docs/policies.md", "toml,wrong", "tests/it/manual.rs"),
-    ("docs/proxies.md", "caddy and yaml", "tests/it/proxies.rs"),
-    ("docs/redis.md", "acl", "tidegate-redis: tests/it/docs.rs"),
-    ("docs/redis.md", "http", "tidegate-redis: tests/it/docs.rs"),
-    ("docs/redis.md", "lua", "tidegate-redis: tests/it/docs.rs"),
-    ("docs/resp.md", "js and python", "tests/it/resp/clients.rs"),
-    ("docs/simulate.md", "console", "tests/it/simulate/manual.rs"),
-];
+/// Blocks that another test runs: the page, the kind, and where.
+const ELSEWHERE: &str = "
+README.md: sh: xtask/src/readme.rs
+README.md: nginx module: tidegate-nginx, tests/it/manual.rs
+docs/algorithms.md: rust: tests/it/manual.rs
+docs/envoy.md: sh: tests/it/envoy/manual.rs
+docs/envoy.md: yaml: tests/it/envoy/manual.rs
+docs/migrating.md: js: `express_middleware_limits_and_fails_open`
+docs/nginx.md: nginx: tests/it/nginx/readme.rs
+docs/nginx.md: nginx module: tidegate-nginx, tests/it/manual.rs
+docs/operations.md: log: tests/it/operations.rs
+docs/operations.md: yaml: `alerts_name_metrics_that_exist`
+docs/proxies.md: caddy: tests/it/proxies.rs
+docs/proxies.md: yaml: tests/it/proxies.rs
+docs/redis.md: acl: tidegate-redis, tests/it/docs.rs
+docs/redis.md: http: tidegate-redis, tests/it/docs.rs
+docs/redis.md: lua: tidegate-redis, tests/it/docs.rs
+docs/resp.md: js: tests/it/resp/clients.rs
+docs/resp.md: python: tests/it/resp/clients.rs
+docs/tower.md: sh: tidegate-tower, tests/it/example.rs
+examples/nginx/README.md: sh: tests/it/nginx/readme.rs
+";
 
 fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -209,20 +157,75 @@ fn map_of_the_documentation_reaches_every_page() {
     }
 }
 
-/// Whole files are read; `[dependencies]` name crates of this workspace with the features
-/// that these have.
+/// Every block of every page, as its fence says. What fails is said for all pages at once.
 #[test]
-fn configs_of_all_pages_are_read() {
+fn blocks_are_what_their_fences_say() {
+    let libraries = files(&root().join("crates"), "lib.rs");
+    let libraries = libraries
+        .iter()
+        .map(|file| std::fs::read_to_string(file).expect("a source"));
+    let libraries: String = libraries.collect();
+    let mut run = 0;
     for (name, text) in pages() {
-        let blocks = blocks(&text).into_iter();
-        for block in blocks.filter(|block| ["toml", "toml,dependencies"].contains(&block.kind)) {
-            if block.text.starts_with("[dependencies]\n") {
-                dependencies_exist(&name, block.text);
-            } else if !FRAGMENTS.contains(&name.as_str()) {
-                read(block.text);
+        let found = blocks(&text);
+        let mut served = None;
+        for (number, block) in found.iter().enumerate() {
+            if ELSEWHERE.contains(&format!("\n{name}: {}: ", block.kind)) {
+                continue;
+            }
+            match block.kind {
+                "toml" | "toml,dependencies" if block.text.starts_with("[dependencies]\n") => {
+                    dependencies_exist(&name, block.text);
+                }
+                "toml" => is_read(&name, block.text),
+                "toml,wrong" => is_refused(block.text, found.get(number + 1)),
+                "sh" => run += commands(&name, block),
+                "console" => {
+                    let served = served.get_or_insert_with(|| serve(block.file));
+                    run += console_says(&name, served, block.text);
+                }
+                "http" => after_checks(*block, |decision| {
+                    let headers = decision.headers();
+                    let lines = headers
+                        .iter()
+                        .map(|(name, value)| format!("{name}: {value}\n"));
+                    assert_eq!(lines.collect::<String>(), block.text, "{}", block.lead);
+                }),
+                "json" if block.lead.contains(" check of ") => after_checks(*block, |decision| {
+                    let body: String = block.text.lines().map(str::trim).collect();
+                    assert_eq!(decision.problem(429), body, "{}", block.lead);
+                }),
+                "json" => drop(serde_json::from_str::<serde_json::Value>(block.text).expect(&name)),
+                "text" | "" => {}
+                kind if kind.starts_with("rust") => {
+                    let included = format!("include_str!(\"../../../{name}\")");
+                    let is_compiled = name.starts_with("crates/") || libraries.contains(&included);
+                    assert!(is_compiled, "{name}: no crate compiles this Rust");
+                }
+                kind => assert!(
+                    kind.contains(" skip: "),
+                    "{name}: nothing looks at {kind:?}"
+                ),
             }
         }
     }
+    assert!(run >= 25, "only {run} commands were run");
+}
+
+/// Reads a config, which may be the fields of a policy alone.
+fn is_read(name: &str, text: &str) {
+    let is_whole = text.lines().any(|line| line.starts_with('['));
+    let config = match is_whole {
+        true => read(text),
+        false => read(&format!("[[policies]]\nname = \"p\"\n{text}")),
+    };
+    assert_eq!(config.warnings(), [""; 0], "{name}: {text}");
+}
+
+fn is_refused(text: &str, below: Option<&Block<'_>>) {
+    let errors = settings::parse(text, "tidegate.toml", None).expect_err(text);
+    let shown = below.filter(|block| block.kind == "text").expect(text);
+    assert_eq!(errors.to_string(), shown.text.trim_end(), "of:\n{text}");
 }
 
 fn dependencies_exist(name: &str, text: &str) {
@@ -244,194 +247,97 @@ fn dependencies_exist(name: &str, text: &str) {
     }
 }
 
-/// A kind of block that nobody looks at could say anything.
-#[test]
-fn blocks_of_every_kind_are_held_by_a_test() {
-    let sources = files(&root().join("crates"), "lib.rs");
-    let sources = sources
-        .iter()
-        .map(|file| std::fs::read_to_string(file).expect("a source"));
-    let sources: String = sources.collect();
-    for (name, text) in pages() {
-        for block in blocks(&text) {
-            let held = match block.kind {
-                "toml" | "toml,dependencies" | "sh" | "text" | "" => true,
-                "json" => serde_json::from_str::<serde_json::Value>(block.text).is_ok(),
-                // Rust of a page is compiled where a crate includes the page.
-                kind if kind.starts_with("rust") => {
-                    let own = name.strip_prefix("crates/").is_some();
-                    let included = format!("include_str!(\"../../../{name}\")");
-                    own || sources.contains(&included)
-                }
-                _ => false,
-            };
-            let mut listed = HELD.iter();
-            let listed = listed.any(|(page, kinds, _)| {
-                *page == name && kinds.split(" and ").any(|kind| kind == block.kind)
-            });
-            let kind = block.kind;
-            assert!(
-                held || listed,
-                "{name}: no test looks at blocks of {kind:?}"
-            );
-        }
-    }
-}
-
 #[test]
 fn alerts_name_metrics_that_exist() {
     let text = page("docs/operations.md");
-    let source = page("crates/tidegate-server/src/metrics.rs");
-    let mut seen = 0;
-    for block in blocks(&text).into_iter().filter(|it| it.kind == "yaml") {
-        let words = block
-            .text
-            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        for metric in words.filter_map(|word| word.strip_prefix("tidegate_")) {
-            let registered = source.contains(&format!("\"{metric}\""));
-            assert!(registered, "no metric tidegate_{metric}");
-            seen += 1;
-        }
+    let server = Start::new("").start();
+    server.get("/v1/gate/default?key=k");
+    server.signal("HUP");
+    server.line("the config is in force");
+    let there = server.get("/metrics");
+    let alerts = blocks(&text).into_iter().filter(|it| it.kind == "yaml");
+    let alerts: String = alerts.map(|it| it.text).collect();
+    let words = alerts.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let named: BTreeSet<&str> = words.filter(|word| word.starts_with("tidegate_")).collect();
+    assert!(named.len() >= 2);
+    for metric in named {
+        let is_there = there.text().contains(&format!("\n# TYPE {metric} "));
+        assert!(is_there, "no metric {metric} in {}", there.text());
     }
-    assert!(seen >= 2);
 }
 
-/// The commands of a page's `sh` blocks, each with the config before it.
-fn commands(text: &str) -> Vec<(String, String)> {
-    let mut commands = Vec::new();
-    for block in blocks(text).into_iter().filter(|block| block.kind == "sh") {
-        let joined = block.text.replace("\\\n", " ");
-        for line in joined.lines().map(str::trim) {
-            if !line.is_empty() && !line.starts_with('#') {
-                commands.push((line.to_owned(), block.file.to_owned()));
-            }
-        }
+/// A config with the usual addresses replaced: free ports, and memory for Redis.
+fn free(text: &str) -> String {
+    let mut text = text.replace("redis://127.0.0.1:6379", "memory:");
+    for port in ["8080", "8081", "6380"] {
+        text = text.replace(&format!("127.0.0.1:{port}"), "127.0.0.1:0");
     }
-    commands
+    text
 }
 
-#[test]
-fn commands_of_all_pages_are_run_or_have_a_reason() {
-    let mut run = 0;
-    for (name, text) in pages() {
-        if RUN_ELSEWHERE.iter().any(|(page, _)| *page == name) {
-            continue;
-        }
-        for (command, config) in commands(&text) {
-            if NOT_RUN.iter().any(|(start, _)| command.starts_with(start)) {
-                continue;
-            }
-            run_command(&name, &command, &config);
-            run += 1;
-        }
-    }
-    assert!(run >= 5, "only {run} commands were run");
-}
-
-/// Runs a command in the folder of a server that has the config before it, with the usual
-/// addresses replaced by that server's.
-fn run_command(name: &str, command: &str, config: &str) {
-    let mut config = match config.starts_with("[dependencies]") {
-        true => String::new(),
-        false => config.replace("redis://127.0.0.1:6379", "memory:"),
+/// A server with the config before a block, in a folder with the repository's examples.
+fn serve(config: &str) -> Served {
+    let config = match config.starts_with("[dependencies]") {
+        true => "",
+        false => config,
     };
-    let free = |text: &str| {
-        let mut text = text.to_owned();
-        for port in ["8080", "8081", "6380"] {
-            text = text.replace(&format!("127.0.0.1:{port}"), "127.0.0.1:0");
-        }
-        text
-    };
-    config = free(&config);
-    if let Some(arguments) = command.strip_prefix("tidegate serve") {
-        let start = Start::without_config();
-        start.folder().write("tidegate.toml", config);
-        let arguments = free(arguments);
-        let words = arguments.split_whitespace();
-        words.fold(start, Start::argument).start();
-        return;
-    }
-    let served = Served::start(&config);
-    let program = Path::new(env!("CARGO_BIN_EXE_tidegate"));
-    let folder = program.parent().expect("a folder").display();
-    let paths = format!("{folder}:{}", std::env::var("PATH").unwrap_or_default());
-    let here = command
+    let start = Start::new(&free(config)).variable("TIDEGATE_ADMIN_TOKEN", "sesame");
+    let examples = start.folder().path("examples");
+    std::os::unix::fs::symlink(root().join("examples"), examples).expect("a link");
+    Served::with(start)
+}
+
+/// What a command says, in the folder of a server that has the usual addresses for it.
+fn said(served: &Served, command: &str) -> String {
+    let command = command
         .replace("127.0.0.1:8080", served.server.address())
         .replace("-p 6380", &format!("-p {}", served.port()));
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &here]).env("PATH", paths);
-    shell.current_dir(served.server.folder().path(""));
-    let said = lines(&mut shell).join("\n");
-    let wrong = ["(error)", "ERR ", "\"status\":4", "NOPOLICY"];
-    let found = wrong.iter().find(|wrong| said.contains(**wrong));
-    assert!(
-        !said.is_empty() && found.is_none(),
-        "{name}: {command}: {said}"
-    );
+    let token = [("TIDEGATE_ADMIN_TOKEN", "sesame")];
+    let said = console::shell(served.server.folder().root(), &command, &token);
+    said.replace('\r', "")
 }
 
-/// Every message in the first column of a table of docs/troubleshooting.md is one of the
-/// sources', piece by piece between the `…`.
-#[test]
-fn troubleshooting_quotes_messages_that_exist() {
-    let mut source = String::new();
-    for file in files(&root().join("crates"), ".rs") {
-        if file.components().any(|part| part.as_os_str() == "src") {
-            source.push_str(&std::fs::read_to_string(&file).expect("a source"));
+/// Runs the commands of an `sh` block, each on a server with the config before it.
+fn commands(name: &str, block: &Block<'_>) -> usize {
+    let joined = block.text.replace("\\\n", " ");
+    let commands = joined
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty());
+    let mut run = 0;
+    for command in commands {
+        run += 1;
+        if let Some(arguments) = command.strip_prefix("tidegate serve") {
+            let start = Start::without_config();
+            start.folder().write("tidegate.toml", free(block.file));
+            let arguments = free(arguments);
+            let words = arguments.split_whitespace();
+            words.fold(start, Start::argument).start();
+            continue;
         }
+        let said = said(&serve(block.file), command);
+        let wrong = ["(error)", "ERR ", "\"status\":4", "NOPOLICY", "\n? "];
+        let found = wrong.iter().find(|wrong| said.contains(**wrong));
+        let is_right = !said.is_empty() && found.is_none();
+        assert!(is_right, "{name}: {command}: {said}");
     }
-    // A text that goes on in the next line.
-    let mut source = source
-        .split("\\\n")
-        .map(str::trim_start)
-        .collect::<String>();
-    source = source.replace("\\\"", "\"");
-    let text = page("docs/troubleshooting.md");
-    let mut seen = 0;
-    for table in text.split("\n| message |").skip(1) {
-        let rows = table.lines().skip(2);
-        for row in rows.map_while(|line| line.strip_prefix("| ")) {
-            let message = code(row)[0];
-            for piece in message
-                .split('…')
-                .map(|piece| piece.trim_matches([' ', ':']))
-            {
-                let found = piece.len() < 4 || source.contains(piece);
-                assert!(found, "another text now? {message}: {piece:?}");
-            }
-            let longest = message.split('…').map(str::len).max();
-            assert!(longest > Some(10), "{message} says too little to be found");
-            seen += 1;
-        }
-    }
-    assert!(seen > 25, "only {seen} messages");
+    run
 }
 
-/// Every cell of the comparison has a link, and every test that is named exists.
-#[test]
-fn comparison_has_a_source_in_every_cell() {
-    let text = page("docs/why.md");
-    let table = section(&text, "## Compared with others");
-    let rows = rows(table, "| | Tidegate |");
-    assert!(rows.len() >= 6);
-    for row in &rows {
-        assert_eq!(row.len(), 7, "{row:?}");
-        for cell in &row[1..] {
-            assert!(cell.contains("]("), "{}: no source: {cell}", row[0]);
-        }
+/// Runs the commands of a `console` block one after the other.
+fn console_says(name: &str, served: &Served, text: &str) -> usize {
+    let steps: Vec<&str> = text.strip_prefix("$ ").expect(text).split("\n$ ").collect();
+    for step in &steps {
+        let (command, expected) = console::parted(step);
+        let said = said(served, command);
+        let pattern = format!("…\n{}\n…", expected.trim_end().replace('\n', "\n…\n"));
+        let is_like = console::is_like(&said, &pattern);
+        assert!(
+            is_like,
+            "{name}: {command}\nsays\n{said}\nand not\n{expected}"
+        );
     }
-    let mut tests = String::new();
-    for file in files(&root().join("crates"), ".rs") {
-        tests.push_str(&std::fs::read_to_string(file).expect("a source"));
-    }
-    let named: Vec<&str> = code(&text)
-        .into_iter()
-        .filter_map(|name| name.strip_suffix('…'))
-        .collect();
-    assert!(named.len() > 8);
-    for name in named {
-        assert!(tests.contains(&format!("fn {name}")), "no test {name}…");
-    }
+    steps.len()
 }
 
 const START: u64 = 1_700_000_000_000_000;

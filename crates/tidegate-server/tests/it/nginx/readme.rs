@@ -6,6 +6,7 @@ use std::process::Command;
 use super::path;
 use super::proxy::{self, Nginx, PATIENT};
 use super::tidegate::{Tidegate, example};
+use crate::manual::blocks;
 use tidegate_testkit::http::{get, send};
 use tidegate_testkit::process::{Folder, free_port};
 
@@ -13,19 +14,9 @@ use tidegate_testkit::process::{Folder, free_port};
 const SKIPPED: [&str; 2] = ["apt-get install ", "cargo install "];
 
 /// The lines in all blocks of a kind.
-fn blocks(markdown: &str, kind: &str) -> Vec<String> {
-    let fence = format!("```{kind}");
-    let mut inside = false;
-    let mut lines = Vec::new();
-    for line in markdown.lines() {
-        match line {
-            "```" => inside = false,
-            _ if line == fence => inside = true,
-            _ if inside => lines.push(line.to_owned()),
-            _ => {}
-        }
-    }
-    lines
+fn lines<'p>(page: &'p str, kind: &str) -> Vec<&'p str> {
+    let blocks = blocks(page).into_iter().filter(|block| block.kind == kind);
+    blocks.flat_map(|block| block.text.lines()).collect()
 }
 
 /// A line without what differs from one run to the next.
@@ -44,7 +35,7 @@ fn the_commands_do_what_it_says() {
 
     let readme = std::fs::read_to_string(example("README.md")).unwrap();
     let demo = folder.root().join("demo");
-    let mut commands = blocks(&readme, "sh");
+    let mut commands = lines(&readme, "sh");
     commands.retain(|command| !SKIPPED.iter().any(|start| command.starts_with(start)));
     let script = commands
         .join("\n")
@@ -67,8 +58,8 @@ fn the_commands_do_what_it_says() {
     assert!(output.status.success(), "{printed}{errors}");
 
     let mut printed_lines = printed.lines().map(without_numbers);
-    for line in blocks(&readme, "text") {
-        let wanted = without_numbers(&line);
+    for line in lines(&readme, "text") {
+        let wanted = without_numbers(line);
         assert!(
             printed_lines.any(|printed| printed == wanted),
             "{line:?} is not, or not in this place, in:\n{printed}"
@@ -93,7 +84,7 @@ fn what_the_manual_shows_works() {
         limit = \"1r/m\"
     ";
     let tidegate = Tidegate::start(policies);
-    let nginx = Nginx::start_location(&tidegate, &blocks(&manual, "nginx").join("\n"));
+    let nginx = Nginx::start_location(&tidegate, &lines(&manual, "nginx").join("\n"));
     let api = |key| send(nginx.port(), "GET", "/api/", &[("X-Api-Key", key)]).status;
     assert_eq!([api("a"), api("b&ip=1"), api("a")], [200, 200, 429]);
     assert_eq!(

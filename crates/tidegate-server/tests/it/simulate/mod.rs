@@ -3,7 +3,6 @@
 
 mod algorithms;
 mod compare;
-mod manual;
 mod order;
 mod page;
 mod suggest;
