@@ -2,6 +2,7 @@
 
 use tidegate_testkit::console;
 
+use crate::certificates::Certificates;
 use crate::process::{Start, Tidegate};
 use crate::redis_server::Server;
 
@@ -30,12 +31,12 @@ fn bench() {
 
 #[test]
 fn simulate() {
-    check("simulate.txt", 14, &[]);
+    check("simulate.txt", 15, &[]);
 }
 
 #[test]
 fn verify() {
-    check("verify.txt", 6, &[]);
+    check("verify.txt", 7, &[]);
 }
 
 const CONFIG: &str = r#"
@@ -111,4 +112,22 @@ fn what_a_question_needs() {
         ("LOCKED", &locked),
     ];
     check("asking.txt", 4, &urls);
+}
+
+#[test]
+fn tls() {
+    let certificates = Certificates::make();
+    let files = [
+        ("CA", "authority.crt"),
+        ("CERT", "server.crt"),
+        ("KEY", "server.key"),
+        ("CLIENT_CERT", "client.crt"),
+        ("CLIENT_KEY", "client.key"),
+    ];
+    let paths = files.map(|(name, file)| (name, certificates.path(file)));
+    check(
+        "tls.txt",
+        3,
+        &paths.each_ref().map(|(name, path)| (*name, &**path)),
+    );
 }

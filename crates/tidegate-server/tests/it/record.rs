@@ -151,13 +151,3 @@ fn a_record_stops_growing_and_requests_go_on() {
     assert!((500..=1024).contains(&record.len()), "{}", record.len());
     assert_eq!(run(server.folder(), &["verify", "record.jsonl"]).0, 0);
 }
-
-#[test]
-fn a_record_that_cannot_be_written_is_no_start() {
-    let start = Start::new(CONFIG)
-        .argument("--record")
-        .argument("no/such/folder");
-    let (code, _, error) = start.fail();
-    assert_eq!(code, 2);
-    assert!(error.contains("the record no/such/folder: "), "{error}");
-}

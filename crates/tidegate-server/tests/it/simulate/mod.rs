@@ -2,7 +2,6 @@
 //! limiter.
 
 mod algorithms;
-mod compare;
 mod order;
 mod page;
 mod suggest;
