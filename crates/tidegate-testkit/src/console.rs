@@ -69,6 +69,9 @@ pub fn shell(folder: &Path, script: &str, variables: &[(&str, &str)]) -> String 
         .stdin(Stdio::null())
         .args(["-c", script]);
     let (code, mut said, errors) = ended(bash.output().expect("bash"));
+    if !said.is_empty() && !said.ends_with('\n') {
+        said.push('\n');
+    }
     for line in errors.lines() {
         writeln!(said, "! {line}").expect("room");
     }
