@@ -9,8 +9,6 @@ use std::time::Duration;
 
 pub use crate::algorithm::{Algorithm, Kind};
 
-#[cfg(test)]
-use crate::algorithm::Cooldown;
 use crate::algorithm::{Block, FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
 use crate::duration::number;
 use crate::error::{LimitError, ParseError};
@@ -137,8 +135,6 @@ impl LimitSpec {
                 Ok(limit) => Kind::SlidingWindow(limit),
                 Err(error) => return Err(error),
             },
-            #[cfg(test)]
-            Algorithm::Cooldown => Kind::Cooldown(Cooldown::new(rate)),
             Algorithm::SlidingLog => match SlidingLog::new(rate) {
                 Ok(limit) => Kind::SlidingLog(limit),
                 Err(error) => return Err(error),
@@ -347,11 +343,6 @@ impl Limit {
             },
             Kind::SlidingWindow(limit) => LimitSpec {
                 algorithm: Algorithm::SlidingWindow,
-                ..LimitSpec::new(limit.rate())
-            },
-            #[cfg(test)]
-            Kind::Cooldown(limit) => LimitSpec {
-                algorithm: Algorithm::Cooldown,
                 ..LimitSpec::new(limit.rate())
             },
             Kind::SlidingLog(limit) => LimitSpec {

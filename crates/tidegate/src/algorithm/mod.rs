@@ -13,8 +13,6 @@
 //! place in the workspace that does.
 
 mod block;
-#[cfg(test)]
-mod cooldown;
 mod fixed_window;
 mod log;
 mod sliding_log;
@@ -26,8 +24,6 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 pub use block::Block;
-#[cfg(test)]
-pub use cooldown::Cooldown;
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use log::{Log, LogView};
 pub use sliding_log::{SlidingLog, SlidingLogState};

@@ -3,8 +3,6 @@
 
 use std::fmt;
 
-#[cfg(test)]
-use super::Cooldown;
 use super::{
     Block, Compact, Counter, FixedWindow, Outcome, Packed, PastCharge, SlidingLog, SlidingWindow,
     TokenBucket,
@@ -13,31 +11,30 @@ use crate::cost::Cost;
 use crate::limit::Limit;
 
 /// Makes the enums and their verbs. `compact` algorithms keep their state in an entry
-/// of the in-memory table, `other` ones elsewhere or nowhere. A line may end
-/// with `if cfg(...)`.
+/// of the in-memory table, `other` ones elsewhere or nowhere.
 macro_rules! algorithms {
     (
         compact {
-            $($(#[$compact_doc:meta])* $compact:ident = $compact_name:literal $(if $cfg:meta)?,)+
+            $($(#[$compact_doc:meta])* $compact:ident = $compact_name:literal,)+
         }
         other { $($(#[$other_doc:meta])* $other:ident = $other_name:literal,)+ }
     ) => {
         /// What counts the requests.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Algorithm {
-            $($(#[$cfg])? $(#[$compact_doc])* $compact,)+
+            $($(#[$compact_doc])* $compact,)+
             $($(#[$other_doc])* $other,)+
         }
 
         impl Algorithm {
             /// All of them.
-            pub const ALL: &[Self] = &[$($(#[$cfg])? Self::$compact,)+ $(Self::$other,)+];
+            pub const ALL: &[Self] = &[$(Self::$compact,)+ $(Self::$other,)+];
 
             /// Its name, as in a config file.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
-                    $($(#[$cfg])? Self::$compact => $compact_name,)+
+                    $(Self::$compact => $compact_name,)+
                     $(Self::$other => $other_name,)+
                 }
             }
@@ -46,7 +43,7 @@ macro_rules! algorithms {
         /// A limit, taken apart by its algorithm.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kind {
-            $($(#[$cfg])? $(#[$compact_doc])* $compact($compact),)+
+            $($(#[$compact_doc])* $compact($compact),)+
             $($(#[$other_doc])* $other($other),)+
         }
 
@@ -54,7 +51,7 @@ macro_rules! algorithms {
         /// algorithm it says nothing, and the key counts as new.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum State {
-            $($(#[$cfg])? $(#[$compact_doc])* $compact(<$compact as Counter>::State),)+
+            $($(#[$compact_doc])* $compact(<$compact as Counter>::State),)+
             $($(#[$other_doc])* $other(<$other as Counter>::State),)+
         }
 
@@ -63,7 +60,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn last_us(&self) -> u64 {
                 match self {
-                    $($(#[$cfg])? Self::$compact(state) => $compact::last_us(state),)+
+                    $(Self::$compact(state) => $compact::last_us(state),)+
                     $(Self::$other(state) => $other::last_us(state),)+
                 }
             }
@@ -72,7 +69,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn moved_to(self, last_us: u64) -> Self {
                 match self {
-                    $($(#[$cfg])? Self::$compact(state) => {
+                    $(Self::$compact(state) => {
                         Self::$compact($compact::moved_to(state, last_us))
                     })+
                     $(Self::$other(state) => Self::$other($other::moved_to(state, last_us)),)+
@@ -86,7 +83,7 @@ macro_rules! algorithms {
             #[must_use]
             pub const fn algorithm(&self) -> Algorithm {
                 match self.kind() {
-                    $($(#[$cfg])? Kind::$compact(_) => Algorithm::$compact,)+
+                    $(Kind::$compact(_) => Algorithm::$compact,)+
                     $(Kind::$other(_) => Algorithm::$other,)+
                 }
             }
@@ -95,7 +92,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn new_state(&self, now_us: u64) -> State {
                 match self.kind() {
-                    $($(#[$cfg])? Kind::$compact(limit) => {
+                    $(Kind::$compact(limit) => {
                         State::$compact(limit.new_state(now_us))
                     })+
                     $(Kind::$other(limit) => State::$other(limit.new_state(now_us)),)+
@@ -106,7 +103,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn at(&self, state: State, now_us: u64) -> State {
                 match (self.kind(), state) {
-                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                    $((Kind::$compact(limit), State::$compact(state)) => {
                         State::$compact(limit.at(state, now_us))
                     })+
                     $((Kind::$other(limit), State::$other(state)) => {
@@ -120,7 +117,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn admits(&self, state: &State, cost: Cost) -> bool {
                 match (self.kind(), state) {
-                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                    $((Kind::$compact(limit), State::$compact(state)) => {
                         limit.admits(state, cost)
                     })+
                     $((Kind::$other(limit), State::$other(state)) => limit.admits(state, cost),)+
@@ -132,7 +129,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn charge(&self, state: State, cost: Cost) -> State {
                 match (self.kind(), state) {
-                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                    $((Kind::$compact(limit), State::$compact(state)) => {
                         State::$compact(limit.charge(state, cost))
                     })+
                     $((Kind::$other(limit), State::$other(state)) => {
@@ -146,7 +143,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn saturate(&self, state: State, cost: Cost) -> State {
                 match (self.kind(), state) {
-                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                    $((Kind::$compact(limit), State::$compact(state)) => {
                         State::$compact(limit.saturate(state, cost))
                     })+
                     $((Kind::$other(limit), State::$other(state)) => {
@@ -160,7 +157,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn refund(&self, state: State, charge: PastCharge) -> State {
                 match (self.kind(), state) {
-                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                    $((Kind::$compact(limit), State::$compact(state)) => {
                         State::$compact(limit.refund(state, charge))
                     })+
                     $((Kind::$other(limit), State::$other(state)) => {
@@ -174,7 +171,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn outcome(&self, state: &State, cost: Cost, admitted: bool) -> Outcome {
                 match (self.kind(), state) {
-                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                    $((Kind::$compact(limit), State::$compact(state)) => {
                         limit.outcome(state, cost, admitted)
                     })+
                     $((Kind::$other(limit), State::$other(state)) => {
@@ -188,7 +185,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn counts_for_us(&self, cost: Cost) -> u64 {
                 match self.kind() {
-                    $($(#[$cfg])? Kind::$compact(limit) => limit.counts_for_us(cost),)+
+                    $(Kind::$compact(limit) => limit.counts_for_us(cost),)+
                     $(Kind::$other(limit) => limit.counts_for_us(cost),)+
                 }
             }
@@ -197,7 +194,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn mark_us(&self, state: &State) -> u64 {
                 match (self.kind(), state) {
-                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                    $((Kind::$compact(limit), State::$compact(state)) => {
                         limit.mark_us(state)
                     })+
                     $((Kind::$other(limit), State::$other(state)) => limit.mark_us(state),)+
@@ -209,7 +206,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn counts_like(&self, old: &Self) -> bool {
                 match (self.kind(), old.kind()) {
-                    $($(#[$cfg])? (Kind::$compact(limit), Kind::$compact(old)) => {
+                    $((Kind::$compact(limit), Kind::$compact(old)) => {
                         limit.counts_like(old)
                     })+
                     $((Kind::$other(limit), Kind::$other(old)) => limit.counts_like(old),)+
@@ -221,7 +218,7 @@ macro_rules! algorithms {
             #[must_use]
             pub fn adopt(&self, old: &Self, state: State, now_us: u64) -> State {
                 match (self.kind(), old.kind(), state) {
-                    $($(#[$cfg])? (Kind::$compact(limit), Kind::$compact(old), State::$compact(state)) => {
+                    $((Kind::$compact(limit), Kind::$compact(old), State::$compact(state)) => {
                         State::$compact(limit.adopt(old, state, now_us))
                     })+
                     $((Kind::$other(limit), Kind::$other(old), State::$other(state)) => {
@@ -234,7 +231,7 @@ macro_rules! algorithms {
             /// [`Compact::pack`]; `None` for a state that is kept elsewhere.
             pub(crate) fn pack(&self, state: &State) -> Option<Packed> {
                 match (self.kind(), state) {
-                    $($(#[$cfg])? (Kind::$compact(limit), State::$compact(state)) => {
+                    $((Kind::$compact(limit), State::$compact(state)) => {
                         Some(limit.pack(state))
                     })+
                     _ => None,
@@ -244,7 +241,7 @@ macro_rules! algorithms {
             /// [`Compact::unpack`]; `None` for a state that is kept elsewhere.
             pub(crate) fn unpack(&self, packed: Packed) -> Option<State> {
                 match self.kind() {
-                    $($(#[$cfg])? Kind::$compact(limit) => {
+                    $(Kind::$compact(limit) => {
                         Some(State::$compact(limit.unpack(packed)))
                     })+
                     $(Kind::$other(_) => None,)+
@@ -256,7 +253,7 @@ macro_rules! algorithms {
         macro_rules! each_compact {
             ($kind:expr, $limit:ident => $body:expr, _ => $other_body:expr) => {
                 match $kind {
-                    $($(#[$cfg])? $crate::algorithm::Kind::$compact($limit) => $body,)+
+                    $($crate::algorithm::Kind::$compact($limit) => $body,)+
                     $($crate::algorithm::Kind::$other(_) => $other_body,)+
                 }
             };
@@ -273,8 +270,6 @@ algorithms! {
         FixedWindow = "fixed_window",
         /// Two counters, the older one fading out ([`SlidingWindow`]).
         SlidingWindow = "sliding_window",
-        /// A toy that shows what it takes to add an algorithm ([`Cooldown`]).
-        Cooldown = "cooldown" if cfg(test),
     }
     other {
         /// Every admitted event of the last window ([`SlidingLog`]).

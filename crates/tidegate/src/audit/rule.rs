@@ -104,8 +104,6 @@ pub(super) fn rules(
                 }),
             ]
         }
-        #[cfg(test)]
-        Kind::Cooldown(cooldown) => smallvec![Rule::Any(window(cooldown.rate()))],
         Kind::SlidingLog(log) => smallvec![Rule::Any(window(log.rate()))],
         Kind::Block(_) => smallvec![Rule::Any(Window {
             most: 0,

@@ -336,7 +336,5 @@ fn suffix(algorithm: Algorithm) -> &'static str {
         Algorithm::FixedWindow => SUFFIXES[1],
         Algorithm::SlidingWindow => SUFFIXES[2],
         Algorithm::SlidingLog => SUFFIXES[3],
-        #[cfg(test)]
-        Algorithm::Cooldown => unreachable!("it is not kept in Redis"),
     }
 }
