@@ -17,6 +17,7 @@ pub mod cluster;
 pub mod conformance;
 pub mod console;
 pub mod http;
+pub mod limits;
 pub mod process;
 pub mod proxy;
 pub mod redis;

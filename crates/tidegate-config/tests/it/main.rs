@@ -1,12 +1,6 @@
 //! The config file: what is read, what is refused, what is printed. The section
 //! `[server]` has its tests in `tidegate-server`.
 
-#[path = "../../../tidegate/tests/it/properties/limits.rs"]
-mod limits;
-#[path = "../../../tidegate/tests/it/support.rs"]
-#[expect(dead_code, reason = "another crate's tests need the rest")]
-mod support;
-
 mod properties;
 mod random;
 mod read;

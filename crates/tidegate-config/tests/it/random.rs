@@ -8,7 +8,7 @@ use proptest::sample::{select, subsequence};
 use tidegate::{CustomScript, Dialect, Limit, OnError, Override, Policy, PolicyBuilder, WhenFull};
 use tidegate_config::{Config, Store, StoreUrl};
 
-use crate::limits;
+use tidegate_testkit::limits;
 
 const STORES: [&str; 4] = ["default", "other", "url", "1-_"];
 

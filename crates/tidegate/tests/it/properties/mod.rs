@@ -1,7 +1,7 @@
 //! What holds for any limit and any trace, tried on thousands of random ones for
 //! each algorithm.
 
-pub(crate) mod limits;
+pub(crate) use tidegate_testkit::limits;
 mod trace;
 
 mod audit;

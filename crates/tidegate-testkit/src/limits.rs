@@ -1,14 +1,12 @@
-//! Random limits, the ends of the ranges included.
+//! Random limits for property tests, the ends of the ranges included.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::{Algorithm, Align, Limit, LimitSpec, Rate};
 
-use crate::support::DAY;
-
 fn window_us() -> impl Strategy<Value = u64> {
-    let longest = 366 * DAY;
+    let longest = 366 * 86_400_000_000_u64;
     prop_oneof![
         1_000..=1_100_u64,
         1_000..=10_000_000_u64,
@@ -22,7 +20,7 @@ fn window_us() -> impl Strategy<Value = u64> {
     ]
 }
 
-pub(crate) fn number(most: u32) -> impl Strategy<Value = u32> {
+pub fn number(most: u32) -> impl Strategy<Value = u32> {
     prop_oneof![
         4 => 1..=12_u32,
         2 => 1..=1_000_u32,
@@ -50,7 +48,7 @@ fn counted_by(algorithm: Algorithm, align: Align, most: u32) -> BoxedStrategy<Li
         .boxed()
 }
 
-pub(crate) fn token_bucket() -> BoxedStrategy<Limit> {
+pub fn token_bucket() -> BoxedStrategy<Limit> {
     let burst = prop::option::of(number(u32::MAX));
     (spec(u32::MAX), burst)
         .prop_filter_map("refills within a hundred years", |(spec, burst)| {
@@ -60,7 +58,7 @@ pub(crate) fn token_bucket() -> BoxedStrategy<Limit> {
         .boxed()
 }
 
-pub(crate) fn strict() -> BoxedStrategy<Limit> {
+pub fn strict() -> BoxedStrategy<Limit> {
     (spec(u32::MAX), number(u32::MAX))
         .prop_filter_map("a burst below the requests", |(spec, burst)| {
             let burst = u64::from(burst) % u64::from(spec.rate.requests());
@@ -75,23 +73,23 @@ pub(crate) fn strict() -> BoxedStrategy<Limit> {
         .boxed()
 }
 
-pub(crate) fn fixed_first() -> BoxedStrategy<Limit> {
+pub fn fixed_first() -> BoxedStrategy<Limit> {
     counted_by(Algorithm::FixedWindow, Align::First, u32::MAX)
 }
 
-pub(crate) fn fixed_epoch() -> BoxedStrategy<Limit> {
+pub fn fixed_epoch() -> BoxedStrategy<Limit> {
     counted_by(Algorithm::FixedWindow, Align::Epoch, u32::MAX)
 }
 
-pub(crate) fn sliding_window() -> BoxedStrategy<Limit> {
+pub fn sliding_window() -> BoxedStrategy<Limit> {
     counted_by(Algorithm::SlidingWindow, Align::First, 1 << 28)
 }
 
-pub(crate) fn sliding_log() -> BoxedStrategy<Limit> {
+pub fn sliding_log() -> BoxedStrategy<Limit> {
     counted_by(Algorithm::SlidingLog, Align::First, 1_000_000)
 }
 
-pub(crate) fn any() -> impl Strategy<Value = Limit> {
+pub fn any() -> impl Strategy<Value = Limit> {
     prop_oneof![
         token_bucket(),
         strict(),
