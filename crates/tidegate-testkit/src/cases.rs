@@ -20,10 +20,10 @@ pub fn check(file: &str, least: usize, answer: impl Fn(&str) -> String) {
     assert!(cases >= least, "only {cases} cases: is the file cut off?");
 }
 
-/// Control characters in place of their pictures.
+/// Control characters and spaces in place of their pictures.
 pub fn controls(text: &str) -> String {
     let control = |picture: char| match u32::from(picture) {
-        code @ 0x2400..0x2420 => char::from_u32(code - 0x2400).expect("ASCII"),
+        code @ 0x2400..=0x2420 => char::from_u32(code - 0x2400).expect("ASCII"),
         _ => picture,
     };
     text.chars().map(control).collect()

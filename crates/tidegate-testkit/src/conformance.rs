@@ -93,7 +93,8 @@ fn parse_limits(text: &str) -> Vec<Limit> {
     limits.map(|limit| limit.expect(text)).collect()
 }
 
-fn micros(text: &str) -> u64 {
+/// The microseconds of `5us`, `5ms` or `5s`.
+pub fn micros(text: &str) -> u64 {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let number: u64 = digits.parse().expect(text);
     let unit = match &text[digits.len()..] {

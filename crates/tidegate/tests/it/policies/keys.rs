@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
-use tidegate::{Cost, Limit, Policy};
+use tidegate::{Limit, Policy};
 
 use super::Timed;
 use crate::properties::config;
@@ -123,6 +123,78 @@ fn pool() -> impl Strategy<Value = Vec<Vec<u8>>> {
     })
 }
 
+/// Asks each policy with all picks of the pool: different questions have different keys
+/// and counters.
+fn different_questions_differ(
+    shapes: &[Shape],
+    pool: &[Vec<u8>],
+    picks: &[Vec<usize>],
+) -> Result<(), TestCaseError> {
+    let policies: Vec<Policy> = shapes.iter().map(Shape::policy).collect();
+    let timed = Timed::with(policies.clone());
+    let mut meant: HashMap<String, (&str, String, Vec<&[u8]>)> = HashMap::new();
+    let mut questions = HashSet::new();
+    for pick in picks {
+        let values: Vec<Vec<u8>> = pick.iter().map(|&index| pool[index].clone()).collect();
+        for (shape, policy) in shapes.iter().zip(&policies) {
+            let attributes = shape.attributes(&values);
+            let keys = policy.keys(&attributes).expect("all are there");
+            for (key, level) in keys.iter().zip(&shape.levels) {
+                let tuple = level.iter().map(|&one| pool[pick[one]].as_slice());
+                let tuple: Vec<&[u8]> = tuple.collect();
+                let texts: Vec<String> = tuple.iter().map(|value| encoded(value)).collect();
+                prop_assert_eq!(key.text(), texts.join(":"));
+                let question = (shape.name, key.level().name().to_owned(), tuple);
+                let other = meant.insert(key.stored("tg"), question.clone());
+                prop_assert!(other.is_none_or(|other| other == question));
+                questions.insert(question);
+            }
+            prop_assert!(timed.left(shape.name, &attributes, 1).is_some());
+        }
+    }
+    prop_assert_eq!(meant.len(), questions.len());
+    prop_assert_eq!(timed.keys(), questions.len());
+    Ok(())
+}
+
+/// Values that have broken other limiters, and what looks like them.
+pub(crate) fn awkward() -> Vec<Vec<u8>> {
+    let values = [
+        "", "}x", "{", "}", "{}", "{}{x}", "x{y}z", "\0", "a\0b", "\n", "q", "q-t", "q-", ":",
+        "a:b", "a", "b", "b:c", "c", "%", "%25", "%3A", "%h", "é",
+    ];
+    let mut values: Vec<Vec<u8>> = values.map(|value| value.as_bytes().to_vec()).into();
+    values.push(format!("%h{}", "0".repeat(64)).into());
+    values.extend([vec![b'{'; 1 << 16], vec![b'x'; 1_500], vec![0xff; 1_500]]);
+    values.extend([1_023, 1_024, 1_025].map(|length| vec![b'x'; length]));
+    values
+}
+
+/// Every pair of so many values, for the first two attributes.
+fn pairs(values: usize) -> Vec<Vec<usize>> {
+    let all = (0..values).flat_map(|a| (0..values).map(move |b| vec![a, b, a, b]));
+    all.collect()
+}
+
+/// Levels of one and two attributes in both orders, without one, and with a tag.
+pub(crate) fn some_shapes() -> Vec<Shape> {
+    let levels = [
+        (vec![vec![0]], None),
+        (vec![vec![], vec![0], vec![0, 1]], None),
+        (vec![vec![0], vec![1], vec![1, 0, 2]], None),
+        (vec![vec![0, 1], vec![1, 0, 2]], Some(1)),
+    ];
+    let shapes = NAMES.into_iter().zip(levels);
+    let shape = |(name, (levels, tag))| Shape { name, levels, tag };
+    shapes.map(shape).collect()
+}
+
+#[test]
+fn awkward_values_never_meet() {
+    let pool = awkward();
+    different_questions_differ(&some_shapes(), &pool, &pairs(pool.len())).unwrap();
+}
+
 proptest! {
     #![proptest_config(config())]
 
@@ -132,42 +204,10 @@ proptest! {
         pool in pool(),
         picks in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 4), 1..12),
     ) {
-        let policies: Vec<Policy> = shapes.iter().map(Shape::policy).collect();
-        let timed = Timed::with(policies.clone());
-        let mut meant: HashMap<String, (&str, String, Vec<&[u8]>)> = HashMap::new();
-        let mut questions = HashSet::new();
-        for pick in &picks {
-            let values: Vec<Vec<u8>> = pick.iter().map(|index| index.get(&pool).clone()).collect();
-            for (shape, policy) in shapes.iter().zip(&policies) {
-                let attributes = shape.attributes(&values);
-                let keys = policy.keys(&attributes).expect("all are there");
-                for (key, level) in keys.iter().zip(&shape.levels) {
-                    let tuple = level.iter().map(|&one| pick[one].get(&pool).as_slice());
-                    let tuple: Vec<&[u8]> = tuple.collect();
-                    let texts: Vec<String> = tuple.iter().map(|value| encoded(value)).collect();
-                    prop_assert_eq!(key.text(), texts.join(":"));
-                    let question = (shape.name, key.level().name().to_owned(), tuple);
-                    let other = meant.insert(key.stored("tg"), question.clone());
-                    prop_assert!(other.is_none_or(|other| other == question));
-                    questions.insert(question);
-                }
-                let decision = timed.limiter.check(shape.name, &attributes, Cost::ONE);
-                prop_assert!(decision.expect("good input").allowed());
-            }
-        }
-        prop_assert_eq!(meant.len(), questions.len());
-        prop_assert_eq!(timed.keys(), questions.len());
-    }
-}
-
-#[test]
-fn a_prefix_stands_before_the_tag() {
-    let policy = Policy::builder("p").limit(Limit::per_second(1)).build();
-    let policy = policy.expect("right");
-    let attributes = [("key", "x")];
-    let keys = policy.keys(&attributes).expect("all are there");
-    for (prefix, expected) in [("tg", "tg:{x}:p:p"), ("a:b", "a:b:{x}:p:p")] {
-        let stored: Vec<String> = keys.iter().map(|key| key.stored(prefix)).collect();
-        assert_eq!(stored, [expected]);
+        let picks: Vec<Vec<usize>> = picks
+            .iter()
+            .map(|pick| pick.iter().map(|one| one.index(pool.len())).collect())
+            .collect();
+        different_questions_differ(&shapes, &pool, &picks)?;
     }
 }

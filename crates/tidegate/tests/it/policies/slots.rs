@@ -4,11 +4,11 @@
 use proptest::prelude::*;
 use tidegate::Policy;
 
-use super::keys::{Shape, encoded, policies, values};
+use super::keys::{Shape, awkward, encoded, policies, some_shapes, values};
 use crate::properties::config;
 
 /// What stands between the first `{` and the next `}`.
-pub(crate) fn tag(key: &str) -> &str {
+fn tag(key: &str) -> &str {
     let (_, after) = key.split_once('{').expect("every key has a tag");
     after.split_once('}').expect("a tag ends").0
 }
@@ -28,27 +28,12 @@ fn crc16(bytes: &[u8]) -> u16 {
 }
 
 /// The slot of a key: of its tag, if that is not empty.
-pub(crate) fn slot(key: &str) -> u16 {
+fn slot(key: &str) -> u16 {
     let inside = key
         .split_once('{')
         .and_then(|(_, after)| after.split_once('}'));
     let hashed = inside.map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag });
     crc16(hashed.as_bytes()) % 16_384
-}
-
-#[test]
-fn slots_are_those_of_a_cluster() {
-    assert_eq!(crc16(b"123456789"), 0x31c3);
-    // As `CLUSTER KEYSLOT` answers.
-    for (key, expected) in [
-        ("foo", 12_182),
-        ("{foo}:bar", 12_182),
-        ("bar{foo}{zap}", 12_182),
-        ("somekey", 11_058),
-        ("foo{}{bar}", crc16(b"foo{}{bar}") % 16_384),
-    ] {
-        assert_eq!(slot(key), expected, "{key}");
-    }
 }
 
 fn one_slot(shape: &Shape, values: &[Vec<u8>]) -> Result<(), TestCaseError> {
@@ -78,6 +63,9 @@ fn one_slot(shape: &Shape, values: &[Vec<u8>]) -> Result<(), TestCaseError> {
         prop_assert!(!expected.is_empty(), "{}", text);
         prop_assert!(!expected.contains(is_brace), "{}", text);
         prop_assert_eq!(slot(text), slot(&stored[0]));
+        // The only braces are those of the tag, and the prefix stands before it.
+        prop_assert_eq!(text.matches(is_brace).count(), 2, "{}", text);
+        prop_assert_eq!(&key.stored("a:b"), &text.replacen("tg", "a:b", 1));
         prop_assert!(
             text.bytes().all(|byte| (b'!'..=b'~').contains(&byte)),
             "{}",
@@ -125,11 +113,22 @@ proptest! {
 }
 
 #[test]
+fn a4_b8_a_checks_counters_share_a_slot_whatever_the_key() {
+    for shape in some_shapes() {
+        for a in awkward() {
+            for b in awkward() {
+                one_slot(&shape, &[a.clone(), b.clone(), a.clone(), b]).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
 fn the_keys_of_a_policy_with_one_level_spread_over_the_slots() {
-    let policy = Policy::builder("p")
-        .limit(tidegate::Limit::per_second(1))
-        .build();
-    let policy = policy.expect("right");
+    // As `CLUSTER KEYSLOT` answers.
+    assert_eq!((slot("foo"), slot("bar{foo}{zap}")), (12_182, 12_182));
+    let policy = Policy::builder("p").limit(tidegate::Limit::per_second(1));
+    let policy = policy.build().expect("right");
     let slots: std::collections::HashSet<u16> = (0..10_000)
         .map(|number| {
             let attributes = [("key", number.to_string())];

@@ -1,13 +1,42 @@
-//! What holds of the headers of any limit, at any time and cost.
+//! What holds of the headers of any limit, at any time and cost, judged by an independent
+//! parser of structured fields. Examples are rows of `policies/suite.txt`.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
+use sfv::{BareItem, List, ListEntry, Parser};
 use tidegate::{Cost, Dialect, Limit, Policy, PolicyDecision};
 
-use super::{Client, Item, custom, integers, strings};
+use crate::policies::Timed;
 use crate::properties::{config, limits, window_us};
 use crate::support::{KEY, START, micros};
+
+/// An item of a list: its value as it is written, and its parameters in order.
+type Item = (String, Vec<(String, i64)>);
+
+/// A list of strings or of integers whose parameters are integers, or a panic that says
+/// why it is none.
+pub(crate) fn fields(value: &str) -> Vec<Item> {
+    let list: List = Parser::new(value)
+        .parse()
+        .unwrap_or_else(|error| panic!("{value:?}: {error}"));
+    let item = |entry: &ListEntry| {
+        let ListEntry::Item(item) = entry else {
+            panic!("{value:?}: a list in a list");
+        };
+        let name = match &item.bare_item {
+            BareItem::String(name) => name.as_str().to_owned(),
+            BareItem::Integer(number) => i64::from(*number).to_string(),
+            other => panic!("{value:?}: {other:?}"),
+        };
+        let parameter = |(name, value): (&sfv::Key, &BareItem)| {
+            let number = value.as_integer().expect("an integer");
+            (name.as_str().to_owned(), i64::from(number))
+        };
+        (name, item.params.iter().map(parameter).collect())
+    };
+    list.iter().map(item).collect()
+}
 
 /// (thousandths of the window to wait before, cost)
 fn asks() -> impl Strategy<Value = Vec<(u64, u32)>> {
@@ -20,7 +49,7 @@ fn dialects() -> impl Strategy<Value = Dialect> {
         3 => Just(Dialect::Ietf),
         1 => Just(Dialect::Draft06),
         1 => Just(Dialect::XRateLimit),
-        1 => Just(custom(["x-limit", "x-reset", "x-remaining"])),
+        1 => Just(Dialect::Custom(["x-limit", "x-reset", "x-remaining"].map(Box::from))),
     ]
 }
 
@@ -44,8 +73,8 @@ fn of(item: &Item, name: &str) -> Option<u128> {
 /// The items of the lists say what the decision says.
 fn lists_are_right(decision: &PolicyDecision<'_>) -> Result<(), TestCaseError> {
     let headers = decision.headers();
-    let policies = strings(headers.get("RateLimit-Policy").expect("a policy"));
-    let states = strings(headers.get("RateLimit").expect("its state"));
+    let policies = fields(headers.get("RateLimit-Policy").expect("a policy"));
+    let states = fields(headers.get("RateLimit").expect("its state"));
     prop_assert_eq!(policies.len(), decision.levels().len());
     prop_assert_eq!(states.len(), decision.levels().len());
     let mut longest = None;
@@ -100,7 +129,7 @@ proptest! {
         for (index, limit) in limits.iter().enumerate() {
             policy = policy.level(format!("level-{index}"), "{key}", *limit);
         }
-        let client = Client::new([policy]);
+        let client = Timed::of([policy]);
         let attributes = [("key", KEY)];
         let mut now_us = START;
         for (index, (share, cost)) in asks.into_iter().enumerate() {
@@ -114,7 +143,7 @@ proptest! {
                 prop_assert!(name.bytes().all(|byte| is_shown(byte) && byte != b' '));
                 prop_assert!(value.bytes().all(is_shown), "{}", value);
                 match (name, &dialect) {
-                    ("RateLimit-Policy", Dialect::Draft06) => drop(integers(value)),
+                    ("RateLimit-Policy", Dialect::Draft06) => drop(fields(value)),
                     ("RateLimit-Policy" | "RateLimit", _) => {}
                     _ => prop_assert!(value.parse::<u64>().is_ok(), "{}", value),
                 }
