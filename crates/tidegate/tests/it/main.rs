@@ -1,21 +1,17 @@
 //! What the crate promises, tried from the outside.
 //!
-//! The pitfalls come first, each under its id; then properties on random limits
-//! and traces, threads, waiting and memory.
+//! Examples are data: the conformance suite, `limits.txt` and `policies/suite.txt`. Then come
+//! properties on random limits and traces, threads, waiting and memory.
 
 mod support;
 
-mod pitfalls_counting;
-mod pitfalls_input;
-mod pitfalls_keys;
-mod pitfalls_own;
-mod pitfalls_store;
-
+mod conformance;
+mod limits;
+mod pitfalls;
 mod policies;
 mod properties;
 
 mod audit;
-mod conformance;
 mod headers;
 mod keys;
 mod memory;

@@ -2,33 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    Charge, Cost, Limit, LimitSpec, ManualClock, MemoryStore, MemoryStoreBuilder, Rate, WhenFull,
-};
+use tidegate::{Charge, Cost, Limit, WhenFull};
 
-use crate::support::{DAY, HOUR, KEY, MINUTE, SECOND, START, Timed, every_algorithm, micros};
-
-fn store(
-    configure: impl FnOnce(MemoryStoreBuilder) -> MemoryStoreBuilder,
-) -> (ManualClock, MemoryStore) {
-    let clock = ManualClock::at_us(START);
-    let builder = MemoryStore::builder().max_keys(64).clock(clock.clone());
-    (clock, configure(builder).build())
-}
-
-#[test]
-fn a_counted_refusal_of_a_log_tells_the_wait_after_old_events_are_gone() {
-    let limit = Limit::per(5, Duration::from_millis(1)).sliding_log();
-    let timed = Timed::with(limit, |builder| builder.count_denied(true));
-    assert!(timed.at(0).check_cost(1).allowed());
-    assert!(timed.at(1).check_cost(3).allowed());
-    // The first event is gone, the refusal fills up the log, and a microsecond
-    // later the second event makes room.
-    let refused = timed.at(1_000).check_cost(3);
-    assert_eq!((refused.allowed(), refused.remaining()), (false, 0));
-    assert_eq!(refused.retry_after(), Some(Duration::from_micros(1)));
-    assert!(timed.at(1_001).check_cost(3).allowed());
-}
+use crate::support::{DAY, HOUR, KEY, SECOND, START, Timed, every_algorithm, micros, small_store};
 
 #[test]
 fn two_full_counters_stay_used_when_the_window_changes() {
@@ -54,22 +30,9 @@ fn two_full_counters_stay_used_when_the_window_changes() {
 }
 
 #[test]
-fn a_key_twice_in_a_check_at_the_largest_costs_is_refused() {
-    let (_, store) = store(|builder| builder);
-    let limit = Limit::per_second(u32::MAX);
-    for limit in [limit, limit.fixed_window()] {
-        let level = store.level(&limit.to_string(), limit).unwrap();
-        let checks = [level.check(KEY).cost(Cost::of(u32::MAX)), level.check(KEY)];
-        let decision = store.decide(&checks, Charge::Admitted);
-        assert!(!decision.allowed(), "{limit}");
-        assert_eq!(decision.retry_after(), None, "{limit}");
-    }
-}
-
-#[test]
 fn a_log_that_grows_while_a_new_key_moves_its_entry_stays_its_own() {
     for round in 0..30 {
-        let (clock, store) = store(|builder| builder.max_keys(1_000));
+        let (clock, store) = small_store(|builder| builder.max_keys(1_000));
         let each = store.level("each", Limit::per_day(5)).unwrap();
         let log = store
             .level("log", Limit::per_day(100).sliding_log())
@@ -118,7 +81,7 @@ fn a_log_that_grows_while_a_new_key_moves_its_entry_stays_its_own() {
 
 #[test]
 fn a_log_that_grew_for_a_check_that_finds_the_store_full_still_answers() {
-    let (clock, store) = store(|builder| builder.max_keys(1).when_full(WhenFull::Deny));
+    let (clock, store) = small_store(|builder| builder.max_keys(1).when_full(WhenFull::Deny));
     let log = store
         .level("log", Limit::per_minute(5).sliding_log())
         .unwrap();
@@ -139,7 +102,7 @@ fn a_log_that_grew_for_a_check_that_finds_the_store_full_still_answers() {
 
 #[test]
 fn a_full_store_leaves_no_log_behind() {
-    let (_, store) = store(|builder| builder.max_keys(2).when_full(WhenFull::Deny));
+    let (_, store) = small_store(|builder| builder.max_keys(2).when_full(WhenFull::Deny));
     let level = store.level("level", Limit::per_minute(5)).unwrap();
     assert!(
         store
@@ -156,55 +119,6 @@ fn a_full_store_leaves_no_log_behind() {
         assert_eq!(refused.denied_by(), Some(1));
         assert_eq!(store.stats().log_bytes, 0);
     }
-}
-
-#[test]
-fn a_refund_after_a_clock_went_back_and_came_again_gives_no_more() {
-    for limit in every_algorithm(10, SECOND) {
-        let timed = Timed::new(limit);
-        let receipt = timed.check_cost(10).receipt().expect("it was charged");
-        // Ten seconds pass for the key, though the clock shows the same again.
-        timed.clock.set_us(START - 10 * SECOND);
-        assert!(!timed.check().allowed(), "{limit}");
-        timed.at(0);
-        assert_eq!(timed.admitted_of(20), 10, "{limit}");
-        timed.limiter.refund(KEY, &receipt);
-        assert_eq!(
-            timed.admitted_of(20),
-            0,
-            "{limit}: what had long drained came back"
-        );
-    }
-}
-
-#[test]
-fn a_wrong_number_is_named_also_when_options_follow() {
-    for (text, problem) in [
-        (
-            "0r/s burst=2",
-            "0 requests: expected 1 to 4294967295 (to refuse everything, use `block`)",
-        ),
-        (
-            "5/0s sliding_log",
-            "a window of 0ns: expected 1ms to 366d, in whole microseconds",
-        ),
-    ] {
-        let error = Limit::parse(text).unwrap_err().to_string();
-        assert_eq!(error, format!("{text:?}: {problem}"));
-    }
-}
-
-#[test]
-fn a_peek_of_a_key_that_a_full_store_would_refuse_says_so() {
-    let timed = Timed::with(Limit::per_minute(5), |builder| {
-        builder.max_keys(1).when_full(WhenFull::Deny)
-    });
-    assert!(timed.limiter.check("somebody else").allowed());
-    let peeked = timed.peek(1);
-    let refused = timed.check();
-    assert!(!refused.allowed());
-    assert_eq!(peeked.allowed(), refused.allowed());
-    assert_eq!(peeked.remaining(), refused.remaining());
 }
 
 #[test]
@@ -233,7 +147,7 @@ fn a_refusal_under_a_changed_limit_holds_for_as_long_as_it_says() {
 
 #[test]
 fn a_key_twice_at_too_large_a_cost_keeps_its_log_when_the_clock_steps_back() {
-    let (clock, store) = store(|builder| builder);
+    let (clock, store) = small_store(|builder| builder);
     let log = store
         .level("log", Limit::per_minute(5).sliding_log())
         .unwrap();
@@ -249,50 +163,9 @@ fn a_key_twice_at_too_large_a_cost_keeps_its_log_when_the_clock_steps_back() {
 }
 
 #[test]
-fn a_refund_gives_nothing_when_it_is_the_first_to_see_a_step_back() {
-    for limit in every_algorithm(10, SECOND) {
-        let timed = Timed::new(limit);
-        let receipt = timed.check_cost(10).receipt().expect("it was charged");
-        timed.at(2 * SECOND);
-        assert!(timed.check_cost(10).allowed(), "{limit}");
-        timed.at(0);
-        timed.limiter.refund(KEY, &receipt);
-        assert_eq!(timed.admitted_of(20), 0, "{limit}");
-    }
-}
-
-#[test]
-fn a_refund_gives_nothing_after_a_reset_or_another_limit() {
-    for limit in every_algorithm(10, MINUTE) {
-        let timed = Timed::new(limit);
-        let receipt = timed.check_cost(10).receipt().expect("it was charged");
-        assert!(timed.limiter.reset(KEY));
-        assert!(timed.check_cost(10).allowed(), "{limit}");
-        timed.limiter.refund(KEY, &receipt);
-        assert_eq!(timed.admitted_of(20), 0, "{limit}: after a reset");
-
-        let timed = Timed::new(limit);
-        let receipt = timed.check_cost(5).receipt().expect("it was charged");
-        let rate = Rate::new(1_000, Duration::from_secs(1)).unwrap();
-        let spec = limit.spec().unwrap();
-        let other = LimitSpec { rate, ..spec }.build().unwrap();
-        timed.limiter.set_limit(other).unwrap();
-        timed.at(SECOND);
-        assert!(timed.check_cost(10).allowed(), "{limit}");
-        timed.limiter.set_limit(limit).unwrap();
-        let before = timed.peek(1).remaining();
-        timed.limiter.refund(KEY, &receipt);
-        assert_eq!(
-            timed.peek(1).remaining(),
-            before,
-            "{limit}: after another limit"
-        );
-    }
-}
-
-#[test]
 fn a_check_that_only_notes_a_step_back_needs_no_room_in_the_log() {
-    let (clock, store) = store(|builder| builder.max_log_bytes(140).when_full(WhenFull::Deny));
+    let (clock, store) =
+        small_store(|builder| builder.max_log_bytes(140).when_full(WhenFull::Deny));
     let log = store
         .level("log", Limit::per_minute(4).sliding_log())
         .unwrap();

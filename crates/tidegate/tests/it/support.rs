@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use tidegate::{Align, Cost, Decision, Limit, Limiter, LimiterBuilder, ManualClock};
+use tidegate::{
+    Align, Cost, Decision, Limit, Limiter, LimiterBuilder, ManualClock, MemoryStore,
+    MemoryStoreBuilder,
+};
 
 pub(crate) const SECOND: u64 = 1_000_000;
 pub(crate) const MINUTE: u64 = 60 * SECOND;
@@ -74,6 +77,15 @@ impl Timed {
     }
 }
 
+/// A store with room for few keys, and the clock it decides by.
+pub(crate) fn small_store(
+    configure: impl FnOnce(MemoryStoreBuilder) -> MemoryStoreBuilder,
+) -> (ManualClock, MemoryStore) {
+    let clock = ManualClock::at_us(START);
+    let builder = MemoryStore::builder().max_keys(64).clock(clock.clone());
+    (clock, configure(builder).build())
+}
+
 /// `requests` per `window_us`, counted by each algorithm; the bucket starts with
 /// as many.
 pub(crate) fn every_algorithm(requests: u32, window_us: u64) -> [Limit; 5] {
@@ -89,20 +101,6 @@ pub(crate) fn every_algorithm(requests: u32, window_us: u64) -> [Limit; 5] {
 
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).expect("tests wait for less than 500,000 years")
-}
-
-/// The most events in any half-open stretch of this length.
-pub(crate) fn most_in_any(events: &[u64], window_us: u64) -> usize {
-    events
-        .iter()
-        .map(|&start| {
-            events
-                .iter()
-                .filter(|&&event| (start..start + window_us).contains(&event))
-                .count()
-        })
-        .max()
-        .unwrap_or(0)
 }
 
 /// A token bucket in rational arithmetic, scaled to integers: one microsecond

@@ -170,58 +170,53 @@ fn on_a_clock_that_moves_meanwhile_the_bound_holds() {
 #[test]
 fn levels_in_opposite_orders_do_not_deadlock_and_are_charged_all_or_none() {
     const KEYS: usize = 20;
-    let store = MemoryStore::builder()
-        .clock(ManualClock::at_us(START))
-        .build();
-    let user = store
-        .level("user", Limit::per_hour(2_000).sliding_log())
-        .unwrap();
-    let address = store
-        .level("address", Limit::per_hour(1_500).fixed_window())
-        .unwrap();
-    let total = store.level("total", Limit::per_hour(9_000)).unwrap();
-    let keys: Vec<[u8; 1]> = (0_u8..).map(|key| [key]).take(KEYS).collect();
-    // What each key was charged, as counted by the admitted callers.
-    let spent: [[AtomicU64; KEYS]; 2] = Default::default();
-    let admitted: u64 = on_all(|thread| {
-        let mut admitted = 0;
-        for index in 0..4_000 {
-            let (one, other) = ((index * 7 + thread) % KEYS, (index * 3 + thread * 5) % KEYS);
-            let mut checks = [
-                user.check(&keys[one]),
-                total.check(""),
-                address.check(&keys[other]),
-            ];
-            if thread % 2 == 0 {
-                checks.reverse();
+    let limits = every_algorithm(2_000, HOUR)
+        .into_iter()
+        .zip(every_algorithm(1_500, HOUR).into_iter().rev());
+    for (user, address) in limits {
+        let store = MemoryStore::builder()
+            .clock(ManualClock::at_us(START))
+            .build();
+        let levels = [user, address, Limit::per_hour(9_000)];
+        let level = |index: usize| store.level(&index.to_string(), levels[index]).unwrap();
+        let (users, addresses, total) = (level(0), level(1), level(2));
+        let keys: Vec<[u8; 1]> = (0_u8..).map(|key| [key]).take(KEYS).collect();
+        // What each key was charged, as counted by the admitted callers.
+        let spent: [[AtomicU64; KEYS]; 2] = Default::default();
+        let admitted: u64 = on_all(|thread| {
+            let mut admitted = 0;
+            for index in 0..4_000 {
+                let (one, other) = ((index * 7 + thread) % KEYS, (index * 3 + thread * 5) % KEYS);
+                let mut checks = [
+                    users.check(&keys[one]),
+                    total.check(""),
+                    addresses.check(&keys[other]),
+                ];
+                if thread % 2 == 0 {
+                    checks.reverse();
+                }
+                if store.decide(&checks, Charge::Admitted).allowed() {
+                    spent[0][one].fetch_add(1, Ordering::Relaxed);
+                    spent[1][other].fetch_add(1, Ordering::Relaxed);
+                    admitted += 1;
+                }
             }
-            if store.decide(&checks, Charge::Admitted).allowed() {
-                spent[0][one].fetch_add(1, Ordering::Relaxed);
-                spent[1][other].fetch_add(1, Ordering::Relaxed);
-                admitted += 1;
-            }
+            admitted
+        })
+        .iter()
+        .sum();
+        assert_eq!(admitted, 9_000, "{user} and {address}");
+        let left = |check| u64::from(store.decide(&[check], Charge::Nothing).remaining());
+        assert_eq!(left(total.check("")), 0);
+        for (index, key) in keys.iter().enumerate() {
+            let [one, other] = spent.each_ref().map(|it| it[index].load(Ordering::Relaxed));
+            assert_eq!(left(users.check(key)), 2_000 - one, "{user} {index}");
+            assert_eq!(
+                left(addresses.check(key)),
+                1_500 - other,
+                "{address} {index}"
+            );
         }
-        admitted
-    })
-    .iter()
-    .sum();
-    assert_eq!(admitted, 9_000);
-    let left = |check| store.decide(&[check], Charge::Nothing).remaining();
-    assert_eq!(left(total.check("")), 0);
-    for (index, key) in keys.iter().enumerate() {
-        let spent = spent
-            .each_ref()
-            .map(|level| level[index].load(Ordering::Relaxed));
-        assert_eq!(
-            u64::from(left(user.check(key))),
-            2_000 - spent[0],
-            "user {index}"
-        );
-        assert_eq!(
-            u64::from(left(address.check(key))),
-            1_500 - spent[1],
-            "address {index}"
-        );
     }
 }
 
