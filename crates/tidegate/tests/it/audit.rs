@@ -1,164 +1,88 @@
 //! Records with one request too many, and what an audit says of them.
 
+use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use tidegate::audit::{Audit, Background, Record, Verdict};
 use tidegate::{Align, Cost, Limit, Limiter, ManualClock, Source};
+use tidegate_testkit::conformance::micros;
 
 use crate::support::{MINUTE, SECOND, START};
 
-/// Judges requests of one key: so long after the start, at what cost.
-fn judge(audit: Audit, requests: &[(u64, u32)]) -> Verdict {
-    audit.judge(requests.iter().map(|&(at_us, cost)| {
-        let at_us = START + at_us;
-        Record::admitted("key", at_us, Cost::of(cost))
-    }))
+const ROWS: &str = include_str!("audit.txt");
+
+/// The audit of a row: a limit, and what is allowed for.
+fn audit(text: &str) -> Audit {
+    let (limit, options) = text.split_once(" | ").unwrap_or((text, ""));
+    let mut audit = Audit::new(Limit::parse(limit).expect(text));
+    let mut nodes = None;
+    for option in options.split_whitespace() {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "partial" => audit = audit.partial(true),
+            "losses" => audit = audit.allow_losses(value.parse().expect(text)),
+            "nodes" => {
+                let offered = value.split(',').map(|it| it.parse::<u64>().expect(text));
+                let (sync, round_trip) = (Duration::from_millis(90), Duration::from_millis(10));
+                let fleet = Background::new(sync, round_trip, offered);
+                assert_eq!(fleet.staleness(), Duration::from_millis(200));
+                nodes = Some(fleet);
+            }
+            "outage" => {
+                let outage = Duration::from_micros(micros(value));
+                nodes = nodes.map(|nodes| nodes.outage(outage));
+            }
+            _ => panic!("unknown option {option:?}"),
+        }
+    }
+    match nodes {
+        Some(nodes) => audit.background(nodes),
+        None => audit,
+    }
 }
 
-/// Asserts that the bound holds with all but the last request, and that the last one
-/// makes the stretch from there to it (since the start) have too much, against a bound.
-#[track_caller]
-fn one_too_many(audit: &Audit, requests: &[(u64, u32)], from_us: u64, bound: u64) {
-    let (last, fewer) = requests.split_last().expect("some requests");
-    let verdict = judge(audit.clone(), fewer);
-    assert!(verdict.held(), "{verdict:?}");
-    let verdict = judge(audit.clone(), requests);
-    let broken = verdict.broken.expect("one too many");
-    assert_eq!(verdict.broken_keys, 1);
-    assert_eq!(
-        (broken.from_us, broken.to_us, broken.bound),
-        (START + from_us, START + last.0, bound),
-        "{broken}"
-    );
-    assert!(broken.admitted > broken.bound, "{broken}");
-}
-
-#[test]
-fn a_token_bucket_that_gives_one_too_many() {
-    let audit = Audit::new(Limit::per_second(10).burst(3));
-    one_too_many(&audit, &[(0, 3), (0, 1)], 0, 3);
-    // A microsecond before the next token.
-    one_too_many(&audit, &[(0, 3), (99_999, 1)], 0, 3);
-    assert!(judge(audit.clone(), &[(0, 3), (100_000, 1)]).held());
-    // The stretch that is too full begins after a pause.
-    let paused = [
-        (0, 3),
-        (SECOND, 2),
-        (SECOND + 50_000, 1),
-        (SECOND + 99_999, 1),
-    ];
-    one_too_many(&audit, &paused, SECOND, 3);
-    // Nothing is rounded: three a second, one each 333,333.3 us.
-    let thirds = Audit::new(Limit::per_second(3).burst(2));
-    one_too_many(&thirds, &[(0, 2), (333_333, 1)], 0, 2);
-    let exact = [(0, 2), (333_334, 1), (666_667, 1), (SECOND, 1)];
-    assert!(judge(thirds.clone(), &exact).held());
-    let early = [exact[0], exact[1], exact[2], (SECOND - 1, 1)];
-    one_too_many(&thirds, &early, 0, 4);
+fn verdict(audit: &Audit, requests: &[(u64, u32)]) -> Verdict {
+    let records = requests
+        .iter()
+        .map(|&(at_us, cost)| Record::admitted("key", START + at_us, Cost::of(cost)));
+    audit.clone().judge(records)
 }
 
 #[test]
-fn a_strict_bucket_is_held_to_its_window() {
-    // 15 a minute, burst 3: one each five seconds after that, and 15 in any minute.
-    let audit = Audit::new(Limit::per_minute(15).burst(3).strict());
-    let mut requests = vec![(0, 3)];
-    requests.extend((1..=12).map(|count| (count * 5 * SECOND, 1)));
-    assert!(judge(audit.clone(), &requests).held());
-    requests.push((MINUTE, 1));
-    one_too_many(&audit, &requests, 0, 15);
-    // The same rate without `strict` allows three more.
-    let loose = Audit::new(Limit::per_minute(15).burst(3));
-    assert!(judge(loose, &requests).held());
-}
-
-#[test]
-fn windows_of_both_kinds() {
-    let limit = Limit::per_minute(3).fixed_window();
-    // The start is on the grid; the first request is not.
-    let edge = [(50 * SECOND, 3), (MINUTE, 3)];
-    let aligned = Audit::new(limit.align(Align::Epoch));
-    assert!(judge(aligned.clone(), &edge).held(), "across an edge");
-    one_too_many(
-        &aligned,
-        &[(50 * SECOND, 3), (MINUTE - 1, 1)],
-        50 * SECOND,
-        3,
-    );
-    let first = Audit::new(limit);
-    one_too_many(&first, &edge, 50 * SECOND, 3);
-    one_too_many(&first, &[(5, 1), (6, 2), (MINUTE + 4, 1)], 5, 3);
-    assert!(judge(first.clone(), &[(5, 3), (MINUTE + 5, 3)]).held());
-    // A window may have been open when the record began, but not every time.
-    let partial = first.partial(true);
-    assert!(judge(partial.clone(), &edge).held());
-    let again = [edge[0], edge[1], (100 * SECOND, 3)];
-    one_too_many(&partial, &again, MINUTE, 3);
-}
-
-#[test]
-fn a_sliding_window_has_two_bounds() {
-    let audit = Audit::new(Limit::per_minute(10).sliding_window());
-    one_too_many(&audit, &[(0, 10), (MINUTE - 1, 1)], 0, 10);
-    // 19 of 10 can pass across an edge; 20 cannot.
-    let edge = [(MINUTE - 1, 10), (2 * MINUTE - 2, 9), (2 * MINUTE - 2, 1)];
-    one_too_many(&audit, &edge, MINUTE - 1, 19);
-}
-
-#[test]
-fn a_sliding_log_holds_any_window() {
-    let audit = Audit::new(Limit::per_minute(3).sliding_log());
-    let requests = [(0, 1), (30 * SECOND, 2), (MINUTE - 1, 1)];
-    one_too_many(&audit, &requests, 0, 3);
-    // What is a window old is gone.
-    assert!(judge(audit, &[(0, 1), (30 * SECOND, 2), (MINUTE, 1)]).held());
-}
-
-#[test]
-fn nothing_passes_a_block() {
-    let audit = Audit::new(Limit::block());
-    one_too_many(&audit, &[(0, 1)], 0, 0);
-}
-
-#[test]
-fn losses_of_state_allow_one_burst_each() {
-    let bucket = Audit::new(Limit::per_second(10).burst(3)).allow_losses(2);
-    one_too_many(&bucket, &[(0, 9), (0, 1)], 0, 9);
-    let log = Audit::new(Limit::per_second(10).sliding_log()).allow_losses(1);
-    one_too_many(&log, &[(0, 10), (1, 10), (2, 1)], 0, 20);
-    let window = Audit::new(Limit::per_second(10).fixed_window()).allow_losses(1);
-    // Where the windows are is not known then: the first edge may be anywhere.
-    one_too_many(&window, &[(0, 20), (2, 20), (4, 1)], 2, 20);
-}
-
-#[test]
-fn background_adds_what_the_others_may_not_have_told() {
-    // D is 2 * (90 ms + 10 ms); three nodes, of which one was offered little.
-    let (sync, round_trip) = (Duration::from_millis(90), Duration::from_millis(10));
-    let nodes = Background::new(sync, round_trip, [100, 2, 1]);
-    assert_eq!(nodes.staleness(), Duration::from_millis(200));
-    let window = Limit::per_minute(10).fixed_window().align(Align::Epoch);
-    let audit = Audit::new(window).background(nodes.clone());
-    // 10, and min(10, 100) + min(10, 2).
-    one_too_many(&audit, &[(0, 22), (1, 1)], 0, 22);
-    let audit = Audit::new(Limit::per_minute(10).sliding_log()).background(nodes.clone());
-    one_too_many(&audit, &[(0, 22), (1, 1)], 0, 22);
-    // 3, and min(3 + 10 * 0.2, 100) + min(3 + 10 * 0.2, 2).
-    let bucket = Limit::per_second(10).burst(3);
-    let audit = Audit::new(bucket).background(nodes.clone());
-    one_too_many(&audit, &[(0, 10), (0, 1)], 0, 10);
-    // Once, and not once per D.
-    one_too_many(&audit, &[(0, 10), (200_000, 2), (200_000, 1)], 0, 12);
-    // An outage of 100 ms: min(3 + 10 * 0.3, 100) + min(3 + 10 * 0.3, 2).
-    let audit = Audit::new(bucket).background(nodes.outage(Duration::from_millis(100)));
-    one_too_many(&audit, &[(0, 11), (0, 1)], 0, 11);
-    // A node alone never passes more than the limit.
-    let alone = Background::new(sync, round_trip, [100]);
-    one_too_many(
-        &Audit::new(bucket).background(alone),
-        &[(0, 3), (0, 1)],
-        0,
-        3,
-    );
+fn one_request_too_many_is_found() {
+    let (mut wrong, mut rows) = (String::new(), 0);
+    for row in ROWS.lines().filter(|row| row.contains(" -> ")) {
+        let (told, expected) = row.split_once(" -> ").expect("filtered");
+        let (limit, requests) = told.split_once(": ").expect(row);
+        let requests = requests.split(", ").map(|one| {
+            let (at, cost) = one.split_once(' ').expect(row);
+            (micros(at), cost.parse().expect(row))
+        });
+        let requests: Vec<(u64, u32)> = requests.collect();
+        let (last, fewer) = requests.split_last().expect("some requests");
+        let audit = audit(limit);
+        let got = match verdict(&audit, &requests).broken {
+            None => "held".to_owned(),
+            Some(_) if !verdict(&audit, fewer).held() => "broken before".to_owned(),
+            Some(broken) => {
+                assert_eq!(broken.to_us, START + last.0, "{row}: {broken}");
+                assert!(broken.admitted > broken.bound, "{row}: {broken}");
+                let from = Duration::from_micros(broken.from_us - START);
+                let from = if from.is_zero() {
+                    "0s".to_owned()
+                } else {
+                    format!("{from:?}")
+                };
+                format!("too many from {from}, bound {}", broken.bound)
+            }
+        };
+        if got != expected {
+            writeln!(wrong, "{told} -> {got}\n   instead of {expected}").expect("text");
+        }
+        rows += 1;
+    }
+    assert!(wrong.is_empty(), "otherwise than written:\n{wrong}");
+    assert!(rows > 25, "only {rows} rows: is audit.txt cut off?");
 }
 
 #[test]
