@@ -18,12 +18,16 @@ const MANUAL: &str = include_str!("../../../../docs/tower.md");
 /// The Redis of the manual.
 const REDIS: &str = "redis://127.0.0.1:6379";
 
-/// What follows `--` in the commands that start the example.
-fn commands() -> Vec<Vec<&'static str>> {
+/// What follows `--` in the commands that start the example, those that try it or the others.
+fn commands(that_try: bool) -> Vec<Vec<&'static str>> {
     let start = "cargo run --release -p tidegate-tower --example axum";
     let lines = MANUAL.lines().filter_map(|line| line.strip_prefix(start));
     let words = lines.map(|line| line.split(' ').filter(|word| !["", "--"].contains(word)));
-    words.map(Iterator::collect).collect()
+    let commands: Vec<Vec<&str>> = words.map(Iterator::collect).collect();
+    let wanted = |command: &Vec<&str>| command.contains(&"--try") == that_try;
+    let commands: Vec<_> = commands.into_iter().filter(wanted).collect();
+    assert_eq!(commands.len(), 2, "in memory, and in Redis");
+    commands
 }
 
 /// The example as `cargo test` has built it, next to this program.
@@ -37,19 +41,6 @@ fn example() -> Command {
         program.display()
     );
     Command::new(program)
-}
-
-#[test]
-fn the_manual_shows_each_way_to_start_it() {
-    assert_eq!(
-        commands(),
-        [
-            vec!["--try"],
-            vec![],
-            vec!["--redis", REDIS],
-            vec!["--try", "--redis", REDIS]
-        ]
-    );
 }
 
 /// What a command of the manual prints, after where it listens.
@@ -78,10 +69,7 @@ fn commands_that_try_it_show_what_the_manual_shows() {
     let shown = shown
         .and_then(|block| block.split("```").next())
         .expect("the output");
-    for command in commands()
-        .into_iter()
-        .filter(|command| command.contains(&"--try"))
-    {
+    for command in commands(true) {
         // Whom Redis does not answer within a second may pass: it has three tries.
         let mut last = String::new();
         let right = (0..3).any(|_| {
@@ -94,10 +82,7 @@ fn commands_that_try_it_show_what_the_manual_shows() {
 
 #[tokio::test]
 async fn commands_that_serve_do_so() {
-    for command in commands()
-        .into_iter()
-        .filter(|command| !command.contains(&"--try"))
-    {
+    for command in commands(false) {
         let server = Server::start();
         let url = server.url();
         let arguments = command

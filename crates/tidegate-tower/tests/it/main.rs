@@ -6,18 +6,14 @@ use tidegate_testkit::redis as server;
 mod http1;
 mod support;
 
+mod requests;
+
 mod addresses;
 mod axum;
 mod backpressure;
-mod build;
 mod example;
-mod keys;
-mod missing;
 mod plain;
-mod refunds;
 mod responses;
-mod rules;
-mod several;
 mod shared;
 mod tonic;
 mod waiting;

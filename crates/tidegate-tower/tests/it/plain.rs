@@ -2,10 +2,10 @@
 //! those of the long one.
 
 use http::HeaderName;
-use tidegate::{Dialect, Limit, Override, Policy};
+use tidegate::{Dialect, Limit, Policy};
 use tidegate_tower::Key;
 
-use crate::support::{around_hello, by, limiter, request, send, statuses, yearly};
+use crate::support::{around_hello, by, limiter, request, send, yearly};
 
 #[tokio::test]
 async fn shorter_way_leads_to_the_same_responses() {
@@ -44,23 +44,4 @@ async fn shorter_way_leads_to_the_same_responses() {
             }
         }
     }
-}
-
-#[tokio::test]
-async fn u5_a_key_is_not_taken_for_the_attribute_that_exempts() {
-    let policy = || {
-        let policy = Policy::builder("p").key("{k}").limit(yearly(1));
-        limiter([policy.overrides(Override::of("role", "admin").exempt())])
-    };
-    let header = |name| Key::header(HeaderName::from_static(name));
-    let mut short = around_hello(by(&policy(), header("who")));
-    assert_eq!(
-        statuses(&mut short, 2, &[("who", "admin")]).await,
-        [200, 429]
-    );
-    let by_role = by(&policy(), header("who")).key("role", header("role").or_skip());
-    let mut long = around_hello(by_role);
-    let admin = [("who", "a"), ("role", "admin")];
-    assert_eq!(statuses(&mut long, 3, &admin).await, [200; 3]);
-    assert_eq!(statuses(&mut long, 2, &[("who", "a")]).await, [200, 429]);
 }

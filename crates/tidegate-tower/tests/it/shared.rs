@@ -14,7 +14,7 @@ use tower::Layer;
 use crate::axum::{admitted_at_once, serve};
 use crate::http1;
 use crate::server::Server;
-use crate::support::{hello, request, send, statuses};
+use crate::support::{hello, statuses};
 
 /// Long enough for a machine that does other things.
 const PATIENT: Duration = Duration::from_secs(20);
@@ -63,59 +63,6 @@ async fn two_instances_share_a_limit() {
             assert!(refused.header("retry-after").is_some());
         }
     }
-}
-
-#[tokio::test]
-async fn several_policies_and_refunds_go_through_redis() {
-    let server = Server::start();
-    let limiter = limiter(
-        &server,
-        PATIENT,
-        [
-            hourly("site", "", 10, OnError::Deny),
-            hourly("method", "{method}", 2, OnError::Deny),
-        ],
-    );
-    let layer = RateLimitLayer::builder(limiter.clone())
-        .policy("site")
-        .policy("method")
-        .key("method", Key::method())
-        .refund(|response| response.status == 304);
-    let mut service = layer.build().expect("a layer").layer(hello());
-    let site = async || {
-        let look = limiter
-            .peek("site", &(), tidegate::Cost::ONE)
-            .await
-            .expect("an answer");
-        look.limit() - look.remaining()
-    };
-    assert_eq!(
-        statuses(&mut service, 3, &[("answer-with", "304")]).await,
-        [304; 3]
-    );
-    assert_eq!(site().await, 0, "given back before the response goes out");
-    assert_eq!(statuses(&mut service, 4, &[]).await, [200, 200, 429, 429]);
-    assert_eq!(site().await, 2);
-    let refused = send(&mut service, request("/", &[])).await;
-    assert!(refused.body.contains("\"violated-policies\":[\"method\"]"));
-}
-
-#[tokio::test]
-async fn a_token_does_not_stand_in_redis() {
-    let server = Server::start();
-    let policy = hourly("p", "{token}", 2, OnError::Deny);
-    let layer = RateLimitLayer::builder(limiter(&server, PATIENT, [policy]))
-        .policy("p")
-        .key("token", Key::bearer_token());
-    let mut service = layer.build().expect("a layer").layer(hello());
-    let headers = [("authorization", "Bearer abc")];
-    assert_eq!(statuses(&mut service, 1, &headers).await, [200]);
-    let keys: Vec<String> = redis::cmd("KEYS")
-        .arg("*")
-        .query(&mut server.connect())
-        .unwrap();
-    let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    assert_eq!(keys, [format!("tg:{{{hash}}}:p:p")]);
 }
 
 #[tokio::test]

@@ -1,0 +1,335 @@
+//! Requests through the layer, as data, over memory and over Redis.
+//!
+//! `requests.txt` holds the cases. A case is `--- ` and its title, the policies as in a config
+//! file, a line `layer` (two, if one is around the other), and steps. It runs in memory, as it
+//! is and with a rule that never applies (which takes a layer of one policy and one key off
+//! its shorter way), and in Redis. Times of a few minutes less than some days are written as
+//! those days, and spaces inside a value as their picture (U+2420).
+//!
+//! A layer has policies, keys (`name=source`, and after `?` what happens without a value),
+//! and options (`+name:value`). A step is one of these:
+//!
+//! | step | what comes of it |
+//! | --- | --- |
+//! | `3x GET / name:value from=10.0.0.1` | the statuses, then header fields and body of the last response; may be cut off at ` \| ` |
+//! | `used p k=x` | what the policy has counted |
+//! | `keys` | how many keys the store holds |
+//! | `build` | the error |
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use tidegate::{Cost, MemoryStore, PolicyLimiter};
+use tidegate_config::Config;
+use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_testkit::cases::controls;
+use tidegate_tower::{AnyLimiter, Key, Proxies, RateLimitBuilder, RateLimitLayer};
+use tower::{Layer, Service};
+
+use crate::server::Server;
+use crate::support::{Body, hello, request, send};
+
+const CASES: &str = include_str!("requests.txt");
+
+/// Found by [`Key::extension`].
+#[derive(Clone)]
+struct User(String);
+
+struct Case {
+    title: &'static str,
+    policies: String,
+    layers: Vec<&'static str>,
+    steps: Vec<&'static str>,
+}
+
+fn cases() -> Vec<Case> {
+    let cases = CASES.split("\n--- ").skip(1).map(|case| {
+        let (title, case) = case.split_once('\n').expect(case);
+        let lines = case.lines().filter(|line| !line.is_empty());
+        let (steps, lines): (Vec<_>, Vec<_>) = lines.partition(|line| line.contains(" -> "));
+        let (layers, policies): (Vec<&str>, Vec<_>) = lines
+            .into_iter()
+            .partition(|line| line.starts_with("layer "));
+        Case {
+            title,
+            policies: policies.join("\n"),
+            layers: layers.iter().map(|line| &line["layer ".len()..]).collect(),
+            steps,
+        }
+    });
+    cases.collect()
+}
+
+/// Runs each case on a limiter of its own.
+async fn run(
+    limiter: impl Fn(Config) -> AnyLimiter,
+    rule: bool,
+    keys: impl Fn(&AnyLimiter) -> usize,
+) {
+    let (mut wrong, mut count) = (String::new(), 0);
+    for case in cases() {
+        let config: Config = case.policies.parse().expect(case.title);
+        let limiter = limiter(config);
+        let layers = case.layers.iter().map(|text| {
+            let layer = layer(limiter.clone(), text);
+            let layer = if rule { layer.skip(|_| false) } else { layer };
+            layer.build()
+        });
+        let failed = match layers.collect::<Result<Vec<_>, _>>().as_deref() {
+            Err(error) => compare(case.steps[0], |_| error.to_string()),
+            Ok([one]) => take(&case, one.layer(hello()), &limiter, &keys).await,
+            Ok([outer, inner]) => {
+                take(&case, outer.layer(inner.layer(hello())), &limiter, &keys).await
+            }
+            Ok(_) => panic!("one or two layers: {}", case.title),
+        };
+        if !failed.is_empty() {
+            write!(wrong, "--- {}\n{failed}", case.title).expect("text");
+        }
+        count += 1;
+    }
+    assert!(wrong.is_empty(), "otherwise than written:\n{wrong}");
+    assert!(count > 35, "only {count} cases: is requests.txt cut off?");
+}
+
+fn compare(line: &str, answer: impl FnOnce(&str) -> String) -> String {
+    let (step, expected) = line.split_once(" -> ").expect(line);
+    let got = answer(step);
+    let rest = got.strip_prefix(expected);
+    match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" | ")) {
+        true => String::new(),
+        false => format!("{step} -> {got}\n   instead of {expected}\n"),
+    }
+}
+
+async fn take<S, B>(
+    case: &Case,
+    mut service: S,
+    limiter: &AnyLimiter,
+    keys: impl Fn(&AnyLimiter) -> usize,
+) -> String
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Error: std::fmt::Debug,
+    B: http_body::Body,
+    B::Error: std::fmt::Debug,
+{
+    let mut failed = String::new();
+    for line in &case.steps {
+        let words: Vec<&str> = line
+            .split(" -> ")
+            .next()
+            .expect("a step")
+            .split(' ')
+            .collect();
+        let got = match words[0] {
+            "used" => used(limiter, words[1], &words[2..]).await.to_string(),
+            "keys" => keys(limiter).to_string(),
+            _ => ask(&mut service, &words).await,
+        };
+        failed += &compare(line, |_| got);
+    }
+    failed
+}
+
+async fn ask<S, B>(service: &mut S, words: &[&str]) -> String
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Error: std::fmt::Debug,
+    B: http_body::Body,
+    B::Error: std::fmt::Debug,
+{
+    let (times, words) = match words[0].strip_suffix('x') {
+        Some(times) => (times.parse().expect("a number"), &words[1..]),
+        None => (1, words),
+    };
+    let (mut statuses, mut last) = (String::new(), None);
+    for _ in 0..times {
+        let headers: Vec<(&str, String)> = words[2..]
+            .iter()
+            .filter_map(|word| word.split_once(':').filter(|(name, _)| !name.contains('=')))
+            .map(|(name, value)| (name, controls(value)))
+            .collect();
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, it)| (*name, &**it)).collect();
+        let mut request = request(words[1], &headers);
+        *request.method_mut() = words[0].parse().expect("a method");
+        for word in &words[2..] {
+            if let Some(peer) = word.strip_prefix("from=") {
+                let peer: IpAddr = peer.parse().expect("an address");
+                request
+                    .extensions_mut()
+                    .insert(SocketAddr::new(peer, 4_000));
+            } else if let Some(user) = word.strip_prefix("user=") {
+                request.extensions_mut().insert(User(user.to_owned()));
+            }
+        }
+        let answer = send(service, request).await;
+        write!(statuses, "{} ", answer.status.as_u16()).expect("text");
+        last = Some(answer);
+    }
+    let last = last.expect("a request");
+    let mut fields: Vec<String> = last
+        .headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {}", value.to_str().expect("text")))
+        // Details that tonic's own reader checks elsewhere.
+        .filter(|field| !field.starts_with("grpc-status-details") && !field.contains("pushback"))
+        .collect();
+    fields.sort_unstable();
+    let parts = [statuses.trim_end().to_owned()];
+    let parts = parts.into_iter().chain(fields).chain([last.body]);
+    let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
+    in_days(&parts.join(" | "))
+}
+
+/// Numbers of seconds that are some days, or up to ten minutes less, as those days.
+fn in_days(text: &str) -> String {
+    let mut parts = Vec::new();
+    for part in text.split_inclusive(|character: char| !character.is_ascii_digit()) {
+        let digits = part.trim_end_matches(|character: char| !character.is_ascii_digit());
+        match digits.parse::<u64>() {
+            Ok(number) if number > 80_000 && number.div_ceil(86_400) * 86_400 - number < 600 => {
+                let rest = &part[digits.len()..];
+                parts.push(format!("{}d{rest}", number.div_ceil(86_400)));
+            }
+            _ => parts.push(part.to_owned()),
+        }
+    }
+    parts.concat()
+}
+
+async fn used(limiter: &AnyLimiter, policy: &str, attributes: &[&str]) -> u32 {
+    let attributes = attributes
+        .iter()
+        .map(|word| word.split_once('=').expect(word));
+    let attributes: Vec<(&str, String)> = attributes
+        .map(|(name, value)| (name, controls(value)))
+        .collect();
+    match limiter {
+        AnyLimiter::Memory(limiter) => {
+            let look = limiter.peek(policy, &attributes, Cost::ONE).expect(policy);
+            look.limit() - look.remaining()
+        }
+        AnyLimiter::Shared(limiter) => {
+            let look = limiter.peek(policy, &attributes, Cost::ONE).await;
+            let look = look.expect(policy);
+            look.limit() - look.remaining()
+        }
+        _ => panic!("neither memory nor Redis"),
+    }
+}
+
+fn layer(limiter: AnyLimiter, text: &'static str) -> RateLimitBuilder {
+    let mut words = text.split(' ');
+    let policies = words.next().expect("policies").split(',');
+    let policies = policies.filter(|name| !name.is_empty());
+    let layer = policies.fold(RateLimitLayer::builder(limiter), RateLimitBuilder::policy);
+    words.fold(layer, |layer, word| match word.strip_prefix('+') {
+        Some(option) => with_option(layer, option),
+        None => {
+            let (name, source) = word.split_once('=').expect(word);
+            layer.key(name, key(source))
+        }
+    })
+}
+
+fn key(text: &'static str) -> Key {
+    let (source, missing) = text.split_once('?').unwrap_or((text, ""));
+    let (kind, value) = source.split_once(':').unwrap_or((source, ""));
+    let key = match kind {
+        "address" => Key::address(),
+        "peer" => Key::peer_address(),
+        "header" => Key::header(value.parse().expect(value)),
+        "bearer" => Key::bearer_token(),
+        "method" => Key::method(),
+        "path" => {
+            let (path, name) = value.rsplit_once(':').expect(value);
+            Key::path_parameter(path, name)
+        }
+        "user" => Key::extension(|user: &User| Some(user.0.clone())),
+        "query" => Key::function(|head| head.uri.query().map(str::to_owned)),
+        "hashed" => Key::function(move |_| Some(value)).hashed(),
+        _ => panic!("unknown source {source:?}"),
+    };
+    match missing.split_once(':').unwrap_or((missing, "")) {
+        ("", _) => key,
+        ("skip", _) => key.or_skip(),
+        ("refuse", _) => key.or_refuse(),
+        ("shared", value) => key.or_shared(value),
+        _ => panic!("unknown way {missing:?}"),
+    }
+}
+
+fn with_option(layer: RateLimitBuilder, option: &'static str) -> RateLimitBuilder {
+    let (name, value) = option.split_once(':').unwrap_or((option, ""));
+    match name {
+        "cost" => {
+            let (path, cost) = value.split_once('=').expect(value);
+            let cost = Cost::of(cost.parse().expect(value));
+            layer.cost(move |head| {
+                if head.uri.path() == path {
+                    cost
+                } else {
+                    Cost::ONE
+                }
+            })
+        }
+        "skip" => layer.skip(move |head| head.uri.path() == value || head.method == value),
+        "refund" => {
+            let status: StatusCode = value.parse().expect(value);
+            layer.refund(move |response| response.status == status)
+        }
+        "exempt" => layer.exempt_addresses([value]),
+        "exempt-token" => layer.exempt_tokens([value]),
+        "xff" => layer.proxies(Proxies::x_forwarded_for([value])),
+        "forwarded" => layer.proxies(Proxies::forwarded([value])),
+        "ipv6" => layer.ipv6_prefix(value.parse().expect(value)),
+        "peer" => {
+            let peer: IpAddr = value.parse().expect(value);
+            layer.peer(move |_| Some(peer))
+        }
+        "wait" => layer.wait(Duration::from_secs(60), 1, |_| std::future::ready(())),
+        _ => panic!("unknown option {option:?}"),
+    }
+}
+
+fn in_memory(config: Config) -> AnyLimiter {
+    let store = MemoryStore::builder().max_keys(1_000).build();
+    let limiter = PolicyLimiter::with_stores([("default", store)], config.policies);
+    Arc::new(limiter.expect("policies of one store")).into()
+}
+
+fn keys_in_memory(limiter: &AnyLimiter) -> usize {
+    let AnyLimiter::Memory(limiter) = limiter else {
+        panic!("not in memory");
+    };
+    limiter.stores().map(|(_, store)| store.stats().keys).sum()
+}
+
+#[tokio::test]
+async fn memory() {
+    run(in_memory, false, keys_in_memory).await;
+}
+
+#[tokio::test]
+async fn memory_with_a_rule_that_never_applies() {
+    run(in_memory, true, keys_in_memory).await;
+}
+
+#[tokio::test]
+async fn redis() {
+    let server = Server::start();
+    let limiter = |config: Config| {
+        redis::cmd("FLUSHALL").exec(&mut server.connect()).unwrap();
+        // Long enough for a machine that does other things.
+        let options = RedisOptions::default().timeout(Duration::from_secs(20));
+        let store = RedisStore::new(&server.url(), options).expect("a right url");
+        let limiter = SharedLimiter::new([("default", store)], config.policies);
+        Arc::new(limiter.expect("policies of one store")).into()
+    };
+    let keys = |_: &AnyLimiter| redis::cmd("DBSIZE").query(&mut server.connect()).unwrap();
+    run(limiter, false, keys).await;
+}
