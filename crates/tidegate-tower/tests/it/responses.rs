@@ -1,13 +1,30 @@
-//! Responders of your own, and the body of a refusal.
+//! A layer of one limit, responders of your own, and the body of a refusal.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use tidegate_tower::{Key, Reason};
-use tower::{Service, ServiceExt};
+use tidegate_tower::{Key, RateLimitLayer, Reason};
+use tower::{Layer, Service, ServiceExt};
 
-use crate::support::{around_hello, by, one_policy, request, send};
+use crate::support::{around_hello, by, hello, one_policy, request, send, statuses, yearly};
+
+#[tokio::test]
+async fn one_limit_and_one_key_make_a_layer() {
+    let layer = RateLimitLayer::new(yearly(2), Key::method());
+    let (mut one, mut clone) = (layer.layer(hello()), layer.clone().layer(hello()));
+    assert_eq!(statuses(&mut one, 1, &[]).await, [200]);
+    assert_eq!(statuses(&mut clone, 2, &[]).await, [200, 429]);
+    let refused = send(&mut one, request("/", &[])).await;
+    let told = refused.header("ratelimit-policy");
+    assert_eq!(told.as_deref(), Some("\"default\";q=2;w=31536000"));
+}
+
+#[test]
+#[should_panic(expected = "the path \"users/{id}\": expected it to begin with a slash")]
+fn a_key_that_cannot_be_meant_does_not_make_a_layer() {
+    let _ = RateLimitLayer::new(yearly(2), Key::path_parameter("users/{id}", "id"));
+}
 
 #[tokio::test]
 async fn a_refusal_has_a_body_of_known_length() {

@@ -143,8 +143,8 @@ fn a_reset_voids_the_receipts_of_its_own_key_only() {
 }
 
 fn per_day(requests: u64) -> Limit {
-    let rate = Rate::new(requests, Duration::from_secs(86_400)).unwrap();
-    LimitSpec::new(rate).build().unwrap()
+    let rate = Rate::new(requests, Duration::from_secs(86_400)).expect("in range");
+    LimitSpec::new(rate).build().expect("in range")
 }
 
 #[test]
