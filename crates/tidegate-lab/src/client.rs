@@ -189,8 +189,11 @@ impl Client {
             ),
             _ => format!("the server at {url} is not Tidegate (its answer was not a decision)"),
         };
-        let answer = sender.send_request(request).await;
-        let answer = answer.with_context(another)?;
+        let answer = sender.send_request(request);
+        // A connection that ends just now may leave the request in the queue to it. It is
+        // freed, and the wait for its answer ends, only with the last sender.
+        drop(sender);
+        let answer = answer.await.with_context(another)?;
         let status = answer.status();
         let body = answer.into_body().collect().await.with_context(another)?;
         let body: Value = serde_json::from_slice(&body.to_bytes()).with_context(another)?;
