@@ -84,7 +84,7 @@ pub(super) async fn answer(
     let decided = asker.all(&asked).await;
     let decided = decided.map_err(|error| status(&error))?;
     if let [decided] = &decided[..]
-        && decided.decision.source() != Source::ErrorPolicy
+        && !is_undecided(&decided.decision)
     {
         return Ok(one(decided));
     }
@@ -177,7 +177,7 @@ fn several(
     let is_refused = decided.iter().any(|it| !it.decision.allowed());
     let statuses = decided.iter().zip(asked).map(|(decided, (_, cost))| {
         let decision = &decided.decision;
-        if decision.source() == Source::ErrorPolicy {
+        if is_undecided(decision) {
             return undecided(decision, on_error);
         }
         let is_returned = is_refused && decision.receipt().is_some();
@@ -193,7 +193,7 @@ fn several(
         let decision = &it.decision;
         (decision.allowed(), decision.remaining())
     });
-    let tightest = tightest.filter(|it| it.decision.source() != Source::ErrorPolicy);
+    let tightest = tightest.filter(|it| !is_undecided(&it.decision));
     RateLimitResponse {
         overall_code: if is_over { over } else { Code::Ok.into() },
         statuses,
@@ -238,6 +238,12 @@ fn described(decision: &PolicyDecision<'_>, remaining: u32) -> DescriptorStatus 
         limit_remaining: remaining,
         duration_until_reset: wait.map(seconds),
     }
+}
+
+/// Whether no store has decided it. Envoy gets what `[envoy] on_error` says then, and not what
+/// the policy does without its store.
+fn is_undecided(decision: &PolicyDecision<'_>) -> bool {
+    matches!(decision.source(), Source::ErrorPolicy | Source::Local)
 }
 
 /// The status of a descriptor that no store has decided.
