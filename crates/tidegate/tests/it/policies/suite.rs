@@ -180,6 +180,11 @@ impl Run {
     fn ask(&self, policy: &str, attributes: &Named, cost: Cost) -> Result<Answer, CheckError> {
         if !policy.contains(',') {
             let decision = self.limiter.check(policy, attributes, cost)?;
+            let (status, body) = ("\"status\":429", decision.problem(429));
+            assert_eq!(
+                decision.problem(503),
+                body.replace(status, "\"status\":503")
+            );
             return Ok(Answer {
                 shown: show(&decision),
                 allowed: decision.allowed(),
