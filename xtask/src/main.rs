@@ -15,6 +15,8 @@ mod fuzz;
 mod install;
 mod nginx;
 mod pictures;
+#[cfg(test)]
+mod pitfalls;
 mod publish;
 mod readme;
 mod screenshots;

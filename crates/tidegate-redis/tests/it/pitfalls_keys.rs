@@ -62,7 +62,7 @@ const AWKWARD: &[&[u8]] = &[
 ];
 
 #[tokio::test]
-async fn a4_b8_the_keys_of_a_check_share_a_slot_whatever_they_are() {
+async fn keys_of_a_check_share_a_slot_whatever_they_are() {
     let server = cluster();
     let mut redis = server.connect();
     let limits = every_algorithm(100, YEAR);

@@ -54,7 +54,7 @@ fn b7_a_levels_name_and_its_key_do_not_run_together() {
 }
 
 #[test]
-fn d6_a_million_events_expire_at_once_or_in_part() {
+fn million_events_expire_at_once_or_in_part() {
     let events = scaled(1_000_000);
     let timed = Timed::new(Limit::per_minute(events).sliding_log());
     for at in 0..events {
