@@ -261,7 +261,7 @@ fn a_script_of_ones_own_renames_a_header() {
 
 #[test]
 fn redis_on_a_dead_port_lets_all_pass_and_says_so() {
-    let policies = default_policy("{ip}", "2r/m");
+    let policies = default_policy("{ip}", "2r/m") + "on_error = \"allow\"\n";
     let port = free_port();
     let store = format!("redis://127.0.0.1:{port}/0");
     let tidegate = Tidegate::start_with(&policies, &["--store", &store]);
