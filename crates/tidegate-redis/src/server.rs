@@ -14,7 +14,7 @@ use crate::lane::{Lane, Traffic};
 use crate::outage::Outage;
 use crate::question::Question;
 
-/// How often per deadline those who wait for the server look whether it is down.
+/// How often per deadline a caller that waits checks whether the server is down.
 const LOOKS: u32 = 50;
 
 /// A server, or, without lanes, the lack of one.

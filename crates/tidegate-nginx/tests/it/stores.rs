@@ -239,7 +239,7 @@ mod timing {
         assert!(!nginx.read("error.log").contains("[alert]"));
     }
 
-    /// Four clients that send so many requests, 500 per second together.
+    /// Sends this many requests from four clients, 500 per second together.
     fn load(port: u16, requests: usize) {
         let start = Instant::now();
         std::thread::scope(|scope| {
