@@ -77,6 +77,64 @@ mod timing {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::observed::metrics;
+
+    /// Checks for 10 s, 500 per second from four clients, while Redis is killed or stopped. How
+    /// many the server took more than 10 ms for.
+    fn slow_checks(mode: &str, fault: &str) -> f64 {
+        let mut redis = Server::start();
+        let server = Tidegate::start(&format!(
+            "[stores.default]\nurl = \"{}\"\n[[policies]]\nname = \"p\"\n\
+             limit = \"1000000r/s\"\nmode = \"{mode}\"\n",
+            redis.url()
+        ));
+        for _ in 0..50 {
+            server.get("/v1/gate/p?key=k");
+        }
+        let slow = || {
+            let metrics = metrics(&server);
+            let duration = "tidegate_decision_duration_seconds";
+            let all = metrics[&format!("{duration}_count{{policy=\"p\"}}")];
+            all - metrics[&format!("{duration}_bucket{{policy=\"p\",le=\"0.01\"}}")]
+        };
+        let before = slow();
+        match fault {
+            "killed" => redis.kill(),
+            _ => redis.signal("STOP"),
+        }
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut connection = server.connect();
+                    for number in 0..1_250 {
+                        let due = start + number * Duration::from_millis(8);
+                        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                        let answer = connection.ask("GET", "/v1/gate/p?key=k", &[], b"");
+                        assert_eq!(answer.status, 200);
+                    }
+                });
+            }
+        });
+        slow() - before
+    }
+
+    #[test]
+    fn u1_few_checks_of_a_server_wait_for_a_store_that_is_down() {
+        let cases = ["exact", "lease"].map(|mode| ["stopped", "killed"].map(|it| (mode, it)));
+        std::thread::scope(|scope| {
+            let cases = cases.into_iter().flatten();
+            let runs = cases.map(|(mode, fault)| {
+                let run = scope.spawn(move || slow_checks(mode, fault));
+                (mode, fault, run)
+            });
+            for (mode, fault, run) in runs.collect::<Vec<_>>() {
+                let slow = run.join().expect("no panic");
+                println!("{mode}, {fault}: {slow} of 5000 checks took more than 10 ms");
+                assert!(slow <= 20.0, "{mode}, {fault}: {slow}");
+            }
+        });
+    }
 
     /// A server that is told to stop returns its leases, and what it has spent of them is
     /// counted.
