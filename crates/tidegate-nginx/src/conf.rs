@@ -15,7 +15,6 @@ use crate::answer::REFUSALS;
 use crate::code;
 use crate::expression::Expression;
 use crate::handler;
-use crate::leases::SharedLeases;
 use crate::log::Severity;
 use crate::memory::SharedZone;
 use crate::spec::{Counting, Headers, StoreSpec, ZoneSpec};
@@ -50,8 +49,6 @@ pub(crate) struct Zone {
     origin: Origin,
     /// Its counts, where they are in memory.
     pub(crate) counts: OnceCell<SharedZone>,
-    /// The memory of its leases, where it leases.
-    pub(crate) leases: OnceCell<SharedLeases>,
 }
 
 /// What the directives say for a location: `None` where they say nothing.
@@ -107,7 +104,6 @@ impl Main {
             key,
             origin,
             counts: OnceCell::new(),
-            leases: OnceCell::new(),
         };
         Some(&raw mut **slot.zone.insert(Box::new(zone)))
     }

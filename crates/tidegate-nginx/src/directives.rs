@@ -8,13 +8,11 @@ use ngx::ffi::{
     NGX_CONF_2MORE, NGX_CONF_TAKE1, NGX_CONF_TAKE2, NGX_CONF_TAKE3, NGX_CONF_TAKE4,
     NGX_CONF_TAKE12, NGX_HTTP_LOC_CONF, NGX_HTTP_LOC_CONF_OFFSET, NGX_HTTP_MAIN_CONF,
     NGX_HTTP_MAIN_CONF_OFFSET, NGX_HTTP_SRV_CONF, NGX_LOG_EMERG, ngx_command_t, ngx_conf_log_error,
-    ngx_conf_t, ngx_int_t, ngx_shared_memory_add, ngx_shm_zone_t, ngx_str_t, ngx_uint_t,
+    ngx_conf_t, ngx_shared_memory_add, ngx_str_t, ngx_uint_t,
 };
-use tidegate::Mode;
 
 use crate::conf::{Location, Main, Origin, REFUSED, Rule, main_of};
 use crate::expression::Expression;
-use crate::leases;
 use crate::log::Severity;
 use crate::memory;
 use crate::request::bytes;
@@ -22,7 +20,6 @@ use crate::spec::{Counting, DEFAULT_STORE, Headers, StoreSpec, ZoneSpec, flag, s
 
 const EVERYWHERE: u32 = NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF;
 
-type Init = unsafe extern "C" fn(*mut ngx_shm_zone_t, *mut c_void) -> ngx_int_t;
 
 type Set = unsafe extern "C" fn(*mut ngx_conf_t, *mut ngx_command_t, *mut c_void) -> *mut c_char;
 
@@ -239,15 +236,13 @@ unsafe extern "C" fn set_zone(
             let zone = main.define(spec, key, directive.origin());
             let zone =
                 zone.ok_or_else(|| wrong(&name, "a zone of this name exists: expected another"))?;
-            let (tag, init): (_, Init) = match counting {
-                Counting::Local => (crate::tag(), memory::init),
-                Counting::Shared(Mode::Lease) => (leases::tag(), leases::init),
-                Counting::Shared(Mode::Exact | Mode::Background) => return Ok(()),
-            };
+            if counting != Counting::Local {
+                return Ok(());
+            }
             let mut name = directive.arguments()[0];
-            let memory = ngx_shared_memory_add(cf, &raw mut name, size, tag);
+            let memory = ngx_shared_memory_add(cf, &raw mut name, size, crate::tag());
             let memory = memory.as_mut().ok_or(Refusal::Logged)?;
-            memory.init = Some(init);
+            memory.init = Some(memory::init);
             memory.data = zone.cast();
             Ok(())
         })

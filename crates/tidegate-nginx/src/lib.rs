@@ -14,7 +14,7 @@
 //!
 //! The way of a request: `handler.rs` is called by nginx before the access phase. It works
 //! out the keys (`expression.rs`), asks the zones in shared memory (`memory.rs`), then those
-//! in Redis (`remote.rs`), whose leases the workers share (`leases.rs`). A request that has to wait for Redis is suspended (`worker.rs`),
+//! in Redis (`remote.rs`). A request that has to wait for Redis is suspended (`worker.rs`),
 //! not the worker. `answer.rs` says what the client gets.
 //!
 //! All decisions are made by the crates `tidegate` and `tidegate-redis`. Everything unsafe
@@ -29,7 +29,6 @@ mod conf;
 mod directives;
 mod expression;
 
-mod leases;
 mod lock;
 mod memory;
 

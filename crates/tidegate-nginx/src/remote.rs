@@ -11,7 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use tidegate::{Cost, Decision, Policy, Receipt};
-use tidegate_redis::{LeaseTable, RedisStore, SharedHandle, SharedLimiter};
+use tidegate_redis::{RedisStore, SharedHandle, SharedLimiter};
 use tokio::runtime::{self, EnterGuard, Handle};
 use tokio::sync::oneshot;
 
@@ -46,8 +46,6 @@ impl Question {
 pub(crate) struct RemoteZone {
     pub(crate) number: usize,
     pub(crate) policy: Policy,
-    /// Where its leases are shared with other workers.
-    pub(crate) leases: Option<LeaseTable>,
 }
 
 /// The zones in Redis.
@@ -79,13 +77,10 @@ impl Remote {
             opened.push((store.name.as_str(), redis));
         }
         let policies = zones.iter().map(|zone| zone.policy.clone());
-        let tables = zones.iter();
-        let tables = tables.filter_map(|zone| Some((zone.policy.name(), zone.leases?)));
-        let tables: Vec<(&str, LeaseTable)> = tables.collect();
-        let limiter = SharedLimiter::with_common_leases(opened, policies, &tables);
+        let limiter = SharedLimiter::new(opened, policies);
         let limiter = limiter.map_err(|error| error.to_string())?;
         let mut handles = Vec::new();
-        for RemoteZone { number, policy, .. } in zones {
+        for RemoteZone { number, policy } in zones {
             if handles.len() <= *number {
                 handles.resize(number + 1, None);
             }

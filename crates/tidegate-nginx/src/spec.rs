@@ -66,11 +66,6 @@ impl StoreSpec {
         Ok(store)
     }
 
-    /// What makes its keys other keys than those of another store.
-    pub(crate) fn place(&self) -> (&str, &str) {
-        (&self.url, &self.prefix)
-    }
-
     /// How the I/O thread reaches it: by one connection, which is as many as a thread can use.
     pub(crate) fn options(&self) -> RedisOptions {
         RedisOptions::default()
@@ -164,19 +159,15 @@ impl ZoneSpec {
                 }
                 (OnError::Allow, "", size(options.size.unwrap_or("10m"))?)
             }
-            Counting::Shared(mode) => {
-                let size = match (mode, options.size) {
-                    (Mode::Lease, text) => size(text.unwrap_or("1m"))?,
-                    (Mode::Exact | Mode::Background, None) => 0,
-                    (Mode::Exact | Mode::Background, Some(size)) => {
-                        return Err(wrong(
-                            &format!("size={size}"),
-                            "only mode=local and mode=lease use shared memory: expected one of these, or no size",
-                        ));
-                    }
-                };
+            Counting::Shared(_) => {
+                if let Some(size) = options.size {
+                    return Err(wrong(
+                        &format!("size={size}"),
+                        "only mode=local uses shared memory: expected that mode, or no size",
+                    ));
+                }
                 let store = options.store.unwrap_or(DEFAULT_STORE);
-                (options.on_error()?, store, size)
+                (options.on_error()?, store, 0)
             }
         };
         let base = || {

@@ -332,18 +332,9 @@ pub(crate) unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int
         .zones()
         .filter(|(_, zone)| matches!(zone.spec.counting, Counting::Shared(_)));
     let workers = u32::try_from(workers).unwrap_or(1);
-    // A process that reads another config in place of starting workers has no other worker,
-    // and may lose the memory.
-    let has_workers = process == NGX_PROCESS_WORKER as ngx_uint_t;
     let zones = shared.map(|(number, zone)| {
-        let store = main.stores.iter().find(|it| it.name == zone.spec.store);
-        let leases = zone.leases.get().zip(store).filter(|_| has_workers);
-        Ok(RemoteZone {
-            number,
-            policy: zone.spec.policy(workers)?,
-            // SAFETY: this is a worker.
-            leases: leases.map(|(leases, store)| unsafe { leases.table(store) }),
-        })
+        let policy = zone.spec.policy(workers)?;
+        Ok(RemoteZone { number, policy })
     });
     let zones: Result<Vec<RemoteZone>, PolicyError> = zones.collect();
     if zones.as_ref().is_ok_and(Vec::is_empty) {

@@ -50,7 +50,7 @@ impl SharedLimiter {
     /// This does not connect, so it succeeds even if a store is down.
     pub fn from_config(config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, None)?;
-        Self::build(stores, config.policies.iter().cloned(), folder, None, &[])
+        Self::build(stores, config.policies.iter().cloned(), folder, None)
     }
 
     /// A limiter for another config that keeps the counters and connections of this one, in
@@ -67,7 +67,7 @@ impl SharedLimiter {
     pub fn prepare(&self, config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, Some(self))?;
         let policies = config.policies.iter().cloned();
-        Self::build_uncommitted(stores, policies, folder, Some(self), &[])
+        Self::build_uncommitted(stores, policies, folder, Some(self))
     }
 
     /// The second half of [`reconfigured`](Self::reconfigured): puts into force what this

@@ -12,7 +12,6 @@ use crate::background::Background;
 use crate::configured::SetupError;
 use crate::custom::Custom;
 use crate::lease::Leases;
-use crate::lease::common::LeaseTable;
 use crate::refusals::Refusals;
 use crate::store::RedisStore;
 
@@ -40,7 +39,6 @@ impl Decider {
         charge: Charge,
         folder: &Path,
         before: Option<&Self>,
-        common: Option<LeaseTable>,
     ) -> Result<Self, SetupError> {
         if let Some(script) = policy.script() {
             let custom = Custom::read(script, folder);
@@ -56,7 +54,7 @@ impl Decider {
             }
             Mode::Lease => {
                 let before = before.and_then(Self::leases);
-                let leases = Leases::new(policy, store, before, common);
+                let leases = Leases::new(policy, store, before);
                 Self::Lease(leases, refusals(policy, charge))
             }
             Mode::Exact => Self::Exact(refusals(policy, charge)),

@@ -10,11 +10,6 @@ pub(crate) type Fingerprint = [u64; 2];
 pub(crate) struct Fingerprints(KeyHasher);
 
 impl Fingerprints {
-    /// The same in all processes that have these numbers.
-    pub(crate) fn seeded(numbers: [u64; 2]) -> Self {
-        Self(KeyHasher::seeded(numbers))
-    }
-
     /// Every algorithm has a counter of its own, and so a fingerprint. Levels are told apart
     /// by their places in the policy.
     #[inline]

@@ -100,7 +100,6 @@ pub use configured::{read_file, read_text};
 pub use error::{ErrorKind, StoreError};
 pub use keyed::{Limiter, LimiterBuilder};
 pub use lease::LeaseStats;
-pub use lease::common::{LeaseBucket, LeaseTable};
 pub use limiter::{SharedHandle, SharedLimiter, Store, TryCheckError};
 pub use options::RedisOptions;
 pub use store::{RedisStats, RedisStore};

@@ -16,7 +16,6 @@ use tokio::task::JoinSet;
 use crate::configured::SetupError;
 use crate::error::StoreError;
 use crate::lease::LeaseStats;
-use crate::lease::common::LeaseTable;
 use crate::shared::Shared;
 use crate::store::RedisStore;
 
@@ -100,31 +99,13 @@ impl SharedLimiter {
     ) -> Result<Self, SetupError> {
         let stores = stores.into_iter();
         let stores = stores.map(|(name, store)| (name.into(), store.into()));
-        Self::build(stores.collect(), policies, Path::new(""), None, &[])
-    }
-
-    /// The same, with leases that belong to several processes of one machine: those of the
-    /// policies named here, each with the memory that the processes share for it.
-    pub fn with_common_leases<N: Into<Box<str>>, S: Into<Store>>(
-        stores: impl IntoIterator<Item = (N, S)>,
-        policies: impl IntoIterator<Item = Policy>,
-        tables: &[(&str, LeaseTable)],
-    ) -> Result<Self, SetupError> {
-        let stores = stores.into_iter();
-        let stores = stores.map(|(name, store)| (name.into(), store.into()));
-        Self::build(stores.collect(), policies, Path::new(""), None, tables)
+        Self::build(stores.collect(), policies, Path::new(""), None)
     }
 
     /// A limiter with other policies over the same stores. Keys keep their usage. Earlier
     /// receipts may be void.
     pub fn changed(&self, policies: impl IntoIterator<Item = Policy>) -> Result<Self, SetupError> {
-        Self::build(
-            self.stores.clone(),
-            policies,
-            Path::new(""),
-            Some(self),
-            &[],
-        )
+        Self::build(self.stores.clone(), policies, Path::new(""), Some(self))
     }
 
     pub(crate) fn build(
@@ -132,9 +113,8 @@ impl SharedLimiter {
         policies: impl IntoIterator<Item = Policy>,
         folder: &Path,
         before: Option<&Self>,
-        tables: &[(&str, LeaseTable)],
     ) -> Result<Self, SetupError> {
-        let limiter = Self::build_uncommitted(stores, policies, folder, before, tables)?;
+        let limiter = Self::build_uncommitted(stores, policies, folder, before)?;
         limiter.commit_policies();
         Ok(limiter)
     }
@@ -150,7 +130,6 @@ impl SharedLimiter {
         policies: impl IntoIterator<Item = Policy>,
         folder: &Path,
         before: Option<&Self>,
-        tables: &[(&str, LeaseTable)],
     ) -> Result<Self, SetupError> {
         let in_memory = stores.iter().filter_map(|(name, store)| match store {
             Store::Memory(store) => Some((name.clone(), store.clone())),
@@ -164,9 +143,7 @@ impl SharedLimiter {
                 Some(Store::Redis(store)) => {
                     let before = before.and_then(|before| before.shared.get(&name));
                     let before = before.map(|before| &**before);
-                    let common = tables.iter().find(|(other, _)| **other == *name);
-                    let common = common.map(|(_, table)| *table);
-                    let policy = Shared::new(policy, store.clone(), folder, before, common)?;
+                    let policy = Shared::new(policy, store.clone(), folder, before)?;
                     if shared.insert(name.clone(), Arc::new(policy)).is_some() {
                         return Err(PoliciesError::Duplicate(name.into()).into());
                     }

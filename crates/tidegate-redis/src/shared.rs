@@ -17,7 +17,6 @@ use crate::call::Prepared;
 use crate::configured::SetupError;
 use crate::decider::Decider;
 use crate::error::{ErrorKind, StoreError};
-use crate::lease::common::LeaseTable;
 use crate::local;
 use crate::outage::Duty;
 use crate::refusals::Known;
@@ -45,14 +44,13 @@ impl Shared {
         store: RedisStore,
         folder: &Path,
         before: Option<&Self>,
-        common: Option<LeaseTable>,
     ) -> Result<Self, SetupError> {
         let charge = match policy.count_denied() {
             true => Charge::Always,
             false => Charge::Admitted,
         };
         let decider_before = before.map(|before| &before.decider);
-        let decider = Decider::new(&policy, &store, charge, folder, decider_before, common)?;
+        let decider = Decider::new(&policy, &store, charge, folder, decider_before)?;
         let local = match policy.on_error() {
             OnError::Local => Some(local::limiter(
                 &policy,

@@ -14,7 +14,7 @@ fn every_directive_and_option_is_accepted() {
          tidegate_zone d \"key=$http_x_api_key and $arg_a\" rate=3/500ms algorithm=sliding_window;
          tidegate_zone e key=$remote_addr rate=100r/m store=other;
          tidegate_zone f key=$remote_addr rate=100r/m mode=exact on_error=deny;
-         tidegate_zone g key=$remote_addr rate=100r/m mode=lease store=cluster on_error=local size=200k;
+         tidegate_zone g key=$remote_addr rate=100r/m mode=lease store=cluster on_error=local;
          tidegate_zone h key=$remote_addr rate=100r/m mode=background on_error=allow;
          tidegate a; tidegate_status 503; tidegate_headers x-ratelimit; tidegate_dry_run on; tidegate_log_level info;
          server {
@@ -158,14 +158,9 @@ const WRONG: &[(&str, usize, &str)] = &[
         "\"size=10q\": expected a size",
     ),
     (
-        "tidegate_zone z key=$uri rate=1r/s mode=lease size=100k;",
+        "tidegate_zone z key=$uri rate=1r/s store=a mode=lease size=1m;",
         1,
-        "\"size=100k\": expected a size of at least 128k, such as 10m",
-    ),
-    (
-        "tidegate_zone z key=$uri rate=1r/s store=a size=1m;",
-        1,
-        "\"size=1m\": only mode=local and mode=lease use shared memory: expected one of these, or no size",
+        "\"size=1m\": only mode=local uses shared memory: expected that mode, or no size",
     ),
     (
         "tidegate_zone z key=$uri rate=1r/s rate=2r/s;",

@@ -1,9 +1,6 @@
 //! The clock of leases: it never steps, and where the system has such a clock, it counts
 //! the time that the machine was suspended.
 
-/// Whether all processes of the machine read the same.
-pub(super) const IS_COMMON: bool = cfg!(any(target_os = "linux", target_os = "android"));
-
 /// Microseconds since some moment in the past.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[inline]

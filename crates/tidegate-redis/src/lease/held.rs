@@ -2,14 +2,13 @@
 //! here until its time is up.
 //!
 //! What was spent is one atomic word, together with whether the lease is closed, so that a
-//! token is spent without a lock. The word may be in memory that other processes
-//! [share](super::common): they spend the lease, too, and this one accounts for it.
+//! token is spent without a lock.
 //!
 //! The clock is read first and the token taken afterwards: a thread that is stopped between
 //! the two reports a decision late, but never spends a token late.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use tidegate::Cost;
 use tidegate::algorithm::{Outcome, Used};
@@ -17,33 +16,20 @@ use tidegate::algorithm::{Outcome, Used};
 use super::message::TERM_US;
 
 /// The bit of the word that says that the lease is closed. A lease has fewer tokens.
-pub(super) const CLOSED: u64 = 1 << 31;
-
-/// Numbers that describe a lease to other processes.
-pub(super) const NUMBERS: usize = 8;
+const CLOSED: u32 = 1 << 31;
 
 /// Tokens that any thread may spend.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) nonce: u64,
     tokens: u32,
-    /// What was spent, and whether it is closed, on top of `base`.
-    word: Word,
-    /// The word while nothing is spent. In memory that processes share, its upper half is the
-    /// generation of the place: a later lease in the same place has another.
-    base: u64,
+    /// What was spent, and whether it is closed.
+    word: AtomicU32,
     /// Until when it may be spent, on this node's clock.
     valid_until_us: u64,
     /// Until when nobody asks for another lease, though this one is half spent.
     quiet_until_us: AtomicU64,
     facts: Facts,
-}
-
-/// Where the word of a lease is.
-#[derive(Debug)]
-enum Word {
-    Own(AtomicU64),
-    Common(&'static AtomicU64),
 }
 
 /// A lease, and what its [key](super::key::Key) knows of it.
@@ -94,26 +80,22 @@ impl Lease {
         if now_us >= self.valid_until_us {
             return None;
         }
-        // A closed lease, or another one in its place, has more spent than this one has
-        // tokens, read as a number.
-        let take = |word: u64| {
-            let spent = word.wrapping_sub(self.base);
-            let spent = spent.checked_add(cost.get().into())?;
-            (spent <= self.tokens.into()).then(|| self.base + spent)
+        // The word of a closed lease, read as a number, is more than it has tokens.
+        let take = |spent: u32| {
+            let spent = spent.checked_add(cost.get())?;
+            (spent <= self.tokens).then_some(spent)
         };
-        let before = self.word().fetch_update(Relaxed, Relaxed, take).ok()?;
-        Some(self.told(self.read(before) + cost.get(), now_us))
+        let before = self.word.fetch_update(Relaxed, Relaxed, take).ok()?;
+        Some(self.told(before + cost.get(), now_us))
     }
 
     /// Puts tokens back that were not used after all. Of a closed lease they stay spent.
     pub(super) fn put_back(&self, cost: Cost) -> bool {
-        let less = |word: u64| {
-            let spent = word.wrapping_sub(self.base);
-            let is_open = spent <= self.tokens.into();
-            let spent = spent.checked_sub(cost.get().into()).filter(|_| is_open)?;
-            Some(self.base + spent)
+        let less = |word: u32| match word & CLOSED {
+            0 => word.checked_sub(cost.get()),
+            _ => None,
         };
-        self.word().fetch_update(Relaxed, Relaxed, less).is_ok()
+        self.word.fetch_update(Relaxed, Relaxed, less).is_ok()
     }
 
     /// Whether a token that was spent then, on the store's clock, can be of this lease.
@@ -125,91 +107,17 @@ impl Lease {
         era_us == self.facts.era_us && at_us >= asked_at_us
     }
 
-    #[inline]
-    fn word(&self) -> &AtomicU64 {
-        match &self.word {
-            Word::Own(word) => word,
-            Word::Common(word) => word,
-        }
-    }
-
-    /// What a word says is spent: everything, if another lease is in its place.
-    #[inline]
-    fn read(&self, word: u64) -> u32 {
-        let spent = word.wrapping_sub(self.base) & !CLOSED;
-        u32::try_from(spent).map_or(self.tokens, |spent| spent.min(self.tokens))
-    }
-
     fn spent(&self) -> u32 {
-        self.read(self.word().load(Relaxed))
+        self.word.load(Relaxed) & !CLOSED
     }
 
-    pub(super) fn left(&self) -> u32 {
+    fn left(&self) -> u32 {
         self.tokens - self.spent()
     }
 
     /// Nobody spends it any more: what was spent is final.
     fn close(&self) -> u32 {
-        let close = |word: u64| (word >> 32 == self.base >> 32).then_some(word | CLOSED);
-        let before = self.word().fetch_update(Relaxed, Relaxed, close);
-        before.map_or(self.tokens, |word| self.read(word))
-    }
-
-    /// A lease of another process, as [described](Self::numbers) by it. That process looks
-    /// after it: this one never asks for the next.
-    pub(super) fn of_another(
-        word: &'static AtomicU64,
-        base: u64,
-        valid_until_us: u64,
-        numbers: [u64; NUMBERS],
-    ) -> Self {
-        let [
-            nonce,
-            tokens,
-            offset,
-            era_us,
-            sizes,
-            drains_us,
-            token_us,
-            ends_at_us,
-        ] = numbers;
-        let (limit, used) = halves(sizes);
-        Self {
-            nonce,
-            tokens: halves(tokens).1,
-            word: Word::Common(word),
-            base,
-            valid_until_us,
-            quiet_until_us: AtomicU64::new(u64::MAX),
-            facts: Facts {
-                offset_us: offset.cast_signed(),
-                era_us,
-                limit,
-                used,
-                drains_us,
-                token_us,
-                ends_at_us: (ends_at_us != u64::MAX).then_some(ends_at_us),
-            },
-        }
-    }
-
-    /// What others have to know to spend it, but for its word and its end.
-    pub(super) fn numbers(&self) -> [u64; NUMBERS] {
-        let facts = &self.facts;
-        [
-            self.nonce,
-            self.tokens.into(),
-            facts.offset_us.cast_unsigned(),
-            facts.era_us,
-            joined(facts.limit, facts.used),
-            facts.drains_us,
-            facts.token_us,
-            facts.ends_at_us.unwrap_or(u64::MAX),
-        ]
-    }
-
-    pub(super) fn valid_until_us(&self) -> u64 {
-        self.valid_until_us
+        self.word.fetch_or(CLOSED, Relaxed) & !CLOSED
     }
 
     #[inline]
@@ -248,8 +156,7 @@ impl Held {
             lease: Arc::new(Lease {
                 nonce,
                 tokens,
-                word: Word::Own(AtomicU64::new(0)),
-                base: 0,
+                word: AtomicU32::new(0),
                 valid_until_us,
                 quiet_until_us: AtomicU64::new(0),
                 facts,
@@ -257,22 +164,6 @@ impl Held {
             asked_at_us,
             seen: (0, now_us),
             counted: 0,
-        }
-    }
-
-    /// Lets other processes spend it, too. `publish` gets the lease and what is spent of it, and
-    /// returns its place. A lease that a thread may be spending stays as it is.
-    pub(super) fn share(
-        &mut self,
-        publish: impl FnOnce(&Lease, u32) -> Option<(&'static AtomicU64, u64)>,
-    ) {
-        let Some(lease) = Arc::get_mut(&mut self.lease) else {
-            return;
-        };
-        if matches!(lease.word, Word::Own(_))
-            && let Some((word, base)) = publish(lease, lease.spent())
-        {
-            (lease.word, lease.base) = (Word::Common(word), base);
         }
     }
 
@@ -349,7 +240,6 @@ impl Clone for Held {
         let Lease {
             nonce,
             tokens,
-            base,
             valid_until_us,
             facts,
             ..
@@ -358,8 +248,7 @@ impl Clone for Held {
             lease: Arc::new(Lease {
                 nonce,
                 tokens,
-                word: Word::Own(AtomicU64::new(self.lease.word().load(Relaxed))),
-                base,
+                word: AtomicU32::new(self.lease.word.load(Relaxed)),
                 valid_until_us,
                 quiet_until_us: AtomicU64::new(self.lease.quiet_until_us.load(Relaxed)),
                 facts,
@@ -367,15 +256,4 @@ impl Clone for Held {
             ..*self
         }
     }
-}
-
-/// Two numbers in one.
-pub(super) fn joined(upper: u32, lower: u32) -> u64 {
-    u64::from(upper) << 32 | u64::from(lower)
-}
-
-/// The two numbers in one.
-#[expect(clippy::cast_possible_truncation, reason = "one half of it")]
-pub(super) fn halves(joined: u64) -> (u32, u32) {
-    ((joined >> 32) as u32, joined as u32)
 }

@@ -23,7 +23,7 @@ use super::out::Out;
 use crate::lane::QUEUE;
 
 /// The longest horizon.
-pub(super) const HORIZON_US: u64 = 100_000;
+const HORIZON_US: u64 = 100_000;
 
 /// Below so many tokens per horizon, a key is asked for as in the mode `exact`.
 pub(crate) const FEW: f64 = 4.0;
@@ -109,13 +109,13 @@ struct Closed {
 
 /// What the store has refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Refusal {
+struct Refusal {
     /// This cost and larger ones.
-    pub(super) cost: u32,
-    pub(super) until_us: u64,
-    pub(super) used: State,
-    pub(super) out: Out,
-    pub(super) offset_us: i64,
+    cost: u32,
+    until_us: u64,
+    used: State,
+    out: Out,
+    offset_us: i64,
 }
 
 /// Why there may be something to say about a key.
@@ -152,7 +152,7 @@ pub(crate) enum Answer {
 
 impl Refusal {
     /// Refuses this cost, if that is meant.
-    pub(super) fn refuses(&self, limit: &Limit, cost: Cost, now_us: u64) -> Option<Refused> {
+    fn refuses(&self, limit: &Limit, cost: Cost, now_us: u64) -> Option<Refused> {
         if cost.get() < self.cost || now_us >= self.until_us {
             return None;
         }
@@ -275,28 +275,8 @@ impl<W> Key<W> {
     }
 
     /// Whether none of its leases has tokens.
-    pub(super) fn is_empty(&self, now_us: u64) -> bool {
+    fn is_empty(&self, now_us: u64) -> bool {
         self.held.iter().all(|held| held.is_over(now_us))
-    }
-
-    /// What the store has refused last.
-    pub(super) fn refusal(&self) -> Option<Refusal> {
-        self.refusal
-    }
-
-    /// Has other processes spend the leases that have just come.
-    pub(super) fn share(
-        &mut self,
-        mut publish: impl FnMut(&Lease, u32) -> Option<(&'static AtomicU64, u64)>,
-    ) {
-        for held in &mut self.held {
-            held.share(&mut publish);
-        }
-    }
-
-    /// Until then it asks for no lease, because another process does.
-    pub(super) fn leave_leases_until(&mut self, until_us: u64) {
-        self.no_grant_until_us = self.no_grant_until_us.max(until_us);
     }
 
     /// Somebody waits for an answer of the store.

@@ -8,13 +8,10 @@
 
 mod clock;
 mod cold;
-pub(crate) mod common;
 #[cfg(test)]
 pub(crate) mod fault;
 mod fork;
 pub(crate) mod held;
-#[cfg(test)]
-mod instance;
 #[cfg(test)]
 pub(crate) mod kept;
 pub(crate) mod key;
@@ -41,7 +38,6 @@ use crate::fingerprint::Fingerprint;
 use crate::question::Flush;
 use crate::script::Task;
 use crate::store::RedisStore;
-use common::LeaseTable;
 use fork::Process;
 use held::Lease;
 pub(crate) use held::Spent;
@@ -129,12 +125,10 @@ pub(crate) enum Got {
 
 impl Leases {
     /// For this policy. The leases of the policy before go on if it has the same keys.
-    /// Otherwise the leases are shared with other processes by `common`, if there is one.
     pub(crate) fn new(
         policy: &Policy,
         store: &RedisStore,
         before: Option<&Arc<Self>>,
-        common: Option<LeaseTable>,
     ) -> Arc<Self> {
         let levels = policy.levels().iter();
         let levels: Vec<_> = levels.map(|it| (it.name(), it.key().to_string())).collect();
@@ -148,7 +142,7 @@ impl Leases {
             return Arc::clone(before);
         }
         Arc::new(Self(Arc::new(Inner {
-            table: Table::new(store.prefix(), common),
+            table: Table::new(store.prefix()),
             process: Process::this(),
             store: store.clone(),
             made_of,
@@ -545,7 +539,7 @@ mod tests {
         let options = options.timeout(Duration::from_secs(20));
         let store = RedisStore::new(&server.url(), options).expect("a valid URL");
         let policy = leasing();
-        let leases = Leases::new(&policy, &store, None, None);
+        let leases = Leases::new(&policy, &store, None);
         for number in 0..KEYS {
             let attributes = [("key", number.to_string())];
             let keys = policy.keys(&attributes).expect("an attribute");
@@ -575,7 +569,7 @@ mod tests {
         let options = RedisOptions::default().timeout(Duration::from_secs(20));
         let store = RedisStore::new("redis://127.0.0.1:1/", options).expect("a valid URL");
         let policy = leasing();
-        let leases = Leases::new(&policy, &store, None, None);
+        let leases = Leases::new(&policy, &store, None);
         let keys = policy.keys(&[("key", "k")]).expect("an attribute");
         let key = keys.iter().next().expect("a level");
         let level = wanting(&leases, &key);

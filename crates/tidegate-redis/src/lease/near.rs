@@ -44,12 +44,6 @@ pub(super) fn keep(fingerprint: Fingerprint, lease: &Arc<Lease>) {
     NEAR.try_with(keep).unwrap_or(());
 }
 
-/// Forgets everything: for tests that play several processes in one thread.
-#[cfg(test)]
-pub(super) fn clear() {
-    NEAR.with_borrow_mut(|near| near.fill_with(|| None));
-}
-
 #[inline]
 fn place(fingerprint: Fingerprint) -> usize {
     usize::try_from(fingerprint[0] % PLACES as u64).unwrap_or(0)

@@ -13,8 +13,7 @@ use tokio::sync::oneshot;
 
 use super::clock;
 use super::cold::Cold;
-use super::common::{Common, LeaseTable, Others};
-use super::held::{Lease, Spent, halves};
+use super::held::{Lease, Spent};
 use super::key::{Answer, FEW, Key, Reason, Refused, Tally, horizon_us};
 use super::message::{Message, Reply};
 use super::near;
@@ -35,8 +34,6 @@ pub(super) struct Table {
     fingerprints: Fingerprints,
     /// The keys that are not here.
     cold: Cold,
-    /// What other processes of this node have.
-    common: Option<Common>,
     /// Keys that have to be looked at by themselves.
     active: AtomicUsize,
 }
@@ -80,19 +77,12 @@ pub(super) enum Taken {
 }
 
 impl Table {
-    pub(super) fn new(prefix: &str, common: Option<LeaseTable>) -> Self {
-        // Processes that read other clocks cannot tell when a lease ends.
-        let common = common.filter(|_| clock::IS_COMMON);
-        let fingerprints = match &common {
-            Some(common) => Fingerprints::seeded(common.seed()),
-            None => Fingerprints::default(),
-        };
+    pub(super) fn new(prefix: &str) -> Self {
         Self {
             prefix: prefix.to_owned(),
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            fingerprints,
+            fingerprints: Fingerprints::default(),
             cold: Cold::new(),
-            common: common.and_then(|common| Common::new(common, halves(nonce()).0)),
             active: AtomicUsize::new(0),
         }
     }
@@ -119,32 +109,18 @@ impl Table {
             near::keep(fingerprint, lease);
             return Taken::Spent(spent);
         }
-        let others = match &self.common {
-            Some(common) => common.take(fingerprint, limit, cost, now_us),
-            None => Others::Nothing,
-        };
-        let refused_elsewhere = match others {
-            Others::Spent(spent, lease) => {
-                near::keep(fingerprint, &lease);
-                return Taken::Spent(spent);
-            }
-            Others::Refused(refused) => Some(refused),
-            Others::Nothing => None,
-        };
         let Some(entry) = entry else {
             drop(shard);
             let horizon_us = horizon_us(limit);
             let demand = self.cold.note(fingerprint, cost, horizon_us, now_us);
-            return match refused_elsewhere {
-                Some(refused) => Taken::Refused(refused),
-                None if demand < FEW => Taken::Cold,
-                None => Taken::Missing(Some(demand)),
+            return match demand < FEW {
+                true => Taken::Cold,
+                false => Taken::Missing(Some(demand)),
             };
         };
         entry.key.note(cost);
         let refused = entry.key.refuses(cost, now_us);
         let refused = refused.filter(|_| entry.key.limit == *limit);
-        let refused = refused.or(refused_elsewhere.filter(|_| entry.key.is_empty(now_us)));
         refused.map_or(Taken::Missing(None), Taken::Refused)
     }
 
@@ -196,7 +172,7 @@ impl Table {
         now_us: u64,
     ) -> Option<Outgoing> {
         let mut shard = self.write(fingerprint);
-        let outgoing = shard.message(fingerprint, reason, self.common.as_ref(), now_us);
+        let outgoing = shard.message(fingerprint, reason, now_us);
         self.list(&mut shard, fingerprint);
         outgoing
     }
@@ -211,17 +187,7 @@ impl Table {
         let fingerprint = outgoing.fingerprint;
         let mut shard = self.write(fingerprint);
         let entry = shard.keys.get_mut(&fingerprint)?;
-        let refusal = entry.key.refusal();
         let answers = entry.key.answered(outgoing.id, reply, now_us);
-        if let Some(common) = &self.common {
-            let publish =
-                |lease: &Lease, spent| common.publish(fingerprint, (lease, spent), now_us);
-            entry.key.share(publish);
-            let news = entry.key.refusal().filter(|now| Some(*now) != refusal);
-            if let Some(news) = news {
-                common.publish_refusal(fingerprint, &entry.key.limit, &news, now_us);
-            }
-        }
         for (waiter, answer) in answers {
             // Nobody waits any more: a token that was taken for it goes back.
             if let Err(Ok(Answer::Spent(spent, cost))) = waiter.send(Ok(answer)) {
@@ -230,7 +196,7 @@ impl Table {
         }
         let has_waiting = entry.key.has_waiting();
         let next = match has_waiting {
-            true => shard.message(fingerprint, Reason::Usual, self.common.as_ref(), now_us),
+            true => shard.message(fingerprint, Reason::Usual, now_us),
             false => None,
         };
         self.list(&mut shard, fingerprint);
@@ -273,8 +239,7 @@ impl Table {
                 }
                 let has_room = messages.len() < most || entry.key.has_waiting();
                 if has_room && (is_over || entry.key.has_something_to_say()) {
-                    let common = self.common.as_ref();
-                    messages.extend(shard.message(fingerprint, reason, common, now_us));
+                    messages.extend(shard.message(fingerprint, reason, now_us));
                 }
                 let Some(entry) = shard.keys.get_mut(&fingerprint) else {
                     continue;
@@ -300,10 +265,6 @@ impl Table {
         let shard = self.read(fingerprint);
         let entry = shard.keys.get(&fingerprint);
         entry.is_some_and(|entry| entry.key.put_back(nonce, cost))
-            || self
-                .common
-                .as_ref()
-                .is_some_and(|common| common.put_back(fingerprint, nonce, cost))
     }
 
     /// What was spent of a key's leases since this was last asked.
@@ -319,9 +280,6 @@ impl Table {
         if let Some(entry) = shard.keys.get_mut(&fingerprint) {
             entry.key.refunded(now_us);
         }
-        if let Some(common) = &self.common {
-            common.forget(fingerprint);
-        }
     }
 
     /// The open lease that a receipt is of.
@@ -332,20 +290,16 @@ impl Table {
     ) -> Option<u64> {
         let shard = self.read(fingerprint);
         let entry = shard.keys.get(&fingerprint);
-        let own = entry.and_then(|entry| entry.key.open_lease(&is_meant));
-        own.or_else(|| self.common.as_ref()?.open_lease(fingerprint, is_meant))
+        entry.and_then(|entry| entry.key.open_lease(is_meant))
     }
 
     /// Forgets keys, by what they are called in the store.
     pub(super) fn forget(&self, stored: &[String]) {
         for shard in &self.shards {
             let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-            for (fingerprint, entry) in &mut shard.keys {
+            for entry in shard.keys.values_mut() {
                 if stored.iter().any(|key| **key == *entry.stored) {
                     entry.key.forget();
-                    if let Some(common) = &self.common {
-                        common.forget(*fingerprint);
-                    }
                 }
             }
         }
@@ -392,19 +346,11 @@ impl Shard {
         &mut self,
         fingerprint: Fingerprint,
         reason: Reason,
-        common: Option<&Common>,
         now_us: u64,
     ) -> Option<Outgoing> {
         let entry = self.keys.get_mut(&fingerprint)?;
         entry.key.keep_waiting(|waiter| !waiter.is_closed());
-        // One process of a node asks for leases of a key, and all spend them.
-        if let Some(until_us) = common.and_then(|common| common.kept_until(fingerprint, now_us)) {
-            entry.key.leave_leases_until(until_us);
-        }
         let message = entry.key.message(now_us, reason, nonce)?;
-        if let Some(common) = common.filter(|_| message.grant.is_some()) {
-            common.keep(fingerprint, now_us);
-        }
         Some(Outgoing {
             fingerprint,
             id: entry.key.request()?,

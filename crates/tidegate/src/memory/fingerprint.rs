@@ -8,7 +8,7 @@
 //! pair in advance.
 
 use std::fmt;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 
 use crate::algorithm::Algorithm;
 use crate::policy::LevelKey;
@@ -58,19 +58,7 @@ impl KeyHasher {
     /// A hasher with seeds of its own, from the system.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(Seeds::random())
-    }
-
-    /// A hasher with the seeds that these numbers stand for: processes that have the same
-    /// numbers hash alike. They should be random, and no client should know them.
-    #[must_use]
-    pub fn seeded(numbers: [u64; 2]) -> Self {
-        // Its keys are fixed, unlike those of a random state.
-        let fixed = BuildHasherDefault::<DefaultHasher>::default();
-        Self::of(Seeds::from(|number| fixed.hash_one((numbers, number))))
-    }
-
-    fn of(seeds: Seeds) -> Self {
+        let seeds = Seeds::random();
         let scope = seeds.scope("");
         Self { seeds, scope }
     }
@@ -102,11 +90,7 @@ impl Seeds {
     pub(super) fn random() -> Self {
         // The standard library's random state is seeded by the system.
         let random = RandomState::new();
-        Self::from(|number| random.hash_one(number))
-    }
-
-    fn from(number: impl Fn(u64) -> u64) -> Self {
-        let number = |place: u64| number(place) | 1;
+        let number = |place: u64| random.hash_one(place) | 1;
         Self {
             bytes: [number(0), number(1)],
             length: [number(2), number(3)],
