@@ -1,10 +1,10 @@
 //! What holds for any config and any text, tried on random ones.
 
 use proptest::prelude::*;
-use proptest::sample::{Index, select};
+use proptest::sample::Index;
 use tidegate_config::Config;
 
-use super::random::configs;
+use super::random::{configs, pieces};
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -69,12 +69,8 @@ fn reads_or_says_where(text: &str) -> Result<(), TestCaseError> {
         before = place;
         let line = lines.get(error.line() - 1);
         let columns = line.map_or(0, |line| line.chars().count() + 1);
-        prop_assert!(
-            (1..=columns).contains(&error.column()),
-            "{} {:?}",
-            error,
-            text
-        );
+        let is_inside = (1..=columns).contains(&error.column());
+        prop_assert!(is_inside, "{} {:?}", error, text);
         prop_assert!(!error.to_string().contains(char::is_control), "{}", error);
         prop_assert!(!error.field().is_empty() && !error.message().is_empty());
     }
@@ -84,78 +80,18 @@ fn reads_or_says_where(text: &str) -> Result<(), TestCaseError> {
 
 /// A piece of a file.
 fn words() -> impl Strategy<Value = String> {
-    const KNOWN: &[&str] = &[
-        "[",
-        "[[",
-        "]",
-        "]]",
-        "{",
-        "}",
-        "=",
-        ",",
-        ".",
-        "\"",
-        "'",
-        "\"\"\"",
-        "'''",
-        "\\",
-        "#",
-        "\n",
-        "\r\n",
-        " ",
-        "\t",
-        "\0",
-        "\u{feff}",
-        "\u{85}",
-        "\u{2028}",
-        "[[policies]]\n",
-        "[server]\n",
-        "[stores.a]\n",
-        "[[policies.levels]]\n",
-        "[[policies.overrides]]\n",
-        "name = \"a\"\n",
-        "limit = \"1r/s\"\n",
-        "limit = ",
-        "key = \"{a}\"\n",
-        "match.a = \"1\"\n",
-        "block = true\n",
-        "burst = 5\n",
-        "burst = ",
-        "0",
-        "-1",
-        "0x",
-        "1e9",
-        "nan",
-        "2024-01-01",
-        "true",
-        "\"5/10s\"",
-        "\"env:\"",
-        "\"redis://\"",
-        "\"redis://:p@h\"\n",
-        "url = ",
-        "url = \"rediss://h\"\n",
-        "tls_ca = ",
-        "algorithm = \"script\"\n",
-        "script = \"a\"\n",
-        "args = [1]\n",
-        "ß",
-        "日本",
-        "\"{\"",
-        "http = ",
-        "store = ",
-        "headers = ",
-    ];
-    prop_oneof![8 => select(KNOWN).prop_map(String::from), 1 => any::<String>()]
+    prop_oneof![8 => pieces(), 1 => any::<String>()]
 }
 
 /// Something that happens to a file.
 #[derive(Debug, Clone)]
 enum Change {
     Byte(Index, u8),
+    Cut(Index),
     Drop(Index),
     Double(Index),
-    SwapValues(Index, Index),
-    Cut(Index),
+    /// Two lines get each other's values.
+    Swap(Index, Index),
     Insert(Index, String),
 }
 
@@ -163,51 +99,42 @@ fn changes() -> impl Strategy<Value = Change> {
     let index = any::<Index>;
     prop_oneof![
         (index(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
+        index().prop_map(Change::Cut),
         index().prop_map(Change::Drop),
         index().prop_map(Change::Double),
-        (index(), index()).prop_map(|(a, b)| Change::SwapValues(a, b)),
-        index().prop_map(Change::Cut),
+        (index(), index()).prop_map(|(a, b)| Change::Swap(a, b)),
         (index(), words()).prop_map(|(at, word)| Change::Insert(at, word)),
     ]
 }
 
 impl Change {
     fn apply(self, text: &str) -> String {
-        let mut lines: Vec<String> = text.split('\n').map(String::from).collect();
         let mut bytes = text.as_bytes().to_vec();
+        let mut lines: Vec<String> = text.split('\n').map(String::from).collect();
         let count = lines.len();
+        let line = |at: Index| at.index(count);
         match self {
-            Self::Byte(at, byte) => {
-                if !bytes.is_empty() {
-                    let at = at.index(bytes.len());
-                    bytes[at] ^= byte;
-                }
-                return String::from_utf8_lossy(&bytes).into_owned();
-            }
-            Self::Cut(at) => {
-                bytes.truncate(at.index(bytes.len() + 1));
-                return String::from_utf8_lossy(&bytes).into_owned();
-            }
-            Self::Drop(at) => drop(lines.remove(at.index(count))),
-            Self::Double(at) => {
-                let at = at.index(count);
-                lines.insert(at, lines[at].clone());
-            }
-            Self::SwapValues(a, b) => {
-                let (a, b) = (a.index(count), b.index(count));
-                let split = |line: &str| {
-                    let (name, value) = line.split_once(" = ")?;
-                    Some((name.to_owned(), value.to_owned()))
-                };
-                if let (Some((name, value)), Some((other_name, other))) =
-                    (split(&lines[a]), split(&lines[b]))
-                {
-                    lines[a] = format!("{name} = {other}");
-                    lines[b] = format!("{other_name} = {value}");
+            Self::Byte(at, byte) if !text.is_empty() => bytes[at.index(text.len())] ^= byte,
+            Self::Byte(..) => {}
+            Self::Cut(at) => bytes.truncate(at.index(text.len() + 1)),
+            Self::Drop(at) => drop(lines.remove(line(at))),
+            Self::Double(at) => lines.insert(line(at), lines[line(at)].clone()),
+            Self::Swap(a, b) => {
+                let (a, b) = (line(a), line(b));
+                let parts = |at: usize| lines[at].split_once(" = ");
+                if let (Some((a_name, a_value)), Some((b_name, b_value))) = (parts(a), parts(b)) {
+                    let swapped = (
+                        format!("{a_name} = {b_value}"),
+                        format!("{b_name} = {a_value}"),
+                    );
+                    (lines[a], lines[b]) = swapped;
                 }
             }
-            Self::Insert(at, word) => lines[at.index(count)] += &word,
+            Self::Insert(at, word) => lines[line(at)] += &word,
         }
-        lines.join("\n")
+        match bytes == text.as_bytes() {
+            true => lines.join("\n"),
+            false => String::from_utf8_lossy(&bytes).into_owned(),
+        }
     }
 }

@@ -8,9 +8,12 @@ use proptest::sample::{select, subsequence};
 use tidegate::{CustomScript, Dialect, Limit, OnError, Override, Policy, PolicyBuilder, WhenFull};
 use tidegate_config::{Config, Store, StoreUrl};
 
+use tidegate_testkit::cases::controls;
 use tidegate_testkit::limits;
 
 const STORES: [&str; 4] = ["default", "other", "url", "1-_"];
+/// Names of levels; one is the name of a policy.
+const LEVELS: [&str; 4] = ["resource", "overrides", "c", "login"];
 
 pub(super) fn configs() -> impl Strategy<Value = Config> {
     let names = subsequence(vec!["login", "levels", "X-_9"], 0..=3);
@@ -35,40 +38,27 @@ pub(super) fn configs() -> impl Strategy<Value = Config> {
     })
 }
 
-/// Texts that are hard to write down.
-fn texts() -> impl Strategy<Value = String> {
-    const ODD: &[&str] = &[
+/// Pieces of a file, and texts that are hard to write down.
+pub(super) fn pieces() -> impl Strategy<Value = String> {
+    const INVISIBLE: [&str; 7] = [
         "",
-        " ",
-        "10.1.2.3",
-        "\"",
-        "'",
-        "\\",
-        "\n",
-        "\r\n",
-        "\t",
-        "\0",
-        "\u{1b}",
         "\u{7f}",
         "\u{85}",
         "\u{feff}",
         "\u{202e}",
-        "'''",
-        "\"\"\"",
-        "\"\"\"\n'''\\",
-        "#",
-        "= 1\n[x]",
-        "日本",
-        "é\u{301}",
-        "🦀",
+        "\u{2028}",
         "\u{10ffff}",
-        "\nfirst",
-        "last\\",
     ];
+    let visible = include_str!("pieces.txt").lines();
+    let pieces: Vec<&str> = visible.chain(INVISIBLE).collect();
+    select(pieces).prop_map(controls)
+}
+
+fn texts() -> impl Strategy<Value = String> {
     prop_oneof![
-        select(ODD).prop_map(String::from),
+        pieces(),
         any::<String>(),
-        (select(ODD), select(ODD)).prop_map(|(a, b)| format!("{a}{b}")),
+        (pieces(), pieces()).prop_map(|(a, b)| a + &b),
     ]
 }
 
@@ -80,13 +70,10 @@ fn stores() -> impl Strategy<Value = BTreeMap<String, Store>> {
 
 fn in_memory() -> impl Strategy<Value = Store> {
     let max_keys = prop_oneof![Just(1_000_000), 1..=1_000_000_000_usize];
-    (max_keys, any::<bool>()).prop_map(|(max_keys, deny)| Store {
+    let when_full = select(vec![WhenFull::Deny, WhenFull::Evict]);
+    (max_keys, when_full).prop_map(|(max_keys, when_full)| Store {
         max_keys,
-        when_full: if deny {
-            WhenFull::Deny
-        } else {
-            WhenFull::Evict
-        },
+        when_full,
         ..Store::default()
     })
 }
@@ -141,22 +128,17 @@ fn scripted(name: &'static str) -> impl Strategy<Value = Policy> {
     let arguments = prop::collection::vec(texts(), 0..5);
     let script = (full_texts(), arguments)
         .prop_map(|(path, arguments)| CustomScript::file(path).args(arguments));
-    let levels = prop::collection::vec(keys(), 1..=3);
-    (script, levels, any::<bool>(), settings()).prop_map(
-        move |(script, keys, short, mut settings)| {
-            settings.count_denied = false;
-            if settings.on_error.0 == OnError::Local {
-                settings.on_error = (OnError::Deny, 1.0);
-            }
-            let builder = settings.apply(Policy::builder(name)).script(script);
+    let keys = prop::collection::vec(keys(), 1..=3);
+    let on_error = select(vec![OnError::Allow, OnError::Deny]);
+    (script, keys, any::<bool>(), settings(name), on_error).prop_map(
+        move |(script, keys, short, builder, on_error)| {
+            let builder = builder.count_denied(false).on_error(on_error);
+            let builder = builder.local_share(1.0).script(script);
             let builder = match &keys[..] {
                 [key] if short => builder.key(key),
-                keys => ["resource", "c", name]
-                    .into_iter()
-                    .zip(keys)
-                    .fold(builder, |builder, (name, key)| {
-                        builder.script_key(name, key)
-                    }),
+                keys => (LEVELS.into_iter().zip(keys)).fold(builder, |builder, (name, key)| {
+                    builder.script_key(name, key)
+                }),
             };
             builder.build().expect("a policy that is right")
         },
@@ -166,30 +148,28 @@ fn scripted(name: &'static str) -> impl Strategy<Value = Policy> {
 fn limited(name: &'static str) -> impl Strategy<Value = Policy> {
     let levels = prop::collection::vec((keys(), any_limit()), 1..=4);
     let overrides = prop::collection::vec(overrides(), 0..5);
-    let short = any::<bool>();
     let tag = prop::option::of(texts());
-    (levels, overrides, short, tag, settings()).prop_filter_map(
+    (levels, overrides, any::<bool>(), tag, settings(name)).prop_filter_map(
         "a policy that is right",
-        move |(levels, overrides, short, tag, settings)| {
-            let mut builder = settings.apply(Policy::builder(name));
-            builder = match &levels[..] {
+        move |(levels, overrides, short, tag, builder)| {
+            let builder = match &levels[..] {
                 [(key, limit)] if short => builder.key(key).limit(*limit),
-                _ => ["resource", "overrides", "c", name]
+                levels => LEVELS
                     .into_iter()
-                    .zip(&levels)
+                    .zip(levels)
                     .fold(builder, |builder, (name, (key, limit))| {
                         builder.level(name, key, *limit)
                     }),
             };
-            if let Some(text) = tag {
-                // Every key has this attribute.
-                builder = builder.tag(format!("{}{{a}}", plain(&text)));
-            }
-            overrides
+            // Every key has the attribute `a`.
+            let builder = match tag {
+                Some(text) => builder.tag(format!("{}{{a}}", plain(&text))),
+                None => builder,
+            };
+            let builder = overrides
                 .into_iter()
-                .fold(builder, PolicyBuilder::overrides)
-                .build()
-                .ok()
+                .fold(builder, PolicyBuilder::overrides);
+            builder.build().ok()
         },
     )
 }
@@ -236,73 +216,40 @@ fn overrides() -> impl Strategy<Value = Override> {
     })
 }
 
-/// Everything about a policy that is not a limit.
-#[derive(Debug, Clone)]
-struct Settings {
-    on_error: (OnError, f64),
-    refusal_memory_us: u64,
-    count_denied: bool,
-    shadow: bool,
-    enabled: bool,
-    headers: Dialect,
-    store: &'static str,
-}
-
-fn settings() -> impl Strategy<Value = Settings> {
+/// A policy with everything that is not a limit.
+fn settings(name: &'static str) -> impl Strategy<Value = PolicyBuilder> {
     let on_error = prop_oneof![
         Just((OnError::Allow, 1.0)),
         Just((OnError::Deny, 1.0)),
         (f64::MIN_POSITIVE..=1.0).prop_map(|share| (OnError::Local, share)),
         Just((OnError::Local, f64::from_bits(1))),
     ];
-    let refusal_memory_us = prop_oneof![
+    let memory_us = prop_oneof![
         Just(0),
         Just(1_000_000),
         Just(60_000_000),
         0..=60_000_000_u64
     ];
-    let headers = prop_oneof![
-        Just(Dialect::Ietf),
-        Just(Dialect::XRateLimit),
-        Just(Dialect::Draft06),
-        Just(Dialect::None),
-        Just(Dialect::Custom(
-            ["a", "!#$%&'*+-.^_`|~", "x-left"].map(Box::from)
-        )),
-    ];
+    let names = ["a", "!#$%&'*+-.^_`|~", "x-left"].map(Box::from);
+    let headers = select(vec![
+        Dialect::Ietf,
+        Dialect::XRateLimit,
+        Dialect::Draft06,
+        Dialect::None,
+        Dialect::Custom(names),
+    ]);
     let flags = any::<[bool; 3]>();
-    (
-        on_error,
-        refusal_memory_us,
-        flags,
-        headers,
-        select(&STORES[..]),
+    (on_error, memory_us, flags, headers, select(&STORES[..])).prop_map(
+        move |((on_error, share), memory_us, [count_denied, shadow, enabled], headers, store)| {
+            Policy::builder(name)
+                .on_error(on_error)
+                .local_share(share)
+                .refusal_memory(Duration::from_micros(memory_us))
+                .count_denied(count_denied)
+                .shadow(shadow)
+                .enabled(enabled)
+                .headers(headers)
+                .store(store)
+        },
     )
-        .prop_map(
-            |(on_error, refusal_memory_us, [count_denied, shadow, enabled], headers, store)| {
-                Settings {
-                    on_error,
-                    refusal_memory_us,
-                    count_denied,
-                    shadow,
-                    enabled,
-                    headers,
-                    store,
-                }
-            },
-        )
-}
-
-impl Settings {
-    fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
-        builder
-            .on_error(self.on_error.0)
-            .local_share(self.on_error.1)
-            .refusal_memory(Duration::from_micros(self.refusal_memory_us))
-            .count_denied(self.count_denied)
-            .shadow(self.shadow)
-            .enabled(self.enabled)
-            .headers(self.headers)
-            .store(self.store)
-    }
 }

@@ -1,0 +1,171 @@
+//! Files and what they mean: `right.txt` has each with the config that is printed for it,
+//! `wrong.txt` each with the lines it is refused with. What is not a matter of one text follows.
+
+use std::time::Duration;
+
+use tidegate::{
+    Align, CustomScript, Dialect, Limit, Mode, OnError, Override, PoliciesError, Policy,
+    PolicyBuilder, PolicyLimiter, WhenFull,
+};
+use tidegate_config::{Config, ConfigErrors, Store, StoreUrl};
+use tidegate_testkit::cases;
+
+/// The secret in texts that have one. No message and nothing that is printed repeats it.
+const SECRET: &str = "hunter2";
+
+/// Where errors are, and in which fields.
+fn places(errors: ConfigErrors) -> Vec<(usize, usize, String)> {
+    let errors = errors.as_slice().iter();
+    let places = errors.map(|error| (error.line(), error.column(), error.field().to_owned()));
+    places.collect()
+}
+
+/// What a file means, or what is wrong with it. Other line ends and a byte-order mark change
+/// neither its meaning nor the places of errors. What is printed reads back, but for passwords.
+fn answer(text: &str) -> String {
+    let read = text.parse::<Config>();
+    for same in [text.replace('\n', "\r\n"), format!("\u{feff}{text}")] {
+        let same_read = same.parse().map_err(places);
+        assert_eq!(same_read, read.clone().map_err(places), "{same:?}");
+    }
+    let (answer, inside) = match &read {
+        Ok(config) => {
+            let printed = config.to_string();
+            let has_password = printed.contains("***@") || printed.contains("SET_ME");
+            let again = printed.parse();
+            assert!(again == read || has_password && again.is_ok(), "{printed}");
+            let warnings = config.warnings().into_iter();
+            let warnings: String = warnings.map(|line| format!("! {line}\n")).collect();
+            (printed + &warnings, format!("{config:?}{config:#}"))
+        }
+        Err(errors) => (errors.to_string(), format!("{errors:?}")),
+    };
+    assert!(!(answer.clone() + &inside).contains(SECRET), "{inside}");
+    answer.trim_end().to_owned()
+}
+
+#[test]
+fn right_files_mean_what_they_say() {
+    cases::check(include_str!("right.txt"), 55, answer);
+}
+
+#[test]
+fn every_mistake_of_a_file_is_reported_with_its_place() {
+    cases::check(include_str!("wrong.txt"), 235, answer);
+}
+
+#[test]
+fn errors_name_the_file() {
+    let error = Config::parse("\u{feff}colour = 1", "dir/my.toml").unwrap_err();
+    assert!(error.to_string().starts_with("dir/my.toml:1:1: colour: "));
+}
+
+/// The config of a text that is right.
+fn config(text: &str) -> Config {
+    text.parse()
+        .unwrap_or_else(|errors| panic!("{errors}\nin:\n{text}"))
+}
+
+#[test]
+fn fields_mean_what_the_builder_says() {
+    let redis = Store {
+        url: StoreUrl::Redis("rediss://127.0.0.1:6379/0".parse().unwrap()),
+        tls_ca: Some("ca.pem".into()),
+        tls_cert: Some("own.pem".into()),
+        tls_key: Some("own.key".into()),
+        prefix: "shop:tg".into(),
+        timeout: Duration::from_millis(10),
+        connections: 8,
+        replica_acks: 1,
+        ..Store::default()
+    };
+    let here = Store {
+        max_keys: 5,
+        when_full: WhenFull::Deny,
+        ..Store::default()
+    };
+    let (a, c) = (Override::of("ip", "a"), Override::of("ip", "c"));
+    let bucket = Policy::builder("bucket")
+        .key("{ip}:{user}")
+        .tag("{ip}")
+        .limit(Limit::per_second(10).burst(3).strict())
+        .refusal_memory(Duration::from_micros(1500))
+        .on_error(OnError::Local)
+        .local_share(0.25)
+        .count_denied(true)
+        .headers(Dialect::Custom(["x-l", "x-reset", "x-left"].map(Box::from)))
+        .store("here")
+        .overrides(
+            a.and("user", "b")
+                .limit(Limit::per_minute(10).burst(3).strict()),
+        )
+        .overrides(c.exempt());
+    let window = Policy::builder("window")
+        .limit(Limit::per_second(10).fixed_window().align(Align::Epoch))
+        .mode(Mode::Background)
+        .sync_interval(Duration::from_millis(20))
+        .trial_of("levels")
+        .headers(Dialect::None);
+    let levels = Policy::builder("levels")
+        .level("a", "", Limit::per(5, Duration::from_secs(10)))
+        .level("b", "{key}", Limit::block())
+        .mode(Mode::Lease)
+        .on_error(OnError::Allow)
+        .enabled(false)
+        .headers(Dialect::Draft06)
+        .overrides(
+            Override::of("key", "d")
+                .level("b")
+                .limit(Limit::per_hour(3)),
+        );
+    let script = Policy::builder("script")
+        .script(CustomScript::file("mine.lua").args(["10", "a"]))
+        .on_error(OnError::Deny)
+        .shadow(true)
+        .headers(Dialect::XRateLimit);
+    let policies = [bucket, window, levels, script];
+    let expected = Config {
+        stores: [("default".into(), redis), ("here".into(), here)].into(),
+        policies: policies.map(built).into(),
+    };
+    assert_eq!(config(include_str!("every_field.toml")), expected);
+    assert!(expected.policies[1].shadow(), "a trial only watches");
+}
+
+fn built(builder: PolicyBuilder) -> Policy {
+    builder.build().expect("a policy that is right")
+}
+
+#[test]
+fn a_limiter_in_memory_refuses_what_needs_redis() {
+    let mixed = "stores.shared.url = 'env:REDIS_URL'
+        policies = [{ name = 'here', limit = '1r/s' }, { name = 'there', limit = '1r/s', store = 'shared' }]";
+    let here = config(&mixed.replace(", store = 'shared'", ""));
+    let limiter = here.limiter().expect("a store nobody uses");
+    let mixed = config(mixed);
+    for refused in [mixed.limiter(), mixed.limiter_after(&limiter)] {
+        let Err(PoliciesError::NotInMemory(policy)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(policy, "there");
+    }
+    // A script runs nowhere but in Redis, and lets nothing through elsewhere.
+    let script = built(Policy::builder("p").script(CustomScript::text("return {'allow'}")));
+    assert_eq!(*script.levels()[0].limit(), Limit::block());
+    let limiter = PolicyLimiter::in_memory([script]);
+    assert!(matches!(limiter, Err(PoliciesError::NotInMemory(_))));
+}
+
+#[test]
+fn scripts_in_code_are_checked_like_those_of_a_file() {
+    let builder = Policy::builder("p")
+        .script(CustomScript::text("").args(["1"; 65]))
+        .script_key("a", "{a}")
+        .level("b", "{b}", Limit::block());
+    assert_eq!(
+        builder.build().unwrap_err().to_string(),
+        "policy \"p\": script: \"\": expected the text of a script; \
+         args: 65 of them: expected at most 64; \
+         levels[1].block: cannot be combined with a script: expected none"
+    );
+}
