@@ -54,39 +54,23 @@ pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_testkit::cases::rows;
+
     use super::*;
 
     #[test]
     fn numbers_are_short_and_right() {
-        for (number, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1_000, "1,000"),
-            (1_234_567, "1,234,567"),
-        ] {
-            assert_eq!(thousands(number), text);
-        }
-        for (us, text) in [
-            (0.25, "250 ns"),
-            (1.0, "1.00 us"),
-            (12.34, "12.3 us"),
-            (999.0, "999 us"),
-            (50_000.0, "50.0 ms"),
-            (2_500_000.0, "2.50 s"),
-        ] {
-            assert_eq!(time(us), text);
-        }
-        assert_eq!(
-            (about(0.5), about(1_234.6)),
-            ("0.50".into(), "1,235".into())
-        );
-        assert_eq!(
-            (percent(1.0, 3.0), percent(1.0, 0.0)),
-            ("33.3 %".into(), "0.0 %".into())
-        );
-        assert_eq!(
-            (count(1, "key", "keys"), count(2, "key", "keys")),
-            ("1 key".into(), "2 keys".into())
-        );
+        rows(include_str!("rows.txt"), "numbers for people", |row| {
+            let (what, text) = row.split_once(' ').unwrap();
+            let number: f64 = text.parse().unwrap();
+            match what {
+                "thousands" => thousands(text.parse().unwrap()),
+                "time" => time(number),
+                "about" => about(number),
+                "third" => percent(number, 3.0),
+                "zeroth" => percent(number, 0.0),
+                _ => count(text.parse().unwrap(), "key", "keys"),
+            }
+        });
     }
 }

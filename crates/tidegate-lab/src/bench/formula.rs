@@ -114,44 +114,25 @@ mod tests {
 
     #[test]
     fn the_most_that_was_offered_is_never_too_little() {
-        let offer = |key, bin, checks| Offered { key, bin, checks };
-        let offered = [
-            offer(1, 0, 5),
-            offer(1, 9, 3),
-            offer(2, 0, 4),
-            offer(2, 1, 2),
-            offer(2, 0, 1),
-            offer(2, 3, 1),
+        let offers = [
+            (1, 0, 5),
+            (1, 9, 3),
+            (2, 0, 4),
+            (2, 1, 2),
+            (2, 0, 1),
+            (2, 3, 1),
         ];
+        let offered = offers.map(|(key, bin, checks)| Offered { key, bin, checks });
         let time = Duration::from_millis;
-        assert_eq!(most(&offered, time(10), time(10)), 7);
-        assert_eq!(most(&offered, time(10), time(11)), 7);
-        assert_eq!(most(&offered, time(10), time(30)), 8);
-        assert_eq!(most(&offered, time(10), time(100)), 8);
+        for (length, expected) in [(10, 7), (11, 7), (30, 8), (100, 8)] {
+            assert_eq!(most(&offered, time(10), time(length)), expected);
+        }
         assert_eq!(most(&[], time(10), time(30)), 0);
     }
 
+    /// With nobody else, with two others that were offered few checks, or many.
     #[test]
     fn what_a_bound_allows_over_a_run() {
-        let cases = [
-            ("100r/s", (1_100.0, 1_000.0)),
-            ("100r/s burst=20", (1_020.0, 1_000.0)),
-            ("100r/s burst=20 strict", (820.0, 800.0)),
-            ("100r/s fixed_window", (1_100.0, 1_000.0)),
-            ("100r/s fixed_window align=epoch", (1_200.0, 1_000.0)),
-            ("100r/s sliding_window", (1_200.0, 1_000.0)),
-            ("100r/s sliding_log", (1_100.0, 1_000.0)),
-            ("block", (0.0, 0.0)),
-        ];
-        for (limit, expected) in cases {
-            let limit = Limit::parse(limit).unwrap();
-            let ten = Duration::from_secs(10);
-            assert_eq!(allowed(&limit, ten, None), expected, "{limit}");
-        }
-    }
-
-    #[test]
-    fn what_others_were_offered_comes_on_top_once() {
         let formula = |offered: [Option<u64>; 3]| Formula {
             sync_interval: Duration::from_millis(50),
             round_trip: Duration::from_millis(10),
@@ -159,21 +140,20 @@ mod tests {
             staleness: Duration::from_millis(200),
             offered: offered.to_vec(),
         };
-        let (few, many) = (
-            formula([Some(5), Some(7), Some(6)]),
-            formula([None, None, Some(1)]),
-        );
+        let few = formula([Some(5), Some(7), Some(6)]);
+        let many = formula([None, None, Some(1)]);
         assert_eq!(few.background().staleness(), few.staleness);
-        let ten = Duration::from_secs(10);
-        let bound = |limit: &str, formula| {
+        let heading = "what a bound allows in ten seconds, and what it refills";
+        tidegate_testkit::cases::rows(include_str!("../rows.txt"), heading, |row| {
+            let (others, limit) = row.split_once(' ').unwrap();
+            let others = match others {
+                "few" => Some(&few),
+                "many" => Some(&many),
+                _ => None,
+            };
             let limit = Limit::parse(limit).unwrap();
-            allowed(&limit, ten, Some(formula)).0
-        };
-        assert_eq!(bound("100r/s burst=20", &few), 1_020.0 + 13.0);
-        // Each other node a burst, and what it refills in that time.
-        assert_eq!(bound("100r/s burst=20", &many), 1_020.0 + 80.0);
-        assert_eq!(bound("100r/s sliding_log", &few), 11.0 * 113.0);
-        assert_eq!(bound("100r/s sliding_log", &many), 11.0 * 300.0);
-        assert_eq!(bound("100r/s fixed_window", &many), 11.0 * 500.0);
+            let (most, refilled) = allowed(&limit, Duration::from_secs(10), others);
+            format!("{most} {refilled}")
+        });
     }
 }

@@ -190,56 +190,28 @@ fn pair(text: &str) -> Result<(Algorithm, Algorithm), String> {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_testkit::cases::rows;
+
     use super::*;
+
+    const ROWS: &str = include_str!("../rows.txt");
 
     #[test]
     fn shares_are_exact() {
-        for (text, some, all, above) in [
-            ("0.1%", 9, 10_000, true),
-            ("0.1%", 10, 10_000, false),
-            ("0.001", 9, 10_000, true),
-            ("0.001", 10, 10_000, false),
-            ("5 %", 4, 100, true),
-            ("100%", 99, 100, true),
-            ("1", 100, 100, false),
-            ("0", 0, 100, true),
-            ("0%", 1, 1_000_000, false),
-        ] {
-            let share: Share = text
-                .parse()
-                .unwrap_or_else(|error| panic!("{text}: {error}"));
-            assert_eq!(share.is_above(some, all), above, "{text}: {some} of {all}");
-        }
-        for wrong in [
-            "",
-            "%",
-            "-1",
-            "101%",
-            "1.5",
-            "a",
-            "1e-3",
-            ".5",
-            "5.",
-            "0.0000000000000001",
-        ] {
-            assert!(wrong.parse::<Share>().is_err(), "{wrong}");
-        }
+        rows(ROWS, "shares are exact", |row| {
+            let (counts, share) = row.split_once(" for ").unwrap();
+            let (some, all) = counts.split_once(" of ").unwrap();
+            let (some, all) = (some.parse().unwrap(), all.parse().unwrap());
+            let is_above = share.parse().map(|it: Share| it.is_above(some, all));
+            let words = is_above.map(|it| if it { "above" } else { "not above" });
+            words.unwrap_or("wrong").into()
+        });
     }
 
     #[test]
     fn two_different_algorithms_are_compared() {
-        let both = (Algorithm::SlidingWindow, Algorithm::SlidingLog);
-        assert_eq!(pair("sliding_window,sliding_log"), Ok(both));
-        assert_eq!(pair("sliding_window, sliding_log"), Ok(both));
-        for wrong in [
-            "sliding_log",
-            "sliding_log,sliding_log",
-            "sliding_log,block",
-            "a,b,c",
-            "",
-        ] {
-            let error = pair(wrong).expect_err(wrong);
-            assert!(error.contains("token_bucket, fixed_window"), "{error}");
-        }
+        rows(ROWS, "two algorithms to compare", |text| {
+            format!("{:?}", pair(text))
+        });
     }
 }

@@ -106,10 +106,11 @@ mod tests {
 
     #[test]
     fn columns_stay_few_and_lose_nothing() {
+        const START_US: u64 = 1_795_000_000_000_000;
         for gap_us in [1_000, 1_000_000, 7_000_000, 61_000_000, 86_400_000_000 * 30] {
             let mut chart = Chart::default();
             for number in 0..10_000 {
-                chart.add(1_795_000_000_000_000 + number * gap_us, number % 10 == 0);
+                chart.add(START_US + number * gap_us, number % 10 == 0);
             }
             let columns = chart.columns();
             assert!(columns.len() <= MAX_COLUMNS, "{}", columns.len());
@@ -117,16 +118,17 @@ mod tests {
             let marked: u64 = columns.iter().map(|column| column.marked).sum();
             assert_eq!((sum, marked), (10_000, 1_000));
             let end = chart.start_us() + chart.width() * 1_000_000 * columns.len() as u64;
-            assert!(chart.start_us() <= 1_795_000_000_000_000);
-            assert!(end > 1_795_000_000_000_000 + 9_999 * gap_us);
+            assert!(chart.start_us() <= START_US && end > START_US + 9_999 * gap_us);
         }
     }
 
     #[test]
     fn sparklines_show_the_largest_as_the_tallest() {
-        assert_eq!(sparkline(&[0, 1, 4, 8], 10), " ▁▄█");
-        assert_eq!(sparkline(&[1, 1, 1, 1, 2, 2], 3), "▄▄█");
-        assert_eq!(sparkline(&[], 10), "");
+        tidegate_testkit::cases::rows(include_str!("../rows.txt"), "sparklines", |row| {
+            let (most, values) = row.split_once(':').unwrap();
+            let values = values.split_whitespace().map(|it| it.parse().unwrap());
+            sparkline(&values.collect::<Vec<_>>(), most.parse().unwrap())
+        });
         assert_eq!(sparkline(&[0, 0], 10), "  ");
     }
 }

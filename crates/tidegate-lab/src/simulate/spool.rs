@@ -76,37 +76,38 @@ mod tests {
     use super::super::batch::pack;
     use super::*;
 
+    type Values = [Option<&'static [u8]>; 2];
+
     #[test]
     fn spool_hands_out_what_was_put_in_as_often_as_asked() {
+        let (mut batch, mut packed) = (Batch::default(), Vec::new());
+        let values: [Values; 3] = [[Some(b"one"), None], [Some(b""), Some(b"two")], [None; 2]];
+        for (at_us, values) in [3, 1, 2].into_iter().zip(values) {
+            packed.clear();
+            pack(values.into_iter(), &mut packed);
+            batch.push(at_us, &packed);
+        }
+        let first = batch.clone();
+        batch.retime(1, |at_us| at_us + 10);
         let mut spool = Spool::new().unwrap();
-        let batches: Vec<Batch> = (0..3)
-            .map(|number| {
-                let (mut batch, mut packed) = (Batch::default(), Vec::new());
-                pack([Some(&[b'x'][..])].into_iter(), &mut packed);
-                for at_us in 0..=number {
-                    batch.push(at_us, &packed);
-                }
-                batch
-            })
-            .collect();
+        let batches = [first, batch, Batch::default()];
         for batch in &batches {
             spool.push(batch).unwrap();
         }
-        for _ in 0..2 {
+        for most in [3, 3, 1] {
             let mut seen = Vec::new();
             let each = |batch: &Batch| {
                 seen.push(batch.clone());
-                true
+                seen.len() < most
             };
             spool.replay(each).unwrap();
-            assert_eq!(seen, batches);
+            assert_eq!(seen, batches[..most]);
         }
-        let mut seen = 0;
-        let first_only = |_: &Batch| {
-            seen += 1;
-            false
-        };
-        spool.replay(first_only).unwrap();
-        assert_eq!(seen, 1);
+        let mut seen = Vec::new();
+        batches[1].each(2, |at_us, values| seen.push((at_us, format!("{values:?}"))));
+        let expected = [3, 11, 12]
+            .into_iter()
+            .zip(values.map(|it| format!("{it:?}")));
+        assert!(expected.eq(seen.into_iter()));
     }
 }

@@ -422,41 +422,41 @@ fn span(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_testkit::cases::rows;
+
     use super::*;
 
+    const ROWS: &str = include_str!("../rows.txt");
+
     #[test]
-    fn text_of_others_cannot_steer_the_terminal() {
-        assert_eq!(
-            clean("a\u{1b}[2Jb\u{202e}c\n"),
-            "a\u{fffd}[2Jb\u{fffd}c\u{fffd}"
-        );
+    fn numbers_are_short() {
+        rows(ROWS, "numbers on the screen of top", |row| {
+            let (what, number) = row.split_once(' ').unwrap();
+            let number: f64 = number.parse().unwrap();
+            match what {
+                "rate" => rate(number),
+                "micros" => micros(Some(number)),
+                "span" => span(number as u64),
+                _ => share(number, 8.0),
+            }
+        });
+        rows(ROWS, "u9 one key is not 1 keys", |keys| {
+            let store = format!(
+                r#"{{"name":"default","kind":"memory","up":true,"breaker_open":false,"keys":{keys},"evicted":0,"errors":2,"outages":1}}"#
+            );
+            facts(&serde_json::from_str(&store).unwrap())
+        });
     }
 
     #[test]
-    fn u9_one_key_is_not_1_keys() {
-        let facts = |keys: &str| {
-            let json = format!(
-                r#"{{"name":"default","kind":"memory","up":true,"breaker_open":false,"keys":{keys},"evicted":0,"errors":2,"outages":1}}"#
-            );
-            facts(&serde_json::from_str(&json).expect("a store"))
-        };
-        assert_eq!(facts("1"), "1 key, 0 evicted");
-        assert_eq!(facts("2000"), "2,000 keys, 0 evicted");
-        assert_eq!(facts("null"), "1 outage, 2 errors");
+    fn text_of_others_cannot_steer_the_terminal() {
+        let nasty = "a\u{1b}[2Jb\u{202e}c\n";
+        assert_eq!(clean(nasty), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}");
     }
 
     #[test]
     fn sparks_reach_from_the_lowest_to_the_highest() {
         assert_eq!(sparks(&[0.0, 4.0, 8.0].into(), 9), "▁▄█");
         assert_eq!(sparks(&[8.0, 0.0].into(), 1), "▁");
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        assert_eq!(rate(9.96), "10.0");
-        assert_eq!(rate(123_456.0), "123k");
-        assert_eq!(micros(Some(2_500.0)), "2.5 ms");
-        assert_eq!(span(90_000), "1 d 1 h");
-        assert_eq!(share(1.0, 8.0), "12.5%");
     }
 }

@@ -320,15 +320,10 @@ fn table(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn text_from_logs_cannot_become_markup() {
-        let nasty = "<script>alert('x')</script>\"&\u{7}";
-        let safe = Safe(nasty).to_string();
-        assert_eq!(
-            safe,
-            "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot;&amp;·"
-        );
+        let safe = super::Safe("<script>alert('x')</script>\"&\u{7}").to_string();
+        let expected = "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot;&amp;·";
+        assert_eq!(safe, expected);
     }
 }
