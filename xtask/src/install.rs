@@ -7,6 +7,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{cargo, find, output, program, root, run};
 
+/// What the programs of the first tier are for.
+const WHY: &str = "The tests start Redis, make certificates with openssl, run the manual's \
+    commands with curl and redis-cli, and start servers with setpriv, so that they end with \
+    the tests.";
+
 /// Programs that the first tier of tests starts, each with the Debian package that brings it.
 const QUICK: &[(&str, &str)] = &[
     ("redis-server", "redis-server"),
@@ -113,7 +118,11 @@ const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 /// Installs what the first tier needs, or says what to install.
 pub(crate) fn quick() -> Result<()> {
     components()?;
-    packages(&missing(QUICK))
+    let missing = missing(QUICK);
+    if !missing.is_empty() {
+        println!("{WHY}");
+    }
+    packages(&missing)
 }
 
 /// Installs what is missing, or says what to install.

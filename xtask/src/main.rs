@@ -13,6 +13,7 @@ mod dockerfile;
 mod figures;
 mod fuzz;
 mod install;
+mod mutations;
 mod nginx;
 mod pictures;
 #[cfg(test)]
@@ -37,6 +38,9 @@ const HELP: &str = "usage: cargo xtask COMMAND
                        nginx, Envoy, browsers, real time, the docs, the packages
   test --timing        run only the tests that need real time
   test --timing N      the same N times in a row, beside two busy loops
+  test mutations [NAME]
+                       make the mistakes of crates/tidegate-testkit/mutations, or those
+                       whose names contain NAME, and check that the tests notice each
   trial                do the jobs of a first day with real programs, and print the
                        minutes that each takes
   bench all            measure every set below, one after the other, on a quiet machine
@@ -96,6 +100,8 @@ fn main() -> ExitCode {
         ["dist", "--test", "--debug"] => dist::test_built(),
         ["docker"] => dockerfile::build(),
         ["publish", "--dry-run"] => publish::dry_run(),
+        ["test", "mutations"] => mutations::run_all(""),
+        ["test", "mutations", name] => mutations::run_all(name),
         ["trial"] => trial::run_all(),
         ["nginx", "build"] => nginx::build(None),
         ["nginx", "build", "--nginx-source", source] => nginx::build(Some(source)),
