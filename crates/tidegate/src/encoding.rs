@@ -157,23 +157,3 @@ impl KeyText {
         &mut self.long[self.length..]
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_and_long_texts_are_joined_the_same_way() {
-        for length in 0..200 {
-            let value = vec![b'/'; length];
-            let mut text = KeyText::new();
-            text.push_tuple([&value[..], b"", b"x"]);
-            text.push_tuple([&b"y"[..]]);
-            let expected = match length {
-                0 => "%:%:xy".into(),
-                _ => format!("{}:%:xy", "%2F".repeat(length)),
-            };
-            assert_eq!(String::from_utf8_lossy(text.as_bytes()), expected);
-        }
-    }
-}

@@ -304,23 +304,3 @@ impl Compact for SlidingWindow {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_example_of_the_module() {
-        let limit = SlidingWindow::new("10r/m".parse().unwrap()).unwrap();
-        let state = SlidingWindowState {
-            prev: 6,
-            cur: 1,
-            elapsed_us: 10_000_000,
-            last_us: 70_000_000,
-        };
-        let outcome = limit.outcome(&state, Cost::of(5), false);
-        assert_eq!((outcome.rate(), outcome.remaining()), (6.0, 4));
-        assert_eq!(outcome.retry_after_us, Some(10_000_000));
-        assert_eq!(outcome.reset_after_us, 110_000_000);
-    }
-}

@@ -1,10 +1,10 @@
 //! Records with one request too many, and what an audit says of them.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tidegate::audit::{Audit, Background, Record, Verdict};
-use tidegate::{Align, Cost, Limit, Limiter, ManualClock, Source};
+use tidegate::{Cost, Limit, Limiter, ManualClock, Source};
 use tidegate_testkit::conformance::micros;
 
 use crate::support::{MINUTE, SECOND, START};
@@ -146,44 +146,5 @@ fn what_was_given_back_does_not_count() {
         }
         assert!(audit.verdict().held(), "{limit}");
         assert!(!unheard.verdict().held(), "{limit}");
-    }
-}
-
-/// Ten million records of a hundred thousand keys, and of one: run it with
-/// `cargo test --release -p tidegate -- --ignored --nocapture ten_million`.
-#[test]
-#[ignore = "measures, in an optimised build"]
-fn ten_million_records_take_seconds() {
-    const RECORDS: u64 = 10_000_000;
-    for keys in [100_000, 1] {
-        // As many as the limit allows, spread evenly.
-        let limit = Limit::per_second(1_000);
-        for limit in [
-            limit,
-            limit.fixed_window(),
-            limit.fixed_window().align(Align::Epoch),
-            limit.sliding_window(),
-            limit.sliding_log(),
-        ] {
-            for partial in [false, true] {
-                let start = Instant::now();
-                let mut audit = Audit::new(limit).partial(partial);
-                for number in 0..RECORDS {
-                    // A few out of order.
-                    let at_us = START + (number ^ 3) * 1_000 / keys;
-                    let key = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20) % keys;
-                    audit.push(&Record::admitted(&key.to_le_bytes(), at_us, Cost::ONE));
-                }
-                let pushed = start.elapsed();
-                let verdict = audit.verdict();
-                let took = start.elapsed();
-                eprintln!(
-                    "{keys} keys, {limit}, partial {partial}: {took:.2?}, {pushed:.2?} of it to take them in"
-                );
-                assert!(verdict.held(), "{verdict:?}");
-                assert_eq!(verdict.admitted, RECORDS);
-                assert!(took < Duration::from_secs(30), "{took:?}");
-            }
-        }
     }
 }

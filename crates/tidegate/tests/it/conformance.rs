@@ -1,6 +1,10 @@
-//! The conformance suite on the store in memory: checks one by one, and several at once.
+//! The conformance suite in memory: checks one by one, several at once, beside levels that
+//! never refuse, and through a policy.
 
-use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryStore, Receipt};
+use tidegate::{
+    Charge, Check, Cost, Decision, Level, LevelOutcome, Limit, ManualClock, MemoryStore, Policy,
+    PolicyLimiter, Receipt, Which,
+};
 use tidegate_testkit::conformance::{Subject, run};
 
 /// Some decades after the epoch, where minutes and hours begin.
@@ -14,39 +18,60 @@ struct Memory {
     receipts: Vec<Receipt>,
     /// Whether checks of one level are decided by `decide_each`.
     at_once: bool,
+    /// How many levels that never refuse stand beside those of the scenario.
+    beside: usize,
 }
 
 impl Memory {
-    fn new(limits: &[Limit], charge: Charge, at_once: bool) -> Self {
+    fn new(limits: &[Limit], charge: Charge) -> Self {
         let clock = ManualClock::at_us(START_US);
-        let store = MemoryStore::builder().clock(clock.clone()).build();
         Self {
-            store,
+            store: MemoryStore::builder().clock(clock.clone()).build(),
             clock,
             limits: limits.to_vec(),
             charge,
             receipts: Vec::new(),
-            at_once,
+            at_once: false,
+            beside: 0,
         }
     }
 
     fn levels(&self) -> Vec<Level> {
-        let named = self.limits.iter().enumerate();
-        named
-            .map(|(index, limit)| {
-                self.store
-                    .level(&index.to_string(), *limit)
-                    .expect("few limits")
-            })
-            .collect()
+        let wide = Limit::parse("4294967295/1ms").expect("a limit");
+        let limits = self.limits.iter().copied();
+        let limits = limits.chain(std::iter::repeat_n(wide, self.beside));
+        let level = |(index, limit): (usize, Limit)| self.store.level(&index.to_string(), limit);
+        let levels = limits.enumerate().map(level);
+        levels.collect::<Result<_, _>>().expect("few limits")
+    }
+
+    fn decide(&self, cost: Cost, charge: Charge) -> Decision {
+        let levels = self.levels();
+        let decision = self.store.decide(&with_cost(&levels, cost), charge);
+        without(decision, self.limits.len(), cost)
     }
 }
 
-fn with_cost<'l>(levels: &'l [Level], cost: Cost) -> Vec<Check<'l>> {
-    levels
-        .iter()
-        .map(|level| level.check("key").cost(cost))
-        .collect()
+fn with_cost(levels: &[Level], cost: Cost) -> Vec<Check<'_>> {
+    let checks = levels.iter().map(|level| level.check("key").cost(cost));
+    checks.collect()
+}
+
+/// The decision as it would be with so many levels only.
+fn without(decision: Decision, levels: usize, cost: Cost) -> Decision {
+    let outcome = |level: &tidegate::LevelDecision| LevelOutcome {
+        outcome: level.outcome(),
+        cost,
+        mark: 0,
+    };
+    let outcomes = decision.levels()[..levels].iter().map(outcome);
+    Decision::from_store(
+        outcomes,
+        decision.decided_at_us(),
+        decision.denied_by(),
+        decision.source(),
+        None,
+    )
 }
 
 impl Subject for Memory {
@@ -60,23 +85,23 @@ impl Subject for Memory {
         match &levels[..] {
             [level] if self.at_once => {
                 let checks = (0..times).map(|_| level.check("key").cost(cost));
-                self.store
-                    .decide_each(checks, self.charge, |it| decisions.push(it));
+                let each = |decision| decisions.push(decision);
+                self.store.decide_each(checks, self.charge, each);
             }
             levels => {
                 let checks = with_cost(levels, cost);
                 decisions.extend((0..times).map(|_| self.store.decide(&checks, self.charge)));
             }
         }
-        self.receipts
-            .extend(decisions.iter().filter_map(Decision::receipt));
-        decisions
+        let receipts = decisions.iter().filter_map(Decision::receipt);
+        self.receipts.extend(receipts);
+        let decisions = decisions.into_iter();
+        let decisions = decisions.map(|decision| without(decision, self.limits.len(), cost));
+        decisions.collect()
     }
 
     fn look(&mut self, cost: Cost) -> Decision {
-        let levels = self.levels();
-        self.store
-            .decide(&with_cost(&levels, cost), Charge::Nothing)
+        self.decide(cost, Charge::Nothing)
     }
 
     fn refund(&mut self, charge: usize) {
@@ -94,12 +119,98 @@ impl Subject for Memory {
     }
 }
 
+struct InPolicy {
+    limiter: PolicyLimiter,
+    clock: ManualClock,
+    charge: Charge,
+    receipts: Vec<Receipt>,
+}
+
+const KEY: [(&str, &str); 1] = [("key", "x")];
+
+fn policy(limits: &[Limit], charge: Charge) -> Policy {
+    let policy = Policy::builder("p").count_denied(charge == Charge::Always);
+    let levels = limits.iter().enumerate();
+    let policy = levels.fold(policy, |policy, (index, limit)| {
+        policy.level(index.to_string(), "{key}", *limit)
+    });
+    policy.build().expect("a policy")
+}
+
+impl InPolicy {
+    fn new(limits: &[Limit], charge: Charge) -> Self {
+        let clock = ManualClock::at_us(START_US);
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let limiter = PolicyLimiter::with_stores([("default", store)], [policy(limits, charge)]);
+        Self {
+            limiter: limiter.expect("one store"),
+            clock,
+            charge,
+            receipts: Vec::new(),
+        }
+    }
+}
+
+impl Subject for InPolicy {
+    fn at(&mut self, since_start_us: u64) {
+        self.clock.set_us(START_US + since_start_us);
+    }
+
+    fn checks(&mut self, times: usize, cost: Cost) -> Vec<Decision> {
+        let check = |_| self.limiter.check("p", &KEY, cost).expect("the key");
+        let decisions: Vec<_> = (0..times).map(check).collect();
+        let receipts = decisions.iter().filter_map(|decision| decision.receipt());
+        self.receipts.extend(receipts);
+        decisions.into_iter().map(|it| it.into_decision()).collect()
+    }
+
+    fn look(&mut self, cost: Cost) -> Decision {
+        let look = self.limiter.peek("p", &KEY, cost).expect("the key");
+        look.into_decision()
+    }
+
+    fn refund(&mut self, charge: usize) {
+        let receipt = &self.receipts[charge];
+        self.limiter.refund("p", &KEY, receipt).expect("the key");
+    }
+
+    fn reset(&mut self, level: usize) {
+        let level = level.to_string();
+        let forgotten = self.limiter.reset("p", &KEY, Which::Level(&level));
+        forgotten.expect("a level");
+    }
+
+    fn set_limits(&mut self, limits: Vec<Limit>) {
+        let changed = self.limiter.changed([policy(&limits, self.charge)]);
+        self.limiter = changed.expect("few limits");
+    }
+}
+
 #[test]
 fn one_by_one() {
-    run(|_, limits, charge| Memory::new(limits, charge, false));
+    run(|_, limits, charge| Memory::new(limits, charge));
 }
 
 #[test]
 fn several_at_once() {
-    run(|_, limits, charge| Memory::new(limits, charge, true));
+    run(|_, limits, charge| Memory {
+        at_once: true,
+        ..Memory::new(limits, charge)
+    });
+}
+
+/// Two to four levels are decided in one way, more in another.
+#[test]
+fn beside_levels_that_never_refuse() {
+    for beside in [1, 4] {
+        run(|_, limits, charge| Memory {
+            beside,
+            ..Memory::new(limits, charge)
+        });
+    }
+}
+
+#[test]
+fn through_a_policy() {
+    run(|_, limits, charge| InPolicy::new(limits, charge));
 }

@@ -15,6 +15,5 @@ mod audit;
 mod headers;
 mod keys;
 mod memory;
-mod regressions;
 mod threads;
 mod waiting;

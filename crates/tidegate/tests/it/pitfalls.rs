@@ -1,7 +1,6 @@
-//! Pitfalls of a store in memory, and what a close reading of it found. Those of counting are
-//! rows of the conformance suite.
+//! Pitfalls of a store in memory, and corners of it that once went wrong. Those of counting
+//! are rows of the conformance suite and of `policies/suite.txt`.
 
-use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
@@ -11,135 +10,91 @@ use crate::support::{
     HOUR, KEY, MINUTE, START, Timed, every_algorithm, micros, scaled, small_store,
 };
 
-fn confusable_keys() -> Vec<Vec<u8>> {
-    let texts = [
-        "", " ", "q", "q-t", "q-", "-t", "Q", "a:b", "a", "b", ":", "::", "}x", "{x}", "%", "%25",
-        "0", "00", "null", "\0", "\0\0", "\n", "q\0", "\0q", "é", "e\u{301}",
-    ];
-    let mut keys: HashSet<Vec<u8>> = texts.map(|key| key.as_bytes().to_vec()).into();
-    // Lengths around every block size of a hash, and up to 64 KiB.
-    for byte in [0, b'x', b'y', 0xff] {
-        keys.extend((0..200).map(|length| vec![byte; length]));
-        keys.insert(vec![byte; 1 << 16]);
-    }
-    keys.extend((0..=255).map(|byte| vec![byte]));
-    keys.into_iter().collect()
-}
-
-#[test]
-fn c2_no_two_keys_ever_meet() {
-    for limit in every_algorithm(1, HOUR) {
-        let keys = confusable_keys();
-        let timed = Timed::with(limit, |builder| builder.max_keys(10_000));
-        for key in &keys {
-            assert!(timed.limiter.check(key).allowed(), "{limit} {key:?}");
-        }
-        assert_eq!(timed.limiter.stats().keys, keys.len());
-        for key in &keys {
-            assert!(!timed.limiter.check(key).allowed(), "{limit} {key:?}");
-        }
-    }
-}
-
-#[test]
-fn b7_a_levels_name_and_its_key_do_not_run_together() {
-    let store = MemoryStore::new();
-    let names = ["a", "a:b", "ab", "a", "", "abc"];
-    for (name, key) in names.into_iter().zip(["b:c", "c", "c", "bc", "abc", ""]) {
-        let level = store.level(name, Limit::per_hour(1)).unwrap();
-        let decision = store.decide(&[level.check(key)], Charge::Admitted);
-        assert!(decision.allowed(), "{name:?} {key:?}");
-    }
-    assert_eq!(store.stats().keys, 6);
-}
-
-#[test]
-fn million_events_expire_at_once_or_in_part() {
-    let events = scaled(1_000_000);
-    let timed = Timed::new(Limit::per_minute(events).sliding_log());
-    for at in 0..events {
-        assert!(timed.at(at.into()).check().allowed(), "{at}");
-    }
-    assert!(!timed.check().allowed());
-    let quarter = events / 4;
-    let part = timed.at(MINUTE + u64::from(quarter) - 1).check();
-    assert_eq!((part.allowed(), part.remaining()), (true, quarter - 1));
-    let all = timed.at(3 * MINUTE).check();
-    assert_eq!((all.allowed(), all.remaining()), (true, events - 1));
-    // The ring gives its memory back bit by bit and loses nothing by it.
-    for index in 2..100 {
-        timed.clock.advance(Duration::from_micros(1));
-        assert_eq!(timed.check().remaining(), events - index);
-    }
-}
-
-#[test]
-fn key_is_kept_until_its_quota_is_full() {
-    // Others come and go all the time, and may take only the places of keys
-    // that are fully refilled.
-    let crowd = |timed: &Timed| {
-        for other in 0..200_u32 {
-            let _ = timed.limiter.check(format!("other {other}"));
-        }
-    };
-    for limit in every_algorithm(10, MINUTE) {
-        let timed = Timed::with(limit, |builder| {
-            builder.max_keys(16).when_full(WhenFull::Deny)
-        });
-        timed.admitted_of(10);
-        let reset = micros(timed.peek(1).reset_after());
-        for at in [1, reset / 3, reset - 1] {
-            crowd(timed.at(at));
-            assert!(timed.peek(1).remaining() < 10, "{limit} {at}");
-        }
-        assert_eq!(timed.at(reset).limiter.check(KEY).remaining(), 9, "{limit}");
-    }
-}
-
 #[test]
 fn g7_a_key_twice_at_costs_above_u32_is_refused_for_good() {
     for limit in every_algorithm(10, MINUTE) {
         for charge in [Charge::Nothing, Charge::Admitted, Charge::Always] {
-            for used in [0, 10] {
-                // The small cost first, and last.
-                for costs in [[Cost::ONE, Cost::MAX], [Cost::MAX, Cost::ONE]] {
-                    let (clock, store) = small_store(|builder| builder);
-                    let level = store.level("level", limit).unwrap();
-                    for _ in 0..used {
-                        clock.advance(Duration::from_micros(1));
-                        let one = store.decide(&[level.check(KEY)], Charge::Admitted);
-                        assert!(one.allowed());
-                    }
+            // The small cost first, and last.
+            for costs in [[Cost::ONE, Cost::MAX], [Cost::MAX, Cost::ONE]] {
+                let (clock, store) = small_store(|builder| builder);
+                let level = store.level("level", limit).unwrap();
+                let look = || {
+                    store
+                        .decide(&[level.check(KEY)], Charge::Nothing)
+                        .remaining()
+                };
+                let twice = || {
                     let checks = costs.map(|cost| level.check(KEY).cost(cost));
                     let decision = store.decide(&checks, charge);
-                    assert!(!decision.allowed(), "{limit}, {charge:?}");
-                    assert_eq!(decision.retry_after(), None, "{limit}, {charge:?}");
+                    let said = (decision.allowed(), decision.retry_after(), decision.limit());
+                    assert_eq!(said, (false, None, 10), "{limit}, {charge:?}");
+                };
+                twice();
+                store.reset(&level, KEY);
+                let one = store.decide(&[level.check(KEY)], Charge::Admitted);
+                assert!(one.allowed());
+                // A refusal notes that the clock stepped back, and loses nothing.
+                clock.set_us(START - 1);
+                twice();
+                if charge != Charge::Always {
+                    assert_eq!(look(), 9, "{limit}, {charge:?}");
                 }
+                assert!(store.reset(&level, KEY));
+                assert_eq!((look(), store.stats().log_bytes), (10, 0));
             }
         }
     }
 }
 
 #[test]
-fn a_reset_voids_the_receipts_of_its_own_key_only() {
-    for limit in every_algorithm(10, HOUR) {
-        let timed = Timed::with(limit, |builder| builder.max_keys(2_000));
-        let keys: Vec<String> = (0..2_000).map(|key| format!("key {key}")).collect();
-        let receipts: Vec<_> = keys
-            .iter()
-            .map(|key| timed.limiter.check(key).receipt().expect("it was charged"))
-            .collect();
-        assert!(timed.limiter.reset(&keys[0]));
-        for (key, receipt) in keys.iter().zip(&receipts).skip(1) {
-            assert!(timed.limiter.refund(key, receipt), "{limit}");
-            let left = timed.limiter.peek(key, Cost::ONE).remaining();
-            assert_eq!(left, 10, "{limit}, {key}");
+fn a_log_that_grows_while_a_new_key_moves_its_entry_stays_its_own() {
+    const LOGS: u32 = 40;
+    for round in 0..30 {
+        let (clock, store) = small_store(|builder| builder.max_keys(1_000));
+        let each = store.level("each", Limit::per_day(5)).unwrap();
+        let log = Limit::per_day(100).sliding_log();
+        let log = store.level("log", log).unwrap();
+        let left = |key: u32, charge| {
+            let (key, log_key) = (key.to_le_bytes(), (key % LOGS).to_le_bytes());
+            let decision = store.decide(&[each.check(&key), log.check(&log_key)], charge);
+            let levels = decision.levels().iter();
+            levels.map(|level| level.remaining()).collect::<Vec<_>>()
+        };
+        for key in 0..20 * LOGS {
+            clock.advance(Duration::from_micros(1));
+            let left = left(key, Charge::Admitted);
+            assert_eq!(left, [4, 99 - key / LOGS], "round {round}, {key}");
         }
-        // The one that was reset gets nothing back.
-        assert!(timed.limiter.check(&keys[0]).allowed());
-        timed.limiter.refund(&keys[0], &receipts[0]);
-        assert_eq!(timed.limiter.peek(&keys[0], Cost::ONE).remaining(), 9);
+        assert_eq!(store.stats().keys, 21 * LOGS as usize);
+        for key in 0..20 * LOGS {
+            assert_eq!(left(key, Charge::Nothing), [4, 80], "round {round}, {key}");
+            assert!(store.reset(&each, key.to_le_bytes()), "round {round}");
+        }
+        for key in 0..LOGS {
+            assert!(store.reset(&log, key.to_le_bytes()), "round {round}");
+        }
+        let stats = store.stats();
+        assert_eq!((stats.keys, stats.log_bytes), (0, 0), "round {round}");
     }
+}
+
+#[test]
+fn a_check_that_only_notes_a_step_back_needs_no_room_in_the_log() {
+    let limit = Limit::per_minute(4).sliding_log();
+    let timed = Timed::with(limit, |builder| {
+        builder.max_log_bytes(140).when_full(WhenFull::Deny)
+    });
+    for at_us in 1..=4 {
+        assert!(timed.at(at_us).check().allowed());
+    }
+    timed.clock.set_us(START - HOUR);
+    let refused = timed.check();
+    assert!(!refused.allowed());
+    // The step did not stall the key.
+    let wait = refused.retry_after().expect("not for ever");
+    timed.clock.advance(wait);
+    assert!(timed.check().allowed());
+    assert_eq!(timed.limiter.stats().denied_full, 0);
 }
 
 fn per_day(requests: u64) -> Limit {
@@ -175,17 +130,12 @@ fn limits_in_use_are_bounded() {
     assert!(level(40_000).is_ok());
 }
 
-const MAX_KEYS: usize = 10_000;
-
-fn bounded(when_full: WhenFull) -> Timed {
-    Timed::with(Limit::per_hour(5), |builder| {
-        builder.max_keys(MAX_KEYS).when_full(when_full)
-    })
-}
-
 #[test]
 fn p5_two_million_keys_stay_within_the_bound_when_the_oldest_are_forgotten() {
-    let timed = bounded(WhenFull::Evict);
+    const MAX_KEYS: usize = 10_000;
+    let timed = Timed::with(Limit::per_hour(5), |builder| {
+        builder.max_keys(MAX_KEYS).when_full(WhenFull::Evict)
+    });
     let keys = scaled(2_000_000);
     for key in 0..keys {
         timed.clock.advance(Duration::from_micros(1));
@@ -193,35 +143,9 @@ fn p5_two_million_keys_stay_within_the_bound_when_the_oldest_are_forgotten() {
         assert!(timed.limiter.stats().keys <= MAX_KEYS);
     }
     let stats = timed.limiter.stats();
-    assert_eq!(stats.keys, MAX_KEYS);
-    assert_eq!(stats.evicted, u64::from(keys) - MAX_KEYS as u64);
+    let evicted = u64::from(keys) - MAX_KEYS as u64;
+    assert_eq!((stats.keys, stats.evicted), (MAX_KEYS, evicted));
     assert_eq!(stats.denied_full, 0);
-}
-
-#[test]
-fn half_a_million_keys_stay_within_the_bound_when_new_ones_are_refused() {
-    let timed = bounded(WhenFull::Deny);
-    let offered = scaled(500_000);
-    let admitted: Vec<u32> = (0..offered)
-        .filter(|key| timed.limiter.check(key.to_le_bytes()).allowed())
-        .collect();
-    assert_eq!(admitted.len(), MAX_KEYS);
-    let stats = timed.limiter.stats();
-    assert_eq!((stats.keys, stats.evicted), (MAX_KEYS, 0));
-    assert_eq!(stats.denied_full, u64::from(offered) - MAX_KEYS as u64);
-    // Those that are in are all remembered, and the store says when to ask again.
-    for key in &admitted {
-        assert_eq!(timed.limiter.check(key.to_le_bytes()).remaining(), 3);
-    }
-    let peeked = timed.limiter.peek("late", Cost::ONE);
-    let refused = timed.limiter.check("late");
-    assert_eq!((peeked.allowed(), peeked.remaining()), (false, 0));
-    assert_eq!((refused.allowed(), refused.remaining()), (false, 0));
-    assert!(refused.retry_after().is_some_and(|wait| !wait.is_zero()));
-    // As soon as the others are fully refilled, there is room.
-    timed.at(2 * HOUR);
-    assert!(timed.limiter.check("late").allowed());
-    assert_eq!(timed.limiter.stats().evicted, 0);
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::{Clock, Decision, Limit, WaitError, WhenFull};
+use tidegate::{Clock, Cost, Decision, Limit, Wait, WaitError};
 
-use crate::support::{KEY, MINUTE, START, Timed, every_algorithm};
+use crate::support::{KEY, MINUTE, SECOND, START, Timed, every_algorithm};
 
 /// Runs a future that is never pending for long.
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -23,10 +23,10 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 type Answer = Result<Decision, Box<WaitError>>;
-type Wait = fn(&Timed, Duration) -> Answer;
+type WaitFn = fn(&Timed, Duration) -> Answer;
 
 /// Both ways to wait.
-fn waits() -> [(&'static str, Wait); 2] {
+fn waits() -> [(&'static str, WaitFn); 2] {
     [
         ("until_ready", |timed, deadline| {
             timed.limiter.until_ready(KEY, deadline).map_err(Box::new)
@@ -56,15 +56,7 @@ fn it_waits_exactly_as_long_as_needed_and_spends_once() {
                 .map(|decision| (decision.decided_at_us() - START) / 1_000_000)
                 .collect();
             assert_eq!(decided, [0, 0, third, fourth], "{name} {limit}");
-            // Four were spent, and not one more.
-            let twin = Timed::new(limit);
-            for second in decided {
-                assert!(
-                    twin.at(second * 1_000_000).check().allowed(),
-                    "{name} {limit}"
-                );
-            }
-            assert_eq!(timed.peek(1), twin.peek(1), "{name} {limit}");
+            assert_eq!(timed.peek(1).remaining(), 0, "{name} {limit}");
         }
     }
 }
@@ -74,7 +66,11 @@ fn it_fails_at_once_when_the_deadline_is_too_short() {
     for (name, wait) in waits() {
         for limit in every_algorithm(2, MINUTE) {
             let timed = Timed::new(limit);
-            timed.admitted_of(2);
+            // What is free is taken without a deadline to spare.
+            assert!(
+                (0..2).all(|_| wait(&timed, Duration::ZERO).is_ok()),
+                "{name} {limit}"
+            );
             let needed = timed.peek(1).retry_after().expect("not for ever");
             let before = timed.peek(1);
 
@@ -103,15 +99,6 @@ fn it_fails_at_once_when_waiting_will_never_help() {
         assert!(matches!(*error, WaitError::Never(_)), "{name}");
         assert_eq!(error.to_string(), "waiting will never help");
         assert_eq!(timed.clock.now_us(), START, "{name}");
-    }
-}
-
-#[test]
-fn without_a_deadline_to_spare_it_still_takes_what_is_free() {
-    for (name, wait) in waits() {
-        let timed = Timed::new(Limit::per_minute(1));
-        assert!(wait(&timed, Duration::ZERO).is_ok(), "{name}");
-        assert!(wait(&timed, Duration::ZERO).is_err(), "{name}");
     }
 }
 
@@ -153,20 +140,21 @@ fn who_is_overtaken_waits_again_within_the_same_deadline() {
 }
 
 #[test]
-fn a_full_store_can_be_waited_for() {
-    let timed = Timed::with(Limit::per_minute(1), |builder| {
-        builder.max_keys(1).when_full(WhenFull::Deny)
-    });
-    assert!(timed.limiter.check("somebody else").allowed());
+fn a_wait_has_a_cost_and_jitter_that_never_misses_the_deadline() {
+    let timed = Timed::new(Limit::per_second(10));
+    let within = |wait: Wait| {
+        let before_us = timed.limiter.now_us();
+        let ready = timed.limiter.until_ready(KEY, wait.cost(Cost::of(10)));
+        let _ = ready.expect("in time");
+        timed.limiter.now_us() - before_us
+    };
+    let wait = Wait::within(Duration::from_secs(2));
+    assert_eq!([within(wait), within(wait)], [0, SECOND]);
+    let waited_us = within(wait.jitter(Duration::from_millis(100)));
     assert!(
-        timed
-            .limiter
-            .until_ready(KEY, Duration::from_secs(59))
-            .is_err()
+        (SECOND..=SECOND + 100_000).contains(&waited_us),
+        "{waited_us}"
     );
-    let ready = timed
-        .limiter
-        .until_ready(KEY, Duration::from_secs(60))
-        .expect("then there is room");
-    assert_eq!(ready.decided_at_us(), START + MINUTE);
+    let exactly = Wait::within(Duration::from_secs(1));
+    assert_eq!(within(exactly.jitter(Duration::from_mins(1))), SECOND);
 }

@@ -4,8 +4,6 @@ mod suite;
 
 mod changes;
 mod keys;
-mod slots;
-mod traces;
 
 use tidegate::{Attributes, Cost, ManualClock, MemoryStore, Policy, PolicyBuilder, PolicyLimiter};
 use tidegate_config::Config;

@@ -16,7 +16,8 @@
 //! | `reset p key=x level=total` | forgets the key of one level (`level=*`: of all) |
 //! | `explain p key=x` | the settings and numbers of each level |
 //! | `edit "old" "new"` | replaces text in the config, which takes over the counts |
-//! | `keys` | how many keys each store holds |
+//! | `keys`, `logs` | how many keys each store holds, and how many bytes of logs |
+//! | `stored p key=x` | the key of each level in Redis |
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -101,10 +102,10 @@ impl Run {
     fn new(text: &str) -> Self {
         let clock = ManualClock::at_us(START);
         let config = config(text);
-        let names = config.stores.keys().map(String::as_str);
-        let stores = names.map(|name| {
-            let store = MemoryStore::builder().clock(clock.clone()).build();
-            (name, store)
+        let stores = config.stores.iter().map(|(name, store)| {
+            let builder = MemoryStore::builder().clock(clock.clone());
+            let builder = builder.max_keys(store.max_keys).when_full(store.when_full);
+            (&**name, builder.build())
         });
         let limiter = PolicyLimiter::with_stores(stores, config.policies);
         Self {
@@ -124,7 +125,8 @@ impl Run {
         let times: usize = match verb {
             "many" | "refund" => number(),
             "edit" => return Ok(self.edit(step)),
-            "keys" => return Ok(self.keys()),
+            "keys" => return Ok(self.of_stores(|store| store.stats().keys)),
+            "logs" => return Ok(self.of_stores(|store| store.stats().log_bytes)),
             _ => 1,
         };
         let policy = controls(words.next().expect("a policy"));
@@ -173,6 +175,12 @@ impl Run {
                 self.limiter.reset(&policy, &attributes, which)?.to_string()
             }
             "explain" => self.explain(&policy, &attributes)?,
+            "stored" => {
+                let policy = self.limiter.policy(&policy).expect(step);
+                let keys = policy.keys(&attributes)?;
+                let keys: Vec<String> = keys.iter().map(|key| key.stored("tg")).collect();
+                keys.join("; ")
+            }
             _ => panic!("unknown verb {verb:?}"),
         })
     }
@@ -237,15 +245,13 @@ impl Run {
             Ok(limiter) => self.limiter = limiter,
             Err(error) => return format!("error: {error}"),
         }
-        let stores = self.limiter.stores();
-        let most = stores.map(|(name, store)| format!("{name} {}", store.bounds().0));
-        most.collect::<Vec<_>>().join(", ")
+        self.of_stores(|store| store.bounds().0)
     }
 
-    fn keys(&self) -> String {
+    fn of_stores(&self, number: impl Fn(&MemoryStore) -> usize) -> String {
         let stores = self.limiter.stores();
-        let keys = stores.map(|(name, store)| format!("{name} {}", store.stats().keys));
-        keys.collect::<Vec<_>>().join(", ")
+        let numbers = stores.map(|(name, store)| format!("{name} {}", number(store)));
+        numbers.collect::<Vec<_>>().join(", ")
     }
 }
 

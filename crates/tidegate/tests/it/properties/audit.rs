@@ -1,38 +1,43 @@
 //! Audits against the limiter, and against looking at every stretch one by one.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::audit::{Audit, Background, Record};
 use tidegate::{Align, Cost, Kind, Limit};
 
-use super::bounds::{aligned, from_the_first, intervals};
 use super::{Case, Run, for_each_algorithm};
 use crate::support::KEY;
 
 for_each_algorithm!(
     what_a_limiter_admits_holds,
-    what_remains_holds_and_one_more_does_not,
-    a_refused_request_that_passes_is_seen,
+    an_audit_draws_the_line_where_the_limiter_does,
 );
 
 fn what_a_limiter_admits_holds(case: &Case) -> Result<(), TestCaseError> {
     let mut run = Run::new(case);
     let mut audit = Audit::new(case.limit);
-    let (mut admitted, mut refused) = (0, 0);
+    let mut claim = Claim {
+        limit: case.limit,
+        events: Vec::new(),
+        losses: 0,
+        partial: false,
+        offered: None,
+    };
     for step in &case.steps {
         let (cost, decision) = run.step(step);
-        *(if decision.allowed() {
-            &mut admitted
-        } else {
-            &mut refused
-        }) += 1;
+        if decision.allowed() {
+            claim.events.push((run.now_us, cost.get().into()));
+        }
         audit.push(&Record::of(KEY, cost, &decision));
     }
+    prop_assert!(claim.is_right(), "{:?}", claim.events);
     let verdict = audit.verdict();
     prop_assert!(verdict.held(), "{verdict:?}");
-    prop_assert_eq!((verdict.admitted, verdict.refused), (admitted, refused));
+    prop_assert_eq!(verdict.admitted, claim.events.len() as u64);
+    let decisions = verdict.admitted + verdict.refused;
+    prop_assert_eq!(decisions, case.steps.len() as u64);
     // Less is known, and nothing is found that was not there before.
     for partial in [audit.clone().partial(true), audit.allow_losses(1)] {
         let verdict = partial.clone().verdict();
@@ -41,32 +46,8 @@ fn what_a_limiter_admits_holds(case: &Case) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// An audit draws the line where the limiter does, for every algorithm that
-/// promises no less than it does.
-fn what_remains_holds_and_one_more_does_not(case: &Case) -> Result<(), TestCaseError> {
-    let mut run = Run::new(case);
-    let mut audit = Audit::new(case.limit);
-    for step in &case.steps {
-        let (cost, decision) = run.step(step);
-        audit.push(&Record::of(KEY, cost, &decision));
-    }
-    let remaining = run.peek(1).remaining();
-    if remaining > 0 {
-        let mut more = audit.clone();
-        more.push(&Record::admitted(KEY, run.now_us, Cost::of(remaining)));
-        prop_assert!(more.verdict().held(), "{remaining} remained");
-    }
-    if let (Some(over), false) = (remaining.checked_add(1), promises_less(&case.limit)) {
-        audit.push(&Record::admitted(KEY, run.now_us, Cost::of(over)));
-        let broken = audit.verdict().broken;
-        let broken = broken.ok_or_else(|| TestCaseError::fail("one too many, and not seen"))?;
-        prop_assert_eq!(broken.to_us, run.now_us);
-        prop_assert_eq!(broken.admitted, broken.bound + 1);
-    }
-    Ok(())
-}
-
-fn a_refused_request_that_passes_is_seen(case: &Case) -> Result<(), TestCaseError> {
+/// For every algorithm that promises no less than it does.
+fn an_audit_draws_the_line_where_the_limiter_does(case: &Case) -> Result<(), TestCaseError> {
     let mut run = Run::new(case);
     let mut audit = Audit::new(case.limit);
     let mut last_refused = None;
@@ -77,9 +58,27 @@ fn a_refused_request_that_passes_is_seen(case: &Case) -> Result<(), TestCaseErro
             last_refused = Some(Record::admitted(KEY, run.now_us, cost));
         }
     }
-    if let (Some(passed), false) = (last_refused, promises_less(&case.limit)) {
-        audit.push(&passed);
-        prop_assert!(!audit.verdict().held(), "{passed:?}");
+    let with = |record: &Record<'_>| {
+        let mut audit = audit.clone();
+        audit.push(record);
+        audit.verdict()
+    };
+    let remaining = run.peek(1).remaining();
+    if remaining > 0 {
+        let all = Record::admitted(KEY, run.now_us, Cost::of(remaining));
+        prop_assert!(with(&all).held(), "{remaining} remained");
+    }
+    if promises_less(&case.limit) {
+        return Ok(());
+    }
+    if let Some(over) = remaining.checked_add(1) {
+        let broken = with(&Record::admitted(KEY, run.now_us, Cost::of(over))).broken;
+        let broken = broken.ok_or_else(|| TestCaseError::fail("one too many, and not seen"))?;
+        prop_assert_eq!(broken.to_us, run.now_us);
+        prop_assert_eq!(broken.admitted, broken.bound + 1);
+    }
+    if let Some(passed) = last_refused {
+        prop_assert!(!with(&passed).held(), "{passed:?}");
     }
     Ok(())
 }
@@ -93,8 +92,7 @@ fn promises_less(limit: &Limit) -> bool {
 /// every stretch is a matter of a few dozen.
 const GRID_US: u64 = 500;
 
-/// A record that no limiter has made, about as full as its limit, and the verdict on
-/// it.
+/// What was admitted under a limit, and what an audit allows for.
 #[derive(Debug, Clone)]
 struct Claim {
     limit: Limit,
@@ -106,6 +104,7 @@ struct Claim {
     offered: Option<Vec<u64>>,
 }
 
+/// Claims that no limiter has made, about as full as the limit.
 fn claims() -> impl Strategy<Value = Claim> {
     let event = (0_u64..24, 1_u64..4);
     let events = prop::collection::vec(event, 0..14);
@@ -153,10 +152,10 @@ impl Claim {
 
     /// What the others may not have told yet, each at most `most` requests, in parts of
     /// which a request has so many.
-    fn unheard(&self, most: u64, parts: u64) -> u64 {
+    fn unheard(&self, most: u128, parts: u128) -> u128 {
         let mut offered = self.offered.clone().unwrap_or_default();
         offered.sort_unstable();
-        let others = offered.iter().skip(1);
+        let others = offered.into_iter().skip(1).map(u128::from);
         others.map(|offered| (offered * parts).min(most)).sum()
     }
 
@@ -165,54 +164,84 @@ impl Claim {
         let Some(spec) = self.limit.spec() else {
             return self.events.is_empty();
         };
-        let (window_us, requests) = (spec.rate.window_us(), u64::from(spec.rate.requests()));
-        let times = u64::from(self.losses) + 1;
+        let (window_us, requests) = (spec.rate.window_us(), u128::from(spec.rate.requests()));
+        let times = u128::from(self.losses) + 1;
         // The others' windows lie where the node's do, unless each opens its own.
         let of_others = match self.limit.kind() {
             Kind::FixedWindow(fixed) if fixed.align() == Align::First => 2 * requests,
             _ => requests,
         };
         let most = (requests + self.unheard(of_others, 1)) * times;
-        let any = |most: u64| {
-            intervals(&self.events).all(|(from, to, cost)| to - from >= window_us || cost <= most)
+        let any = |most: u128| {
+            intervals(&self.events).all(|(time, cost)| time >= window_us || cost <= most)
         };
+        let all = |windows: Vec<u128>| windows.into_iter().all(|cost| cost <= most);
         match self.limit.kind() {
             Kind::TokenBucket(bucket) => {
-                let burst = u64::from(bucket.burst()) * window_us;
+                let (window, burst) = (u128::from(window_us), u128::from(bucket.burst()));
                 let refill = match bucket.is_strict() {
-                    true => requests - u64::from(bucket.burst()),
+                    true => requests - burst,
                     false => requests,
                 };
-                let more = self.unheard(burst + refill * 2 * GRID_US, window_us);
-                intervals(&self.events).all(|(from, to, cost)| {
-                    cost * window_us <= (burst + more) * times + refill * (to - from)
-                })
+                let late = refill * 2 * u128::from(GRID_US);
+                let more = self.unheard(burst * window + late, window);
+                let free = (burst * window + more) * times;
+                intervals(&self.events)
+                    .all(|(time, cost)| cost * window <= free + refill * u128::from(time))
             }
             Kind::FixedWindow(fixed) if fixed.align() == Align::Epoch => {
-                aligned(&self.events, window_us)
-                    .iter()
-                    .all(|cost| *cost <= most)
+                all(aligned(&self.events, window_us))
             }
             Kind::FixedWindow(_) => {
                 if self.partial || self.losses > 0 || self.offered.is_some() {
                     let mut dead = HashSet::new();
                     return fits(&self.events, 0, window_us, most, &mut dead);
                 }
-                let windows = from_the_first(&self.events, window_us);
-                windows.iter().all(|cost| *cost <= most)
+                all(from_the_first(&self.events, window_us))
             }
             Kind::SlidingWindow(_) => {
                 let both = match self.offered {
                     None => most + requests - 1,
                     Some(_) => 2 * most,
                 };
-                let grid = aligned(&self.events, window_us);
-                grid.iter().all(|cost| *cost <= most) && any(both)
+                all(aligned(&self.events, window_us)) && any(both)
             }
             Kind::SlidingLog(_) => any(most),
             Kind::Block(_) => self.events.is_empty(),
         }
     }
+}
+
+/// Every interval from one event to another: how long it is, with the cost in it.
+fn intervals(events: &[(u64, u64)]) -> impl Iterator<Item = (u64, u128)> {
+    (0..events.len()).flat_map(move |first| {
+        let mut sum = 0;
+        events[first..].iter().map(move |&(to, cost)| {
+            sum += u128::from(cost);
+            (to - events[first].0, sum)
+        })
+    })
+}
+
+/// The costs of the windows that are aligned to the epoch.
+fn aligned(events: &[(u64, u64)], window_us: u64) -> Vec<u128> {
+    let mut windows = HashMap::<u64, u128>::new();
+    for &(at, cost) in events {
+        *windows.entry(at / window_us).or_default() += u128::from(cost);
+    }
+    windows.into_values().collect()
+}
+
+/// The costs of windows each of which begins with the first event after the last.
+fn from_the_first(events: &[(u64, u64)], window_us: u64) -> Vec<u128> {
+    let mut windows: Vec<(u64, u128)> = Vec::new();
+    for &(at, cost) in events {
+        match windows.last_mut() {
+            Some((start, sum)) if at - *start < window_us => *sum += u128::from(cost),
+            _ => windows.push((at, cost.into())),
+        }
+    }
+    windows.into_iter().map(|(_, sum)| sum).collect()
 }
 
 /// Whether windows that begin at `from` or later can hold these events: tries every
@@ -221,7 +250,7 @@ fn fits(
     events: &[(u64, u64)],
     from: u64,
     window_us: u64,
-    most: u64,
+    most: u128,
     dead: &mut HashSet<(usize, u64)>,
 ) -> bool {
     let Some((at, _)) = events.first() else {
@@ -234,7 +263,10 @@ fn fits(
             .iter()
             .take_while(|(at, _)| at + window_us < start + window_us)
             .count();
-        let cost: u64 = events[..inside].iter().map(|(_, cost)| cost).sum();
+        let cost: u128 = events[..inside]
+            .iter()
+            .map(|(_, cost)| u128::from(*cost))
+            .sum();
         let rest = &events[inside..];
         if cost <= most && dead.insert((rest.len(), start)) {
             let end = start + window_us;
@@ -248,7 +280,7 @@ fn fits(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(5 * super::CASES))]
+    #![proptest_config(ProptestConfig { cases: 5 * super::config().cases, ..super::config() })]
 
     #[test]
     fn an_audit_says_what_looking_at_every_stretch_says(claim in claims()) {

@@ -8,24 +8,9 @@ use proptest::prelude::*;
 use tidegate::{Align, Kind, Limit};
 
 use super::exact::Model;
-use super::{Case, Run, Step, for_each_algorithm, window_us};
-use crate::support::micros;
+use super::{Case, Run, for_each_algorithm, window_us};
 
-for_each_algorithm!(
-    in_the_keys_own_time_the_rules_hold,
-    after_a_step_back_waiting_helps_as_it_says,
-);
-
-/// Sets the clock back at some steps, by a little or by a lot.
-fn step_back(run: &mut Run, step: &Step, limit: &Limit) {
-    let by_us = match step.extra % 8 {
-        0 => u64::from(step.extra / 8),
-        1 => window_us(limit) / 7,
-        2 => window_us(limit) * u64::from(step.extra / 8),
-        _ => return,
-    };
-    run.set(run.now_us.saturating_sub(by_us));
-}
+for_each_algorithm!(in_the_keys_own_time_the_rules_hold);
 
 /// A key's own time: when it was last written, on the clock and on its own.
 struct OwnTime {
@@ -50,7 +35,7 @@ fn in_the_keys_own_time_the_rules_hold(case: &Case) -> Result<(), TestCaseError>
     let mut steps_back = 0;
     for step in &case.steps {
         run.advance(step.advance);
-        step_back(&mut run, step, &case.limit);
+        run.step_back(step);
         let cost = run.cost(step.take);
         let decision = run.check(cost);
         let own_us = time.at(run.now_us);
@@ -108,29 +93,4 @@ fn on_the_clock(limit: &Limit) -> bool {
         Kind::SlidingWindow(_) => true,
         _ => false,
     }
-}
-
-fn after_a_step_back_waiting_helps_as_it_says(case: &Case) -> Result<(), TestCaseError> {
-    let mut run = Run::new(case);
-    for step in &case.steps {
-        if run.is_over() {
-            break;
-        }
-        run.advance(step.advance);
-        step_back(&mut run, step, &case.limit);
-        let cost = run.cost(step.take);
-        let decision = run.check(cost);
-        let Some(wait) = decision.retry_after().filter(|_| !decision.allowed()) else {
-            continue;
-        };
-        run.set(run.now_us + micros(wait) - 1);
-        prop_assert!(!run.check(cost).allowed(), "admitted before {:?}", wait);
-        run.set(run.now_us + 1);
-        prop_assert!(
-            run.check(cost).allowed(),
-            "stalled for more than {:?}",
-            wait
-        );
-    }
-    Ok(())
 }

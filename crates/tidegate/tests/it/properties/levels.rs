@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::algorithm::Outcome;
 use tidegate::{
     Charge, Cost, Decision, Level, LevelDecision, Limit, Limiter, ManualClock, MemoryStore,
 };
@@ -24,7 +25,8 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
     prop::collection::vec((0..4_usize, 0..500_u64, costs, keys), 1..40)
 }
 
-fn levels() -> impl Strategy<Value = Vec<Limit>> {
+/// The limits of one to four levels.
+pub(crate) fn levels() -> impl Strategy<Value = Vec<Limit>> {
     let limit = prop_oneof![
         9 => limits::any(),
         // Small ones refuse often.
@@ -67,119 +69,93 @@ impl Both {
         }
     }
 
-    fn decide(&self, (level, share, costs, keys): &Ask, charge: Charge) -> Decision {
+    fn pass(&self, level: usize, thousandths: u64) {
         let window_us = window_us(self.levels[level % self.levels.len()].limit());
-        let clock = tidegate::Clock::now_us(&self.clock);
-        let now_us = clock + window_us / 1_000 * share;
-        self.clock
-            .set_us(if now_us < LATEST_US { now_us } else { clock });
-        let checks: Vec<_> = self
-            .levels
-            .iter()
-            .zip(keys.chunks(1))
-            .zip(costs)
-            .map(|((level, key), &cost)| level.check(key).cost(Cost::of(cost)))
-            .collect();
-        self.store.decide(&checks, charge)
+        let now_us = self.store.now_us() + window_us / 1_000 * thousandths;
+        if now_us < LATEST_US {
+            self.clock.set_us(now_us);
+        }
     }
-}
-
-type Numbers = (u32, u32, u64, Option<Duration>, Duration);
-
-fn numbers(level: &LevelDecision) -> Numbers {
-    let rate = level.rate().to_bits();
-    (
-        level.limit(),
-        level.remaining(),
-        rate,
-        level.retry_after(),
-        level.reset_after(),
-    )
-}
-
-fn agrees(limits: &[Limit], asks: &[Ask], charge: Charge) -> Result<(), TestCaseError> {
-    let both = Both::new(limits, charge == Charge::Always);
-    for ask in asks {
-        let decision = both.decide(ask, charge);
-        let model = |index: usize| (&both.models[index], [ask.3[index]], Cost::of(ask.2[index]));
-        let peeks: Vec<Decision> = (0..limits.len())
-            .map(model)
-            .map(|(model, key, cost)| model.peek(key, cost))
-            .collect();
-        let refused_by = peeks.iter().position(|peek| !peek.allowed());
-        prop_assert_eq!(decision.denied_by(), refused_by);
-        prop_assert_eq!(decision.receipt().is_some(), refused_by.is_none());
-
-        let wanted: Vec<Decision> = (0..limits.len())
-            .zip(peeks)
-            .map(|(index, peek)| {
-                let counts = !peek.allowed() && charge == Charge::Always;
-                let (model, key, cost) = model(index);
-                if refused_by.is_none() || counts {
-                    model.check_cost(key, cost)
-                } else {
-                    peek
-                }
-            })
-            .collect();
-        let got: Vec<Numbers> = decision.levels().iter().map(numbers).collect();
-        let numbers: Vec<Numbers> = wanted.iter().map(|one| numbers(&one.levels()[0])).collect();
-        prop_assert_eq!(got, numbers);
-        let longest = wanted
-            .iter()
-            .map(Decision::retry_after)
-            .collect::<Option<Vec<_>>>();
-        prop_assert_eq!(
-            decision.retry_after(),
-            longest.and_then(|waits| waits.into_iter().max())
-        );
-    }
-    Ok(())
 }
 
 proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_refused_check_charges_nothing(limits in levels(), asks in asks()) {
-        agrees(&limits, &asks, Charge::Admitted)?;
+    fn many_levels_decide_as_each_alone_would(
+        limits in levels(),
+        asks in asks(),
+        count_denied in any::<bool>(),
+    ) {
+        decide_as_each_alone(&limits, &asks, count_denied)?;
     }
+}
 
-    #[test]
-    fn with_count_denied_only_the_refusing_levels_are_charged(limits in levels(), asks in asks()) {
-        agrees(&limits, &asks, Charge::Always)?;
-    }
+fn decide_as_each_alone(
+    limits: &[Limit],
+    asks: &[Ask],
+    count_denied: bool,
+) -> Result<(), TestCaseError> {
+    let both = Both::new(limits, count_denied);
+    let charge = if count_denied {
+        Charge::Always
+    } else {
+        Charge::Admitted
+    };
+    for (step, (level, thousandths, costs, keys)) in asks.iter().enumerate() {
+        both.pass(*level, *thousandths);
+        let levels = both.levels.iter().zip(keys.chunks(1)).zip(costs);
+        let checks = levels.map(|((level, key), &cost)| level.check(key).cost(Cost::of(cost)));
+        let checks: Vec<_> = checks.collect();
+        let models = both.models.iter().zip(keys).zip(costs);
+        let models = models.map(|((model, key), &cost)| (model, [*key], Cost::of(cost)));
+        let models: Vec<_> = models.collect();
 
-    #[test]
-    fn a_peek_of_many_levels_charges_nothing(limits in levels(), asks in asks()) {
-        let both = Both::new(&limits, false);
-        for ask in &asks {
-            let decision = both.decide(ask, Charge::Nothing);
-            prop_assert_eq!(decision.receipt(), None);
-            for (level, limit) in decision.levels().iter().zip(&limits) {
-                prop_assert!(level.remaining() == level.limit(), "{}", limit);
+        let peeks = models
+            .iter()
+            .map(|(model, key, cost)| model.peek(key, *cost));
+        let peeks: Vec<Decision> = peeks.collect();
+        let look = both.store.decide(&checks, Charge::Nothing);
+        prop_assert_eq!(look.receipt(), None);
+        agree(&look, &peeks)?;
+
+        let refused = peeks.iter().any(|peek| !peek.allowed());
+        let alone = models.iter().zip(peeks).map(|((model, key, cost), peek)| {
+            let counts = !peek.allowed() && count_denied;
+            match !refused || counts {
+                true => model.check_cost(key, *cost),
+                false => peek,
+            }
+        });
+        let alone: Vec<Decision> = alone.collect();
+        let decision = both.store.decide(&checks, charge);
+        prop_assert_eq!(decision.receipt().is_some(), !refused);
+        agree(&decision, &alone)?;
+
+        if let Some(receipt) = decision.receipt().filter(|_| step % 3 == 0) {
+            both.store.refund(&checks, &receipt);
+            for ((model, key, _), alone) in models.iter().zip(&alone) {
+                model.refund(key, &alone.receipt().expect("it was charged"));
             }
         }
-        prop_assert_eq!(both.store.stats().keys, 0);
     }
+    Ok(())
+}
 
-    #[test]
-    fn a_refund_of_many_levels_undoes_all(limits in levels(), asks in asks()) {
-        let both = Both::new(&limits, false);
-        for (index, ask) in asks.iter().enumerate() {
-            let still = (ask.0, 0, ask.2.clone(), ask.3.clone());
-            let before = both.decide(ask, Charge::Nothing);
-            let decision = both.decide(&still, Charge::Admitted);
-            if let Some(receipt) = decision.receipt().filter(|_| index % 2 == 0) {
-                let levels = both.levels.iter().zip(ask.3.chunks(1));
-                let checks: Vec<_> = levels.map(|(level, key)| level.check(key)).collect();
-                both.store.refund(&checks, &receipt);
-                let after = both.decide(&still, Charge::Nothing);
-                let numbers = |one: &Decision| one.levels().iter().map(numbers).collect::<Vec<_>>();
-                prop_assert_eq!(numbers(&after), numbers(&before));
-            }
-        }
-    }
+/// Each level has the numbers of its own limiter, the first that refuses is named, and the
+/// longest wait is told.
+fn agree(decision: &Decision, alone: &[Decision]) -> Result<(), TestCaseError> {
+    let numbers = |one: &Decision| one.levels()[0].outcome();
+    let numbers: Vec<Outcome> = alone.iter().map(numbers).collect();
+    let levels = decision.levels().iter().map(LevelDecision::outcome);
+    prop_assert_eq!(levels.collect::<Vec<_>>(), numbers);
+    let refused_by = alone.iter().position(|one| !one.allowed());
+    prop_assert_eq!(decision.denied_by(), refused_by);
+    let waits = alone.iter().map(Decision::retry_after);
+    let waits: Option<Vec<Duration>> = waits.collect();
+    let longest = waits.and_then(|waits| waits.into_iter().max());
+    prop_assert_eq!(decision.retry_after(), longest);
+    Ok(())
 }
 
 #[test]

@@ -15,41 +15,42 @@ for_each_algorithm!(
     remaining_requests_are_admitted_and_one_more_is_not,
     after_exactly_reset_after_the_key_is_as_new,
     a_peek_changes_nothing,
-    with_count_denied_waiting_still_helps,
 );
 
+/// Wherever refusals count or not, and also after the clock stepped back.
 fn waiting_exactly_retry_after_admits(case: &Case) -> Result<(), TestCaseError> {
-    let mut run = Run::new(case);
+    let count_denied = case.steps.len() % 2 == 0;
+    let mut run = Run::with(case, |builder| builder.count_denied(count_denied));
     for step in &case.steps {
         if run.is_over() {
             break;
         }
-        let (cost, decision) = run.step(step);
+        run.advance(step.advance);
+        run.step_back(step);
+        let cost = run.cost(step.take);
+        let before = run.peek(1).remaining();
+        let decision = run.check(cost);
+        prop_assert!(decision.remaining() <= before);
         prop_assert_eq!(decision.allowed(), decision.denied_by().is_none());
         if decision.allowed() {
             prop_assert_eq!(decision.retry_after(), Some(Duration::ZERO));
             continue;
         }
+        let fits = cost.get() <= decision.limit();
+        prop_assert_eq!(decision.retry_after().is_some(), fits);
         let Some(wait) = decision.retry_after() else {
-            prop_assert!(
-                cost.get() > decision.limit(),
-                "never, at a cost within the limit"
-            );
             continue;
         };
-        prop_assert!(
-            cost.get() <= decision.limit(),
-            "{:?} for what never fits",
-            wait
-        );
         run.set(run.now_us + micros(wait) - 1);
-        let early = run.check(cost);
-        prop_assert_eq!(
-            early.retry_after(),
-            Some(Duration::from_micros(1)),
-            "of {:?}",
-            wait
-        );
+        let early = if count_denied {
+            // A refusal at a cost that fits takes what is left.
+            prop_assert_eq!(decision.remaining(), 0);
+            run.peek(cost.get())
+        } else {
+            run.check(cost)
+        };
+        let a_little_longer = Some(Duration::from_micros(1));
+        prop_assert_eq!(early.retry_after(), a_little_longer, "of {:?}", wait);
         run.set(run.now_us + 1);
         prop_assert!(run.check(cost).allowed(), "refused after {:?}", wait);
     }
@@ -127,30 +128,6 @@ fn a_peek_changes_nothing(case: &Case) -> Result<(), TestCaseError> {
         let (_, undisturbed) = quiet.step(step);
         prop_assert_eq!(decision, undisturbed);
         prop_assert_eq!(watched.limiter.stats(), quiet.limiter.stats());
-    }
-    Ok(())
-}
-
-fn with_count_denied_waiting_still_helps(case: &Case) -> Result<(), TestCaseError> {
-    let mut run = Run::with(case, |builder| builder.count_denied(true));
-    for step in &case.steps {
-        if run.is_over() {
-            break;
-        }
-        run.advance(step.advance);
-        let cost = run.cost(step.take);
-        let before = run.peek(1).remaining();
-        let decision = run.check(cost);
-        prop_assert!(decision.remaining() <= before);
-        let Some(wait) = decision.retry_after().filter(|_| !decision.allowed()) else {
-            continue;
-        };
-        // A refusal at a fitting cost takes what is left.
-        prop_assert_eq!(decision.remaining(), 0);
-        run.set(run.now_us + micros(wait) - 1);
-        prop_assert!(!run.peek(cost.get()).allowed(), "before {:?}", wait);
-        run.set(run.now_us + 1);
-        prop_assert!(run.check(cost).allowed(), "refused after {:?}", wait);
     }
     Ok(())
 }

@@ -150,6 +150,17 @@ impl Run {
         self.now_us > self.horizon_us
     }
 
+    /// Sets the clock back at some steps, by a little or by a lot.
+    pub(crate) fn step_back(&mut self, step: &Step) {
+        let by_us = match step.extra % 8 {
+            0 => u64::from(step.extra / 8),
+            1 => self.window_us / 7,
+            2 => self.window_us * u64::from(step.extra / 8),
+            _ => return,
+        };
+        self.set(self.now_us.saturating_sub(by_us));
+    }
+
     pub(crate) fn set(&mut self, now_us: u64) {
         self.now_us = now_us;
         self.clock.set_us(now_us);
@@ -183,20 +194,6 @@ impl Run {
         let cost = self.cost(step.take);
         (cost, self.check(cost))
     }
-}
-
-/// Runs a whole trace and returns what was admitted, and when.
-pub(crate) fn admitted(case: &Case) -> Vec<(u64, u64)> {
-    let mut run = Run::new(case);
-    case.steps
-        .iter()
-        .filter_map(|step| {
-            let (cost, decision) = run.step(step);
-            decision
-                .allowed()
-                .then(|| (run.now_us, u64::from(cost.get())))
-        })
-        .collect()
 }
 
 pub(crate) fn window_us(limit: &Limit) -> u64 {
