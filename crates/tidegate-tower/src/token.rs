@@ -22,35 +22,3 @@ pub(crate) fn hashed(value: &[u8]) -> Text {
     let pairs = hash.iter().map(|byte| [digit(byte >> 4), digit(byte & 15)]);
     pairs.flatten().collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use http::Request;
-
-    use super::*;
-
-    #[test]
-    fn a_token_is_found_whatever_the_case_of_its_scheme() {
-        for (header, token) in [
-            ("Bearer abc", Some("abc")),
-            ("bearer abc", Some("abc")),
-            ("BEARER   abc ", Some("abc")),
-            ("Bearer", None),
-            ("Bearer ", None),
-            ("Basic abc", None),
-            ("Bearerabc", None),
-            ("", None),
-        ] {
-            let request = Request::builder().header(AUTHORIZATION, header);
-            let request = request.body(()).unwrap();
-            let found = bearer(&RequestHead::of(&request));
-            assert_eq!(found, token.map(str::as_bytes), "{header:?}");
-        }
-    }
-
-    #[test]
-    fn a_hash_is_that_of_the_standard() {
-        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(hashed(b"abc").as_slice(), expected.as_bytes());
-    }
-}

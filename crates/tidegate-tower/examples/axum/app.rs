@@ -10,11 +10,12 @@ use tidegate::{Limit, Policy, PolicyLimiter};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 use tidegate_tower::{AnyLimiter, Key, RateLimitLayer};
 
-/// How long Redis may take for an answer.
-const DEADLINE: Duration = Duration::from_secs(1);
-
-/// A limiter that counts in this process, or in Redis together with other instances.
-pub(crate) fn limiter(redis: Option<&str>) -> Result<AnyLimiter, Box<dyn Error>> {
+/// A limiter that counts in this process, or in Redis together with other instances. Redis may
+/// take so long for an answer.
+pub(crate) fn limiter(
+    redis: Option<&str>,
+    deadline: Duration,
+) -> Result<AnyLimiter, Box<dyn Error>> {
     let policies = [
         // Every address.
         Policy::builder("address")
@@ -35,7 +36,7 @@ pub(crate) fn limiter(redis: Option<&str>) -> Result<AnyLimiter, Box<dyn Error>>
     Ok(match redis {
         None => PolicyLimiter::in_memory(policies)?.into(),
         Some(url) => {
-            let store = RedisStore::new(url, RedisOptions::default().timeout(DEADLINE))?;
+            let store = RedisStore::new(url, RedisOptions::default().timeout(deadline))?;
             SharedLimiter::new([("default", store)], policies)?.into()
         }
     })

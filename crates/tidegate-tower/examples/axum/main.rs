@@ -15,6 +15,7 @@ mod app;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -66,7 +67,9 @@ impl Options {
 }
 
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
-    let limiter = app::limiter(options.redis.as_deref())?;
+    // Who only tries it wants to see the limits of Redis, even beside a busy machine.
+    let deadline = Duration::from_secs(if options.try_it { 20 } else { 1 });
+    let limiter = app::limiter(options.redis.as_deref(), deadline)?;
     let router = app::router(&limiter)?;
     let listener = TcpListener::bind(&options.listen).await?;
     let address = listener.local_addr()?;

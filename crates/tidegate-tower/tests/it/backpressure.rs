@@ -8,12 +8,12 @@ use std::time::Duration;
 use http::{Request, Response};
 use tidegate::{Limit, Policy};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_testkit::redis::Server;
 use tidegate_tower::{Key, RateLimit, RateLimitLayer};
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::server::Server;
-use crate::support::{Body, Hello, by, hello, one_policy, request, send, statuses};
+use crate::support::{Body, Hello, by, hello, one_policy, request, statuses};
 
 /// What is there without waiting.
 fn now<F: Future>(future: F) -> Option<F::Output> {
@@ -98,21 +98,6 @@ async fn errors_of_the_service_are_its_own() {
     let mut service = layer.build().expect("a layer").layer(broken);
     let error = service.ready().await.unwrap().call(request("/", &[])).await;
     assert_eq!(error.unwrap_err(), Broken);
-}
-
-#[tokio::test]
-async fn clones_share_one_limit() {
-    let layer = by(&one_policy(5), Key::method()).build().expect("a layer");
-    let service = layer.layer(hello());
-    let calls = (0..40).map(|_| {
-        let mut clone = service.clone();
-        tokio::spawn(async move { send(&mut clone, request("/", &[])).await.status })
-    });
-    let mut admitted = 0;
-    for call in calls.collect::<Vec<_>>() {
-        admitted += usize::from(call.await.expect("no panic") == 200);
-    }
-    assert_eq!(admitted, 5);
 }
 
 #[test]

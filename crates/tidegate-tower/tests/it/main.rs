@@ -1,9 +1,6 @@
 //! The layer around real services: called directly, through sockets, with axum and
 //! tonic, over memory and over Redis servers that the tests start.
 
-use tidegate_testkit::redis as server;
-
-mod http1;
 mod support;
 
 mod requests;
@@ -12,7 +9,6 @@ mod addresses;
 mod axum;
 mod backpressure;
 mod example;
-mod plain;
 mod responses;
 mod shared;
 mod tonic;

@@ -15,6 +15,8 @@
 //! | `used p k=x` | what the policy has counted |
 //! | `keys` | how many keys the store holds |
 //! | `build` | the error |
+//!
+//! `keys.txt` holds what requests are counted by, in the same language.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -26,13 +28,17 @@ use tidegate::{Cost, MemoryStore, PolicyLimiter};
 use tidegate_config::Config;
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 use tidegate_testkit::cases::controls;
+use tidegate_testkit::redis::Server;
 use tidegate_tower::{AnyLimiter, Key, Proxies, RateLimitBuilder, RateLimitLayer};
 use tower::{Layer, Service};
 
-use crate::server::Server;
-use crate::support::{Body, hello, request, send};
+use crate::support::{Body, count_keys, hello, is_counted, one_policy, request, send};
 
 const CASES: &str = include_str!("requests.txt");
+const KEYS: &str = include_str!("keys.txt");
+
+/// Load balancers, and a CDN before them: `ours`.
+const OURS: [&str; 3] = ["10.0.0.0/8", "198.51.100.0/24", "fd00::/8"];
 
 /// Found by [`Key::extension`].
 #[derive(Clone)]
@@ -227,6 +233,13 @@ fn layer(limiter: AnyLimiter, text: &'static str) -> RateLimitBuilder {
     let policies = words.next().expect("policies").split(',');
     let policies = policies.filter(|name| !name.is_empty());
     let layer = policies.fold(RateLimitLayer::builder(limiter), RateLimitBuilder::policy);
+    with_words(layer, words)
+}
+
+fn with_words(
+    layer: RateLimitBuilder,
+    words: impl Iterator<Item = &'static str>,
+) -> RateLimitBuilder {
     words.fold(layer, |layer, word| match word.strip_prefix('+') {
         Some(option) => with_option(layer, option),
         None => {
@@ -284,8 +297,8 @@ fn with_option(layer: RateLimitBuilder, option: &'static str) -> RateLimitBuilde
         }
         "exempt" => layer.exempt_addresses([value]),
         "exempt-token" => layer.exempt_tokens([value]),
-        "xff" => layer.proxies(Proxies::x_forwarded_for([value])),
-        "forwarded" => layer.proxies(Proxies::forwarded([value])),
+        "xff" => layer.proxies(Proxies::x_forwarded_for(networks(value))),
+        "forwarded" => layer.proxies(Proxies::forwarded(networks(value))),
         "ipv6" => layer.ipv6_prefix(value.parse().expect(value)),
         "peer" => {
             let peer: IpAddr = value.parse().expect(value);
@@ -294,6 +307,45 @@ fn with_option(layer: RateLimitBuilder, option: &'static str) -> RateLimitBuilde
         "wait" => layer.wait(Duration::from_secs(60), 1, |_| std::future::ready(())),
         _ => panic!("unknown option {option:?}"),
     }
+}
+
+fn networks(text: &'static str) -> Vec<&'static str> {
+    match text {
+        "ours" => OURS.to_vec(),
+        network => vec![network],
+    }
+}
+
+#[tokio::test]
+async fn keys() {
+    let rows = KEYS.lines().filter(|line| line.contains(" -> "));
+    let values = rows.clone().filter_map(|row| row.split(" -> ").nth(1));
+    let mut wrong = String::new();
+    for row in rows.clone() {
+        let text = row.split(" -> ").next().expect(row);
+        let [_, keys, words] = text.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("three columns: {row}");
+        };
+        let limiter = one_policy(1);
+        let layer = RateLimitLayer::builder(limiter.clone()).policy("p");
+        let got = match with_words(layer, keys.split(' ')).build() {
+            Err(error) => error.to_string(),
+            Ok(layer) => {
+                let words: Vec<&str> = words.split(' ').collect();
+                let answer = ask(&mut layer.layer(hello()), &words).await;
+                assert!(answer.starts_with("200"), "{row}: {answer}");
+                let mut counted = values.clone().filter(|value| is_counted(&limiter, value));
+                match count_keys(&limiter) {
+                    0 => "nothing".to_owned(),
+                    1 => counted.next().unwrap_or("another value").to_owned(),
+                    several => format!("{several} keys"),
+                }
+            }
+        };
+        wrong += &compare(row, |_| got);
+    }
+    assert!(wrong.is_empty(), "otherwise than written:\n{wrong}");
+    assert!(rows.count() > 110, "is keys.txt cut off?");
 }
 
 fn in_memory(config: Config) -> AnyLimiter {

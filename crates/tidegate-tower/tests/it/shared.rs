@@ -8,12 +8,12 @@ use axum::Router;
 use axum::routing::get;
 use tidegate::{Cost, CustomScript, Limit, OnError, Policy};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_testkit::http::Connection;
+use tidegate_testkit::redis::Server;
 use tidegate_tower::{Key, RateLimitLayer};
 use tower::Layer;
 
-use crate::axum::{admitted_at_once, serve};
-use crate::http1;
-use crate::server::Server;
+use crate::axum::{admitted_at_once, ask, serve};
 use crate::support::{hello, statuses};
 
 /// Long enough for a machine that does other things.
@@ -49,17 +49,12 @@ async fn instance(server: &Server, requests: u32) -> SocketAddr {
 async fn two_instances_share_a_limit() {
     for server in Server::start_each() {
         let instances = [instance(&server, 5).await, instance(&server, 5).await];
-        let admitted = admitted_at_once(&instances, 40).await;
-        assert_eq!(admitted, 5, "bound broken");
+        assert_eq!(admitted_at_once(&instances, 40), 5);
         for address in instances {
-            let refused = http1::get(address, "/", &[]).await;
+            let refused = ask(address, "/");
             assert_eq!(refused.status, 429);
-            assert!(
-                refused
-                    .header("ratelimit")
-                    .unwrap()
-                    .starts_with("\"p\";r=0;t=")
-            );
+            let ratelimit = refused.header("ratelimit").expect("a header");
+            assert!(ratelimit.starts_with("\"p\";r=0;t="), "{ratelimit}");
             assert!(refused.header("retry-after").is_some());
         }
     }
@@ -137,17 +132,17 @@ mod timing {
                     .into_iter()
                     .zip([[200; 5], [503; 5], [200, 200, 429, 429, 429]])
             {
-                let mut connection = http1::Connection::open(address).await;
+                let mut connection = Connection::tcp(&address.to_string());
                 let (mut statuses, mut times) = (Vec::new(), Vec::new());
                 for _ in 0..5 {
                     let start = Instant::now();
-                    let answer = connection.get("/", &[]).await;
+                    let answer = connection.ask("GET", "/", &[], &[]);
                     times.push(start.elapsed());
                     if answer.status == 503 {
                         assert!(answer.header("retry-after").is_some());
                         assert!(answer.header("ratelimit").is_none(), "no quota is claimed");
                     }
-                    statuses.push(answer.status.as_u16());
+                    statuses.push(answer.status);
                 }
                 assert_eq!(statuses, expected, "killed: {killed}");
                 // The machine may do something else during one or two of them.

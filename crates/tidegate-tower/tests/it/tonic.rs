@@ -95,23 +95,6 @@ async fn a_call_that_can_never_pass_is_not_to_be_tried_again() {
     assert_eq!(pushback, "-1");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_connections_share_one_limit() {
-    let hour = Limit::per(5, Duration::from_secs(3_600)).fixed_window();
-    let address = serve(RateLimitLayer::new(hour, Key::address())).await;
-    let calls = (0..20).map(|_| {
-        tokio::spawn(async move {
-            let mut client = client(address).await;
-            client.check(HealthCheckRequest::default()).await.is_ok()
-        })
-    });
-    let mut admitted = 0;
-    for call in calls.collect::<Vec<_>>() {
-        admitted += usize::from(call.await.expect("no panic"));
-    }
-    assert_eq!(admitted, 5);
-}
-
 #[tokio::test]
 async fn waits_of_any_length_are_encoded_as_others_decode_them() {
     for wait_us in [

@@ -21,44 +21,36 @@ fn by_the_second(clock: &ManualClock) -> RateLimitBuilder {
 }
 
 #[tokio::test]
-async fn a_turn_within_the_deadline_is_waited_for() {
-    let clock = ManualClock::at_us(1_000_000);
-    let slept = Arc::new(AtomicUsize::new(0));
-    let sleep = {
-        let (clock, slept) = (clock.clone(), slept.clone());
-        move |duration: Duration| {
-            clock.advance(duration);
-            slept.fetch_add(1, Ordering::Relaxed);
-            std::future::ready(())
-        }
-    };
-    let layer = by_the_second(&clock).wait(Duration::from_millis(1_900), 10, sleep);
-    let mut service = around_hello(layer);
-    assert_eq!(statuses(&mut service, 4, &[]).await, [200; 4]);
-    assert_eq!(slept.load(Ordering::Relaxed), 3);
-}
-
-#[tokio::test]
-async fn one_after_the_deadline_is_refused_at_once() {
-    let clock = ManualClock::at_us(1_000_000);
-    let sleep = |_| -> std::future::Ready<()> { panic!("nothing to wait for") };
-    let layer = by_the_second(&clock).wait(Duration::from_millis(999), 10, sleep);
-    let mut service = around_hello(layer.cost(|head| match head.uri.path() {
-        "/never" => Cost::of(2),
-        _ => Cost::ONE,
-    }));
-    assert_eq!(statuses(&mut service, 2, &[]).await, [200, 429]);
-    assert_eq!(send(&mut service, request("/never", &[])).await.status, 429);
-}
-
-#[tokio::test]
-async fn waits_that_add_up_to_more_are_refused() {
-    let clock = ManualClock::at_us(1_000_000);
-    // Somebody else is always faster: the clock stands still.
-    let layer =
-        by_the_second(&clock).wait(Duration::from_millis(2_500), 10, |_| std::future::ready(()));
-    let mut service = around_hello(layer);
-    assert_eq!(statuses(&mut service, 2, &[]).await, [200, 429]);
+async fn a_turn_is_waited_for_within_the_deadline() {
+    for (deadline_ms, time_passes, expected, sleeps) in [
+        (1_900, true, [200, 200, 200, 200], 3),
+        // What would take too long is refused at once.
+        (999, true, [200, 429, 429, 429], 0),
+        // Somebody else is always faster, and the waits add up to more.
+        (2_500, false, [200, 429, 429, 429], 6),
+    ] {
+        let clock = ManualClock::at_us(1_000_000);
+        let slept = Arc::new(AtomicUsize::new(0));
+        let sleep = {
+            let (clock, slept) = (clock.clone(), slept.clone());
+            move |duration: Duration| {
+                slept.fetch_add(1, Ordering::Relaxed);
+                if time_passes {
+                    clock.advance(duration);
+                }
+                std::future::ready(())
+            }
+        };
+        let layer = by_the_second(&clock).wait(Duration::from_millis(deadline_ms), 10, sleep);
+        let mut service = around_hello(layer.cost(|head| match head.uri.path() {
+            "/never" => Cost::of(2),
+            _ => Cost::ONE,
+        }));
+        assert_eq!(statuses(&mut service, 4, &[]).await, expected);
+        let never = send(&mut service, request("/never", &[])).await;
+        assert_eq!(never.status, 429);
+        assert_eq!(slept.load(Ordering::Relaxed), sleeps, "{deadline_ms} ms");
+    }
 }
 
 #[tokio::test]
