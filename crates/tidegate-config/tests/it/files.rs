@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use tidegate::{
-    Align, CustomScript, Dialect, Limit, Mode, OnError, Override, PoliciesError, Policy,
-    PolicyBuilder, PolicyLimiter, WhenFull,
+    CustomScript, Limit, Mode, OnError, PoliciesError, Policy, PolicyBuilder, PolicyLimiter,
 };
 use tidegate_config::{Config, ConfigErrors, Store, StoreUrl};
 use tidegate_testkit::cases;
@@ -66,8 +65,9 @@ fn config(text: &str) -> Config {
         .unwrap_or_else(|errors| panic!("{errors}\nin:\n{text}"))
 }
 
+/// Fields of limits are used by the cases of tidegate's `suite.txt`.
 #[test]
-fn fields_mean_what_the_builder_says() {
+fn fields_of_stores_and_modes_mean_what_the_builder_says() {
     let redis = Store {
         url: StoreUrl::Redis("rediss://127.0.0.1:6379/0".parse().unwrap()),
         tls_ca: Some("ca.pem".into()),
@@ -79,56 +79,29 @@ fn fields_mean_what_the_builder_says() {
         replica_acks: 1,
         ..Store::default()
     };
-    let here = Store {
-        max_keys: 5,
-        when_full: WhenFull::Deny,
-        ..Store::default()
-    };
-    let (a, c) = (Override::of("ip", "a"), Override::of("ip", "c"));
-    let bucket = Policy::builder("bucket")
-        .key("{ip}:{user}")
-        .tag("{ip}")
-        .limit(Limit::per_second(10).burst(3).strict())
+    let exact = Policy::builder("exact")
+        .limit(Limit::per_second(10))
         .refusal_memory(Duration::from_micros(1500))
         .on_error(OnError::Local)
-        .local_share(0.25)
-        .count_denied(true)
-        .headers(Dialect::Custom(["x-l", "x-reset", "x-left"].map(Box::from)))
-        .store("here")
-        .overrides(
-            a.and("user", "b")
-                .limit(Limit::per_minute(10).burst(3).strict()),
-        )
-        .overrides(c.exempt());
-    let window = Policy::builder("window")
-        .limit(Limit::per_second(10).fixed_window().align(Align::Epoch))
+        .local_share(0.25);
+    let background = Policy::builder("background")
+        .limit(Limit::per_second(10))
         .mode(Mode::Background)
         .sync_interval(Duration::from_millis(20))
-        .trial_of("levels")
-        .headers(Dialect::None);
-    let levels = Policy::builder("levels")
-        .level("a", "", Limit::per(5, Duration::from_secs(10)))
-        .level("b", "{key}", Limit::block())
+        .trial_of("exact");
+    let lease = Policy::builder("lease")
+        .limit(Limit::per_second(10))
         .mode(Mode::Lease)
-        .on_error(OnError::Allow)
-        .enabled(false)
-        .headers(Dialect::Draft06)
-        .overrides(
-            Override::of("key", "d")
-                .level("b")
-                .limit(Limit::per_hour(3)),
-        );
+        .on_error(OnError::Allow);
     let script = Policy::builder("script")
         .script(CustomScript::file("mine.lua").args(["10", "a"]))
-        .on_error(OnError::Deny)
-        .shadow(true)
-        .headers(Dialect::XRateLimit);
-    let policies = [bucket, window, levels, script];
+        .on_error(OnError::Deny);
+    let policies = [exact, background, lease, script];
     let expected = Config {
-        stores: [("default".into(), redis), ("here".into(), here)].into(),
+        stores: [("default".into(), redis)].into(),
         policies: policies.map(built).into(),
     };
-    assert_eq!(config(include_str!("every_field.toml")), expected);
+    assert_eq!(config(include_str!("modes.toml")), expected);
     assert!(expected.policies[1].shadow(), "a trial only watches");
 }
 
@@ -154,18 +127,4 @@ fn a_limiter_in_memory_refuses_what_needs_redis() {
     assert_eq!(*script.levels()[0].limit(), Limit::block());
     let limiter = PolicyLimiter::in_memory([script]);
     assert!(matches!(limiter, Err(PoliciesError::NotInMemory(_))));
-}
-
-#[test]
-fn scripts_in_code_are_checked_like_those_of_a_file() {
-    let builder = Policy::builder("p")
-        .script(CustomScript::text("").args(["1"; 65]))
-        .script_key("a", "{a}")
-        .level("b", "{b}", Limit::block());
-    assert_eq!(
-        builder.build().unwrap_err().to_string(),
-        "policy \"p\": script: \"\": expected the text of a script; \
-         args: 65 of them: expected at most 64; \
-         levels[1].block: cannot be combined with a script: expected none"
-    );
 }
