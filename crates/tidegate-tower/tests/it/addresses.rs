@@ -27,19 +27,15 @@ const PIECES: [&str; 12] = [
 #[tokio::test]
 async fn whatever_a_client_invents_it_has_one_key() {
     // What the proxy adds, in the line of the client or in one of its own.
-    for (name, proxies, added) in [
-        (XFF, Proxies::x_forwarded_for(["10.0.0.0/8"]), "203.0.113.7"),
-        (
-            FORWARDED,
-            Proxies::forwarded(["10.0.0.0/8"]),
-            "for=203.0.113.7",
-        ),
-        (
-            FORWARDED,
-            Proxies::forwarded(["10.0.0.0/8"]),
-            "for=\"203.0.113.7:80\"",
-        ),
+    for (name, added) in [
+        (XFF, "203.0.113.7"),
+        (FORWARDED, "for=203.0.113.7"),
+        (FORWARDED, "for=\"203.0.113.7:80\""),
     ] {
+        let proxies = match name {
+            XFF => Proxies::x_forwarded_for(["10.0.0.0/8"]),
+            _ => Proxies::forwarded(["10.0.0.0/8"]),
+        };
         let limiter = one_policy(10_000);
         let layer = by(&limiter, Key::address()).proxies(proxies);
         let mut service = around_hello(layer);
@@ -53,10 +49,8 @@ async fn whatever_a_client_invents_it_has_one_key() {
                 &[(name, &*joined)][..],
                 &[(name, &*invented), (name, added)],
             ] {
-                assert_eq!(
-                    send(&mut service, from("10.0.0.1", headers)).await.status,
-                    200
-                );
+                let answer = send(&mut service, from("10.0.0.1", headers)).await;
+                assert_eq!(answer.status, 200);
                 sent += 1;
                 assert_eq!(count_keys(&limiter), 1, "{headers:?}");
             }

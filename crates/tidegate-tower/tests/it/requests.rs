@@ -18,7 +18,7 @@
 //!
 //! `keys.txt` holds what requests are counted by, in the same language.
 
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,26 +111,16 @@ fn compare(line: &str, answer: impl FnOnce(&str) -> String) -> String {
     }
 }
 
-async fn take<S, B>(
+async fn take<B: http_body::Body<Error: Debug>>(
     case: &Case,
-    mut service: S,
+    mut service: impl Service<Request<Body>, Response = Response<B>, Error: Debug>,
     limiter: &AnyLimiter,
     keys: impl Fn(&AnyLimiter) -> usize,
-) -> String
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Error: std::fmt::Debug,
-    B: http_body::Body,
-    B::Error: std::fmt::Debug,
-{
+) -> String {
     let mut failed = String::new();
     for line in &case.steps {
-        let words: Vec<&str> = line
-            .split(" -> ")
-            .next()
-            .expect("a step")
-            .split(' ')
-            .collect();
+        let step = line.split(" -> ").next().expect("a step");
+        let words: Vec<&str> = step.split(' ').collect();
         let got = match words[0] {
             "used" => used(limiter, words[1], &words[2..]).await.to_string(),
             "keys" => keys(limiter).to_string(),
@@ -141,13 +131,10 @@ where
     failed
 }
 
-async fn ask<S, B>(service: &mut S, words: &[&str]) -> String
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Error: std::fmt::Debug,
-    B: http_body::Body,
-    B::Error: std::fmt::Debug,
-{
+async fn ask<B: http_body::Body<Error: Debug>>(
+    service: &mut impl Service<Request<Body>, Response = Response<B>, Error: Debug>,
+    words: &[&str],
+) -> String {
     let (times, words) = match words[0].strip_suffix('x') {
         Some(times) => (times.parse().expect("a number"), &words[1..]),
         None => (1, words),
@@ -208,24 +195,18 @@ fn in_days(text: &str) -> String {
 }
 
 async fn used(limiter: &AnyLimiter, policy: &str, attributes: &[&str]) -> u32 {
-    let attributes = attributes
-        .iter()
-        .map(|word| word.split_once('=').expect(word));
-    let attributes: Vec<(&str, String)> = attributes
-        .map(|(name, value)| (name, controls(value)))
-        .collect();
-    match limiter {
-        AnyLimiter::Memory(limiter) => {
-            let look = limiter.peek(policy, &attributes, Cost::ONE).expect(policy);
-            look.limit() - look.remaining()
-        }
-        AnyLimiter::Shared(limiter) => {
-            let look = limiter.peek(policy, &attributes, Cost::ONE).await;
-            let look = look.expect(policy);
-            look.limit() - look.remaining()
-        }
+    let attributes = attributes.iter().map(|word| {
+        let (name, value) = word.split_once('=').expect(word);
+        (name, controls(value))
+    });
+    let attributes: Vec<(&str, String)> = attributes.collect();
+    let look = match limiter {
+        AnyLimiter::Memory(limiter) => limiter.peek(policy, &attributes, Cost::ONE).ok(),
+        AnyLimiter::Shared(limiter) => limiter.peek(policy, &attributes, Cost::ONE).await.ok(),
         _ => panic!("neither memory nor Redis"),
-    }
+    };
+    let look = look.expect(policy);
+    look.limit() - look.remaining()
 }
 
 fn layer(limiter: AnyLimiter, text: &'static str) -> RateLimitBuilder {

@@ -64,17 +64,13 @@ async fn two_instances_share_a_limit() {
 async fn a_turn_in_redis_is_waited_for() {
     let server = Server::start();
     let limit = Limit::per(1, Duration::from_millis(50));
-    let policy = Policy::builder("p")
-        .key("")
-        .limit(limit)
-        .on_error(OnError::Deny);
-    let policy = policy.build().expect("a policy");
-    let layer = RateLimitLayer::builder(limiter(&server, PATIENT, [policy]))
-        .policy("p")
-        .wait(Duration::from_secs(20), 10, tokio::time::sleep);
+    let policy = Policy::builder("p").key("").limit(limit).build();
+    let limiter = limiter(&server, PATIENT, [policy.expect("a policy")]);
+    let layer = RateLimitLayer::builder(limiter).policy("p");
+    let layer = layer.wait(PATIENT, 10, tokio::time::sleep);
     let mut service = layer.build().expect("a layer").layer(hello());
     let start = Instant::now();
-    assert_eq!(statuses(&mut service, 4, &[]).await, [200; 4]);
+    assert_eq!(statuses(&mut service, 4).await, [200; 4]);
     assert!(start.elapsed() >= Duration::from_millis(150));
 }
 
@@ -91,12 +87,10 @@ fn cost_for_a_script_that_is_not_told_it_is_found_by_build() {
         layer.cost(|_| Cost::ONE).build().map(drop)
     };
     assert_eq!(script(["{cost}"]), Ok(()));
-    assert_eq!(
-        script(["1"])
-            .expect_err("the script takes no cost")
-            .to_string(),
-        "policy \"p\" is decided by a script without \"{cost}\" among its args: expected it without `cost`"
-    );
+    let error = script(["1"]).expect_err("the script takes no cost");
+    let expected = "policy \"p\" is decided by a script without \"{cost}\" among its args: \
+        expected it without `cost`";
+    assert_eq!(error.to_string(), expected);
 }
 
 /// A deadline that passes.
@@ -127,11 +121,8 @@ mod timing {
                 true => server.kill(),
                 false => server.signal("STOP"),
             }
-            for (address, expected) in
-                instances
-                    .into_iter()
-                    .zip([[200; 5], [503; 5], [200, 200, 429, 429, 429]])
-            {
+            let expected = [[200; 5], [503; 5], [200, 200, 429, 429, 429]];
+            for (address, expected) in instances.into_iter().zip(expected) {
                 let mut connection = Connection::tcp(&address.to_string());
                 let (mut statuses, mut times) = (Vec::new(), Vec::new());
                 for _ in 0..5 {

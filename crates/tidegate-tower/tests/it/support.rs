@@ -2,6 +2,7 @@
 //! counts can be looked at.
 
 use std::convert::Infallible;
+use std::fmt::Debug;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use tidegate::{Attributes, Cost, Limit, MemoryStore, Policy, PolicyBuilder, PolicyLimiter};
+use tidegate::{
+    Attributes, Cost, Limit, ManualClock, MemoryStore, Policy, PolicyBuilder, PolicyLimiter,
+};
 use tidegate_tower::{Key, RateLimit, RateLimitBuilder, RateLimitLayer};
 use tower::util::ServiceFn;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -38,7 +41,19 @@ pub(crate) fn yearly(requests: u32) -> Limit {
 
 /// A limiter of policies, in memory.
 pub(crate) fn limiter(policies: impl IntoIterator<Item = PolicyBuilder>) -> Arc<PolicyLimiter> {
-    let store = MemoryStore::builder().max_keys(1_000).build();
+    in_store(MemoryStore::builder().max_keys(1_000).build(), policies)
+}
+
+/// A limiter of one policy, `p`, which counts by `k` on the test's own clock.
+pub(crate) fn on_clock(clock: &ManualClock, limit: Limit) -> Arc<PolicyLimiter> {
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    in_store(store, [Policy::builder("p").key("{k}").limit(limit)])
+}
+
+fn in_store(
+    store: MemoryStore,
+    policies: impl IntoIterator<Item = PolicyBuilder>,
+) -> Arc<PolicyLimiter> {
     let policies = policies.into_iter();
     let policies = policies.map(|policy| policy.build().expect("a policy"));
     let limiter = PolicyLimiter::with_stores([("default", store)], policies);
@@ -106,13 +121,10 @@ impl Answer {
 }
 
 /// Calls a service as tower wants it: ready first.
-pub(crate) async fn send<S, B>(service: &mut S, request: Request<Body>) -> Answer
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Error: std::fmt::Debug,
-    B: http_body::Body,
-    B::Error: std::fmt::Debug,
-{
+pub(crate) async fn send<B: http_body::Body<Error: Debug>>(
+    service: &mut impl Service<Request<Body>, Response = Response<B>, Error: Debug>,
+    request: Request<Body>,
+) -> Answer {
     let service = service.ready().await.expect("a service that is ready");
     let response = service.call(request).await.expect("an answer");
     let (parts, body) = response.into_parts();
@@ -125,20 +137,13 @@ where
 }
 
 /// The statuses of so many requests alike, one after the other.
-pub(crate) async fn statuses<S, B>(
-    service: &mut S,
+pub(crate) async fn statuses<B: http_body::Body<Error: Debug>>(
+    service: &mut impl Service<Request<Body>, Response = Response<B>, Error: Debug>,
     requests: usize,
-    headers: &[(&str, &str)],
-) -> Vec<u16>
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Error: std::fmt::Debug,
-    B: http_body::Body,
-    B::Error: std::fmt::Debug,
-{
+) -> Vec<u16> {
     let mut statuses = Vec::new();
     for _ in 0..requests {
-        let answer = send(service, request("/", headers)).await;
+        let answer = send(service, request("/", &[])).await;
         statuses.push(answer.status.as_u16());
     }
     statuses

@@ -4,20 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::{Cost, Limit, ManualClock, MemoryStore, Policy, PolicyLimiter};
+use tidegate::{Cost, Limit, ManualClock};
 use tidegate_tower::{Key, RateLimitBuilder};
 use tokio::sync::Notify;
 use tower::ServiceExt;
 
-use crate::support::{around_hello, by, request, send, statuses};
+use crate::support::{around_hello, by, on_clock, request, send, statuses};
 
 /// One request per second and key, on the test's own clock.
 fn by_the_second(clock: &ManualClock) -> RateLimitBuilder {
-    let store = MemoryStore::builder().clock(clock.clone()).build();
-    let policy = Policy::builder("p").key("{k}").limit(Limit::per_second(1));
-    let policy = policy.build().expect("a policy");
-    let limiter = PolicyLimiter::with_stores([("default", store)], [policy]);
-    by(&Arc::new(limiter.expect("one policy")), Key::method())
+    by(&on_clock(clock, Limit::per_second(1)), Key::method())
 }
 
 #[tokio::test]
@@ -46,7 +42,7 @@ async fn a_turn_is_waited_for_within_the_deadline() {
             "/never" => Cost::of(2),
             _ => Cost::ONE,
         }));
-        assert_eq!(statuses(&mut service, 4, &[]).await, expected);
+        assert_eq!(statuses(&mut service, 4).await, expected);
         let never = send(&mut service, request("/never", &[])).await;
         assert_eq!(never.status, 429);
         assert_eq!(slept.load(Ordering::Relaxed), sleeps, "{deadline_ms} ms");
@@ -70,15 +66,13 @@ async fn no_more_wait_than_may() {
     };
     let layer = by_the_second(&clock).wait(Duration::from_secs(60), 1, sleep);
     let mut service = around_hello(layer);
-    assert_eq!(statuses(&mut service, 1, &[]).await, [200]);
+    assert_eq!(statuses(&mut service, 1).await, [200]);
     let first = tokio::spawn(service.clone().oneshot(request("/", &[])));
     asleep.notified().await;
-    assert_eq!(statuses(&mut service, 1, &[]).await, [429]);
+    assert_eq!(statuses(&mut service, 1).await, [429]);
     wake.notify_one();
-    assert_eq!(
-        first.await.expect("no panic").expect("an answer").status(),
-        200
-    );
+    let answer = first.await.expect("no panic");
+    assert_eq!(answer.expect("an answer").status(), 200);
 
     // One that goes away makes room.
     let second = tokio::spawn(service.clone().oneshot(request("/", &[])));
@@ -88,8 +82,6 @@ async fn no_more_wait_than_may() {
     let third = tokio::spawn(service.clone().oneshot(request("/", &[])));
     asleep.notified().await;
     wake.notify_one();
-    assert_eq!(
-        third.await.expect("no panic").expect("an answer").status(),
-        200
-    );
+    let answer = third.await.expect("no panic");
+    assert_eq!(answer.expect("an answer").status(), 200);
 }

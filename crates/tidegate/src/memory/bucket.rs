@@ -185,27 +185,20 @@ mod tests {
         ];
         bucket.write(0, prints[0], 1, all_ones);
         bucket.write(3, prints[1], u16::MAX, few);
-        assert_eq!(
-            (bucket.find(prints[0]), bucket.find(prints[1])),
-            (Some(0), Some(3))
-        );
-        assert_eq!((bucket.read(0), bucket.read(3)), (all_ones, few));
-        assert_eq!((bucket.limit(0), bucket.limit(3)), (1, u16::MAX));
-        assert_eq!(
-            (bucket.fingerprint(0), bucket.fingerprint(3)),
-            (prints[0], prints[1])
-        );
+        for (slot, print, limit, packed) in
+            [(0, prints[0], 1, all_ones), (3, prints[1], u16::MAX, few)]
+        {
+            assert_eq!(bucket.find(print), Some(slot));
+            assert_eq!(bucket.fingerprint(slot), print);
+            assert_eq!((bucket.limit(slot), bucket.read(slot)), (limit, packed));
+        }
         let meeting = Fingerprint { low: 1, high: 1 };
         assert_eq!(bucket.find(meeting), None);
         bucket.write(2, meeting, 1, few);
-        assert_eq!(
-            (bucket.find(meeting), bucket.find(prints[0])),
-            (Some(2), Some(0))
-        );
+        let found = [meeting, prints[0]].map(|print| bucket.find(print));
+        assert_eq!(found, [Some(2), Some(0)]);
         bucket.clear(0);
-        assert_eq!(
-            (bucket.find(prints[0]), bucket.find_empty()),
-            (None, Some(0))
-        );
+        assert_eq!(bucket.find(prints[0]), None);
+        assert_eq!(bucket.find_empty(), Some(0));
     }
 }

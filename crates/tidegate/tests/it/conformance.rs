@@ -44,12 +44,6 @@ impl Memory {
         let levels = limits.enumerate().map(level);
         levels.collect::<Result<_, _>>().expect("few limits")
     }
-
-    fn decide(&self, cost: Cost, charge: Charge) -> Decision {
-        let levels = self.levels();
-        let decision = self.store.decide(&with_cost(&levels, cost), charge);
-        without(decision, self.limits.len(), cost)
-    }
 }
 
 fn with_cost(levels: &[Level], cost: Cost) -> Vec<Check<'_>> {
@@ -101,7 +95,11 @@ impl Subject for Memory {
     }
 
     fn look(&mut self, cost: Cost) -> Decision {
-        self.decide(cost, Charge::Nothing)
+        let levels = self.levels();
+        let look = self
+            .store
+            .decide(&with_cost(&levels, cost), Charge::Nothing);
+        without(look, self.limits.len(), cost)
     }
 
     fn refund(&mut self, charge: usize) {

@@ -61,13 +61,13 @@ fn keeps_what_was_used(case: &Case, other: Limit) -> Result<(), TestCaseError> {
         // What one microsecond of rounding up may add, and what is lost for good.
         let (more, less) = match (limit.kind(), next.kind()) {
             (Kind::TokenBucket(_), Kind::TokenBucket(bucket)) => {
-                let refill = if bucket.is_strict() {
+                let kept = if bucket.is_strict() {
                     bucket.burst()
                 } else {
                     0
                 };
-                let per_us =
-                    f64::from(bucket.rate().requests() - refill) / figure(window_us(&next));
+                let refill = bucket.rate().requests() - kept;
+                let per_us = f64::from(refill) / figure(window_us(&next));
                 (per_us, used.min(per_us * figure(HUNDRED_YEARS_US)))
             }
             (Kind::SlidingWindow(_), Kind::SlidingWindow(_)) => (1.0, used),
@@ -77,18 +77,9 @@ fn keeps_what_was_used(case: &Case, other: Limit) -> Result<(), TestCaseError> {
             (Kind::SlidingLog(_), Kind::SlidingLog(_)) => (f64::from(decision.limit()), used),
             _ => (0.0, used),
         };
-        prop_assert!(
-            seen.rate() >= less - close,
-            "{} of {} used",
-            seen.rate(),
-            used
-        );
-        prop_assert!(
-            seen.rate() <= used + more + close,
-            "{} of {} used",
-            seen.rate(),
-            used
-        );
+        let rate = seen.rate();
+        prop_assert!(rate >= less - close, "{} of {} used", rate, used);
+        prop_assert!(rate <= used + more + close, "{} of {} used", rate, used);
         let free = (f64::from(seen.limit()) - seen.rate()).max(0.0);
         prop_assert!(f64::from(seen.remaining()) <= free + close + 1e-6 * free);
         (limit, next) = (next, limit);

@@ -60,12 +60,8 @@ fn in_the_keys_own_time_the_rules_hold(case: &Case) -> Result<(), TestCaseError>
         if admitted {
             model.charge(own_us, cost.get());
         }
-        prop_assert_eq!(
-            decision.remaining(),
-            model.remaining(own_us),
-            "own time {}",
-            own_us
-        );
+        let remaining = model.remaining(own_us);
+        prop_assert_eq!(decision.remaining(), remaining, "own time {}", own_us);
     }
     let (window_us, limit) = (window_us(&case.limit), u64::from(run.peek(1).limit()));
     for (first, &(from, _, before)) in events.iter().enumerate() {

@@ -174,11 +174,8 @@ fn a_key_that_occurs_twice_is_charged_both_costs() {
         assert_eq!(twice(2, 3).remaining(), 5, "{limit}");
         assert!(!twice(3, 3).allowed(), "{limit}");
         let decision = twice(3, 2);
-        assert_eq!(
-            (decision.allowed(), decision.remaining()),
-            (true, 0),
-            "{limit}"
-        );
+        assert!(decision.allowed(), "{limit}");
+        assert_eq!(decision.remaining(), 0, "{limit}");
         let receipt = decision.receipt().expect("it was charged");
         store.refund(&[level.check("a"), level.check("a")], &receipt);
         assert_eq!(twice(1, 1).remaining(), 3, "{limit}");

@@ -19,7 +19,7 @@ for_each_algorithm!(
 
 /// Wherever refusals count or not, and also after the clock stepped back.
 fn waiting_exactly_retry_after_admits(case: &Case) -> Result<(), TestCaseError> {
-    let count_denied = case.steps.len() % 2 == 0;
+    let count_denied = case.steps.len().is_multiple_of(2);
     let mut run = Run::with(case, |builder| builder.count_denied(count_denied));
     for step in &case.steps {
         if run.is_over() {
@@ -92,18 +92,9 @@ fn after_exactly_reset_after_the_key_is_as_new(case: &Case) -> Result<(), TestCa
             let seen = run.peek(1);
             seen.remaining() == seen.limit() && seen.reset_after().is_zero()
         };
-        prop_assert!(
-            as_new(&mut run, now_us + reset_us),
-            "not after {}",
-            reset_us
-        );
-        if reset_us > 0 {
-            prop_assert!(
-                !as_new(&mut run, now_us + reset_us - 1),
-                "before {}",
-                reset_us
-            );
-        }
+        prop_assert!(as_new(&mut run, now_us + reset_us), "not after {reset_us}");
+        let is_early = reset_us > 0 && as_new(&mut run, now_us + reset_us - 1);
+        prop_assert!(!is_early, "before {reset_us}");
         run.set(now_us);
     }
     Ok(())
