@@ -84,26 +84,20 @@ fn in_redis() -> impl Strategy<Value = Store> {
     let at = |scheme: &'static str| {
         select(PLACES).prop_map(move |place| format!("{scheme}{place}").parse().expect(place))
     };
-    let (plain, encrypted) = (at("redis://"), at("rediss://"));
     let variable = full_texts().prop_map(StoreUrl::Env);
-    let files = || {
-        let own = prop::option::of((full_texts(), full_texts()));
-        (prop::option::of(full_texts()), own)
-    };
-    let place = prop_oneof![
-        plain.prop_map(|url| (url, (None, None))),
-        (encrypted, files()),
-        (variable, files()),
-    ];
+    let url = prop_oneof![at("redis://"), at("rediss://"), variable];
+    let own = prop::option::of((full_texts(), full_texts()));
+    let files = (prop::option::of(full_texts()), own);
     let prefix = prop_oneof![Just("tg".to_owned()), "[A-Za-z0-9._:-]{1,64}"];
     let timeout_us = prop_oneof![Just(50_000), 1_000..=60_000_000_u64];
     let connections = prop_oneof![Just(2), 1..=1024_u32];
-    (place, prefix, timeout_us, connections).prop_map(
-        |((url, (tls_ca, own)), prefix, timeout_us, connections)| {
-            let (tls_cert, tls_key) = own.unzip();
+    (url, files, prefix, timeout_us, connections).prop_map(
+        |(url, (tls_ca, own), prefix, timeout_us, connections)| {
+            let is_plain = url.to_string().starts_with("redis://");
+            let (tls_cert, tls_key) = own.filter(|_| !is_plain).unzip();
             Store {
                 url,
-                tls_ca,
+                tls_ca: tls_ca.filter(|_| !is_plain),
                 tls_cert,
                 tls_key,
                 prefix,
@@ -133,13 +127,15 @@ fn scripted(name: &'static str) -> impl Strategy<Value = Policy> {
     (script, keys, any::<bool>(), settings(name), on_error).prop_map(
         move |(script, keys, short, builder, on_error)| {
             let builder = builder.count_denied(false).on_error(on_error);
-            let builder = builder.local_share(1.0).script(script);
-            let builder = match &keys[..] {
-                [key] if short => builder.key(key),
-                keys => (LEVELS.into_iter().zip(keys)).fold(builder, |builder, (name, key)| {
-                    builder.script_key(name, key)
-                }),
-            };
+            let mut builder = builder.local_share(1.0).script(script);
+            match &keys[..] {
+                [key] if short => builder = builder.key(key),
+                keys => {
+                    for (name, key) in LEVELS.into_iter().zip(keys) {
+                        builder = builder.script_key(name, key);
+                    }
+                }
+            }
             builder.build().expect("a policy that is right")
         },
     )
@@ -151,25 +147,24 @@ fn limited(name: &'static str) -> impl Strategy<Value = Policy> {
     let tag = prop::option::of(texts());
     (levels, overrides, any::<bool>(), tag, settings(name)).prop_filter_map(
         "a policy that is right",
-        move |(levels, overrides, short, tag, builder)| {
-            let builder = match &levels[..] {
-                [(key, limit)] if short => builder.key(key).limit(*limit),
-                levels => LEVELS
-                    .into_iter()
-                    .zip(levels)
-                    .fold(builder, |builder, (name, (key, limit))| {
-                        builder.level(name, key, *limit)
-                    }),
-            };
+        move |(levels, overrides, short, tag, mut builder)| {
+            match &levels[..] {
+                [(key, limit)] if short => builder = builder.key(key).limit(*limit),
+                levels => {
+                    for (name, (key, limit)) in LEVELS.into_iter().zip(levels) {
+                        builder = builder.level(name, key, *limit);
+                    }
+                }
+            }
             // Every key has the attribute `a`.
-            let builder = match tag {
-                Some(text) => builder.tag(format!("{}{{a}}", plain(&text))),
-                None => builder,
-            };
-            let builder = overrides
-                .into_iter()
-                .fold(builder, PolicyBuilder::overrides);
-            builder.build().ok()
+            if let Some(text) = tag {
+                builder = builder.tag(format!("{}{{a}}", plain(&text)));
+            }
+            let overrides = overrides.into_iter();
+            overrides
+                .fold(builder, PolicyBuilder::overrides)
+                .build()
+                .ok()
         },
     )
 }
@@ -200,15 +195,13 @@ fn overrides() -> impl Strategy<Value = Override> {
     let level = prop::option::weighted(0.2, select(vec!["resource", "overrides", "login"]));
     let limit = prop::option::weighted(0.8, any_limit());
     (texts(), others, level, limit).prop_map(|(value, others, level, limit)| {
-        let change = others
-            .into_iter()
-            .fold(Override::of("a", value), |change, (name, value)| {
-                change.and(name, value)
-            });
-        let change = match level {
-            Some(level) => change.level(level),
-            None => change,
-        };
+        let mut change = Override::of("a", value);
+        for (name, value) in others {
+            change = change.and(name, value);
+        }
+        if let Some(level) = level {
+            change = change.level(level);
+        }
         match limit {
             Some(limit) => change.limit(limit),
             None => change.exempt(),
@@ -224,12 +217,7 @@ fn settings(name: &'static str) -> impl Strategy<Value = PolicyBuilder> {
         (f64::MIN_POSITIVE..=1.0).prop_map(|share| (OnError::Local, share)),
         Just((OnError::Local, f64::from_bits(1))),
     ];
-    let memory_us = prop_oneof![
-        Just(0),
-        Just(1_000_000),
-        Just(60_000_000),
-        0..=60_000_000_u64
-    ];
+    let memory_us = prop_oneof![select(vec![0, 1_000_000]), 0..=60_000_000_u64];
     let names = ["a", "!#$%&'*+-.^_`|~", "x-left"].map(Box::from);
     let headers = select(vec![
         Dialect::Ietf,

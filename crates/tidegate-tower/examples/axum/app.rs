@@ -10,8 +10,8 @@ use tidegate::{Limit, Policy, PolicyLimiter};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 use tidegate_tower::{AnyLimiter, Key, RateLimitLayer};
 
-/// A limiter that counts in this process, or in Redis together with other instances. Redis may
-/// take so long for an answer.
+/// A limiter that counts in this process, or in Redis together with other instances. `deadline`
+/// is how long Redis may take to answer.
 pub(crate) fn limiter(
     redis: Option<&str>,
     deadline: Duration,

@@ -67,7 +67,7 @@ impl Options {
 }
 
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
-    // Who only tries it wants to see the limits of Redis, even beside a busy machine.
+    // `--try` shows what Redis decides, so it waits for a Redis that is slow.
     let deadline = Duration::from_secs(if options.try_it { 20 } else { 1 });
     let limiter = app::limiter(options.redis.as_deref(), deadline)?;
     let router = app::router(&limiter)?;

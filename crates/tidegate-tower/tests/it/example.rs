@@ -23,25 +23,18 @@ fn commands(that_try: bool) -> Vec<Vec<&'static str>> {
     commands
 }
 
-/// The example as `cargo test` has built it, next to this program.
-fn example() -> Command {
+/// The example as `cargo test` has built it, next to this program, with the arguments of a
+/// command of the manual and a Redis of the test's own.
+fn example(command: &[&str], server: &Server) -> Command {
     let own = std::env::current_exe().expect("this program");
     let folder = own.ancestors().nth(2).expect("a target folder");
     let program = folder.join("examples/axum");
-    assert!(
-        program.exists(),
-        "no {}: run `cargo test` without --test",
-        program.display()
-    );
-    Command::new(program)
-}
-
-/// The example with the arguments of a command of the manual, on a Redis of the test's own.
-fn with_arguments(command: &[&str], server: &Server) -> Command {
+    let is_built = program.exists();
+    assert!(is_built, "no {program:?}: run `cargo test` without --test");
     let url = server.url();
     let arguments = command.iter();
     let arguments = arguments.map(|word| if *word == REDIS { &url } else { *word });
-    let mut example = example();
+    let mut example = Command::new(program);
     example.args(arguments);
     example
 }
@@ -54,7 +47,7 @@ fn commands_that_try_it_show_what_the_manual_shows() {
     let shown = shown.and_then(|block| block.split("```").next());
     for command in commands(true) {
         let server = Server::start();
-        let output = with_arguments(&command, &server).output();
+        let output = example(&command, &server).output();
         let output = output.expect("the example");
         assert!(output.status.success(), "{command:?}");
         let output = String::from_utf8(output.stdout).expect("text");
@@ -69,7 +62,7 @@ fn commands_that_try_it_show_what_the_manual_shows() {
 fn commands_that_serve_do_so() {
     for command in commands(false) {
         let server = Server::start();
-        let mut process = with_arguments(&command, &server)
+        let mut process = example(&command, &server)
             .args(["--listen", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .spawn()
