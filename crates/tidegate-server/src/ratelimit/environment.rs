@@ -495,222 +495,93 @@ fn warnings(it: &Variables) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use tidegate_testkit::cases::{check, rows};
 
     use super::*;
 
-    fn read(set: &[(&str, &str)]) -> Result<Environment, Vec<String>> {
-        let set = set.iter();
-        Environment::read(set.map(|(name, value)| ((*name).into(), (*value).into())))
+    const ROWS: &str = include_str!("environment.txt");
+
+    /// Reads variables, which stand in words or in lines.
+    fn read(text: &str) -> Result<Environment, Vec<String>> {
+        let set = text.split_whitespace();
+        let set = set.map(|it| it.split_once('=').expect("NAME=value"));
+        Environment::read(set.map(|(name, value)| (name.to_owned(), value.to_owned())))
+    }
+
+    fn described(it: &Environment) -> Vec<String> {
+        let Redis {
+            url,
+            ca,
+            identity,
+            prefix,
+            timeout,
+        } = &it.redis;
+        let limits = match &it.limits {
+            Limits::Files(folder) => format!("limits {}", folder.display()),
+            Limits::Xds(plane) => {
+                format!("limits {} as {}: {:?}", plane.address, plane.node, plane.tls)
+            }
+        };
+        let mut lines = vec![
+            format!("http {}, debug {}", it.http, it.debug),
+            format!("grpc {}: {:?}", it.grpc, it.grpc_tls),
+            format!("redis {url}"),
+            format!("redis ca {ca:?}, identity {identity:?}"),
+            format!("redis prefix {prefix:?}, timeout {timeout:?}"),
+            limits,
+            format!("start without limits: {}", it.start_without_limits),
+            format!("merge domains: {}", it.merge_domains),
+            format!("{:?}", it.options),
+            format!("log {:?} {:?}", it.log, it.log_format),
+            format!("prometheus {:?}", it.prometheus),
+            format!("statsd {:?}", it.statsd),
+        ];
+        lines.extend(it.warnings.iter().map(|it| format!("warning: {it}")));
+        lines
+    }
+
+    /// What variables change, or the errors in alphabetical order.
+    fn lines(text: &str) -> Vec<String> {
+        let usual = described(&read("REDIS_URL=redis:6379").unwrap());
+        match read(text) {
+            Ok(it) if text.is_empty() => described(&it),
+            Ok(it) => {
+                let url: Result<tidegate_config::StoreUrl, _> = it.redis.url.parse();
+                assert!(url.is_ok(), "{text}: {url:?}");
+                let lines = described(&it).into_iter();
+                lines.filter(|line| !usual.contains(line)).collect()
+            }
+            Err(mut errors) => {
+                errors.sort_unstable();
+                errors
+            }
+        }
     }
 
     #[test]
-    fn defaults_are_those_of_the_reference() {
-        let it = read(&[("REDIS_URL", "redis:6379")]).unwrap();
-        assert_eq!(it.http, "0.0.0.0:8080");
-        assert_eq!(it.debug, "0.0.0.0:6070");
-        assert_eq!(it.grpc, "0.0.0.0:8081");
-        assert_eq!((it.grpc_tls, it.prometheus, it.statsd), (None, None, None));
-        assert_eq!(it.redis.url, "redis://redis:6379");
-        assert_eq!(it.options, Options::default());
-        assert!(!it.start_without_limits);
-        assert_eq!((it.log, it.log_format), (Level::Warn, Format::Text));
-        let folder = "/srv/runtime_data/current/config";
-        assert!(matches!(it.limits, Limits::Files(path) if path == Path::new(folder)));
-        assert_eq!(it.warnings, Vec::<String>::new());
-    }
-
-    #[test]
-    fn what_envoy_gateway_sets_is_understood() {
-        let it = read(&[
-            ("REDIS_SOCKET_TYPE", "tcp"),
-            ("REDIS_URL", "redis:6379"),
-            ("RUNTIME_ROOT", "/data"),
-            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-            ("RUNTIME_IGNOREDOTFILES", "true"),
-            ("RUNTIME_WATCH_ROOT", "false"),
-            ("LOG_LEVEL", "info"),
-            ("USE_STATSD", "false"),
-            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-            ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
-            ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
-            ("GRPC_SERVER_USE_TLS", "true"),
-            ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
-            ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
-            ("GRPC_CLIENT_TLS_CACERT", "/certs/ca.crt"),
-            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
-            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
-            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
-            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
-            ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
-            ("USE_PROMETHEUS", "true"),
-            ("PROMETHEUS_ADDR", ":19001"),
-        ])
-        .unwrap();
-        let Limits::Xds(plane) = it.limits else {
-            panic!("a control plane");
-        };
-        assert_eq!(plane.address, "envoy-gateway:18001");
-        assert_eq!(plane.node, "envoy-ratelimit");
-        let tls = plane.tls.unwrap();
-        assert_eq!(tls.ca, Some("/certs/ca.crt".into()));
-        let identity = ("/certs/tls.crt".into(), "/certs/tls.key".into());
-        assert_eq!(tls.identity, Some(identity));
-        let grpc = it.grpc_tls.unwrap();
-        assert_eq!(grpc.client_ca.as_deref(), Some("/certs/ca.crt"));
-        assert!(it.start_without_limits);
-        let prometheus = ("0.0.0.0:19001".to_owned(), "/metrics".to_owned());
-        assert_eq!(it.prometheus, Some(prometheus));
-        let [warning] = &it.warnings[..] else {
-            panic!("one warning: {:?}", it.warnings);
-        };
-        assert!(
-            warning.starts_with("RUNTIME_IGNOREDOTFILES, RUNTIME_WATCH_ROOT are not supported: "),
-            "{warning}"
-        );
+    fn variables_are_understood_as_written() {
+        check(ROWS, 3, |text| lines(text).join("\n"));
     }
 
     #[test]
     fn redis_variables_make_the_url_of_a_store() {
-        for (set, url) in [
-            (&[("REDIS_URL", "a:1")][..], "redis://a:1"),
-            (
-                &[("REDIS_URL", "a:1"), ("REDIS_TLS", "true")],
-                "rediss://a:1",
-            ),
-            (
-                &[("REDIS_URL", "a:1"), ("REDIS_SOCKET_TYPE", "tls")],
-                "rediss://a:1",
-            ),
-            (
-                &[("REDIS_URL", "a:1"), ("REDIS_AUTH", "p@ss/")],
-                "redis://:p%40ss%2F@a:1",
-            ),
-            (
-                &[("REDIS_URL", "a:1"), ("REDIS_AUTH", "me:pa:ss")],
-                "redis://me:pa%3Ass@a:1",
-            ),
-            (
-                &[("REDIS_URL", "a:1,b:2"), ("REDIS_TYPE", "CLUSTER")],
-                "redis-cluster://a:1,b:2",
-            ),
-            (
-                &[("REDIS_URL", "m,a:1,b:2"), ("REDIS_TYPE", "sentinel")],
-                "redis-sentinel://a:1,b:2/m",
-            ),
-            (&[("REDIS_URL", "rediss://a:1/2")], "rediss://a:1/2"),
+        for heading in [
+            "redis variables make the URL of a store",
+            "s8 TLS and password apply to a Redis that is a URL",
         ] {
-            let found = read(set).unwrap().redis.url;
-            assert_eq!(found, url);
-            let parsed: Result<tidegate_config::StoreUrl, _> = found.parse();
-            assert!(parsed.is_ok(), "{url}: {parsed:?}");
+            rows(ROWS, heading, |text| lines(text).join("; "));
         }
     }
 
     #[test]
-    fn s8_tls_and_password_apply_to_a_redis_that_is_a_url() {
-        let url = ("REDIS_URL", "redis://a:1/2");
-        let (tls, auth) = (("REDIS_TLS", "true"), ("REDIS_AUTH", "me:p@ss"));
-        let secure = ("REDIS_URL", "rediss://a:1");
-        for (set, expected) in [
-            (&[url, tls, auth][..], "rediss://me:p%40ss@a:1/2"),
-            (&[url, ("REDIS_SOCKET_TYPE", "tls")], "rediss://a:1/2"),
-            (&[secure, auth], "rediss://me:p%40ss@a:1"),
-            (&[secure, tls], "rediss://a:1"),
-            (&[("REDIS_URL", "redis://:x@a:1"), tls], "rediss://:x@a:1"),
-        ] {
-            assert_eq!(read(set).unwrap().redis.url, expected);
-        }
-        for (set, expected) in [
-            (
-                [("REDIS_URL", "redis://:x@a:1"), auth],
-                "REDIS_AUTH is set, and REDIS_URL has a user or a password: expected them in one place",
-            ),
-            (
-                [secure, ("REDIS_TLS", "false")],
-                "REDIS_TLS is false, and REDIS_URL begins with rediss://: expected redis://, or REDIS_TLS true",
-            ),
-        ] {
-            assert_eq!(read(&set).unwrap_err(), [expected]);
-        }
-    }
-
-    #[test]
-    fn s13_timeout_of_redis_is_applied_without_a_warning() {
-        let url = ("REDIS_URL", "a:1");
-        for (set, timeout) in [
-            (&[url][..], "10s"),
-            (&[url, ("REDIS_TIMEOUT", "150ms")], "150ms"),
-        ] {
-            let it = read(set).unwrap();
-            assert_eq!(it.warnings, Vec::<String>::new());
-            let line = format!("stores.default.timeout = \"{timeout}\"\n");
-            assert!(it.config().contains(&line), "{}", it.config());
-        }
-    }
-
-    #[test]
-    fn all_that_is_wrong_is_reported_together() {
-        let errors = read(&[
-            ("PORT", "http"),
-            ("REDIS_SOCKET_TYPE", "unix"),
-            ("REDIS_TYPE", "RING"),
-            ("REDIS_URL", "a:1"),
-            ("CONFIG_TYPE", "ETCD"),
-            ("SHADOW_MODE", "on"),
-            ("NEAR_LIMIT_RATIO", "80"),
-            ("GRPC_SERVER_USE_TLS", "1"),
-            ("GRPC_SERVER_TLS_CERT", "x"),
-            ("LOG_LEVEL", "loud"),
-            ("STATS_FLUSH_INTERVAL", "10"),
-            ("BACKEND_TYPE", "memcache"),
-        ])
-        .unwrap_err();
-        let mut errors: Vec<&str> = errors.iter().map(String::as_str).collect();
-        errors.sort_unstable();
-        assert_eq!(
-            errors,
-            [
-                "BACKEND_TYPE is \"memcache\": expected redis",
-                "CONFIG_TYPE is \"ETCD\": expected FILE or GRPC_XDS_SOTW",
-                "GRPC_SERVER_USE_TLS is true, but GRPC_SERVER_TLS_KEY is not set: expected a file",
-                "LOG_LEVEL is \"loud\": expected trace, debug, info, warn or error",
-                "NEAR_LIMIT_RATIO is \"80\": expected a share from 0 to 1",
-                "PORT is \"http\": expected a port from 0 to 65535",
-                "REDIS_SOCKET_TYPE is \"unix\": expected tcp or tls",
-                "REDIS_TYPE is \"RING\": expected SINGLE, SENTINEL or CLUSTER",
-                "SHADOW_MODE is \"on\": expected true or false",
-                "STATS_FLUSH_INTERVAL is \"10\": expected a duration such as 150us or 1m30s",
-            ]
-        );
-    }
-
-    #[test]
-    fn without_redis_counts_are_in_memory_and_a_warning_says_so() {
-        let it = read(&[]).unwrap();
-        assert_eq!(it.redis.url, "memory:");
-        let [warning] = &it.warnings[..] else {
-            panic!("one warning: {:?}", it.warnings);
-        };
-        assert!(warning.starts_with("REDIS_URL is not set: "), "{warning}");
-    }
-
-    #[test]
-    fn unsupported_variables_are_named_and_do_no_harm() {
-        let it = read(&[
-            ("REDIS_URL", "a:1"),
-            ("REDIS_PERSECOND", "true"),
-            ("REDIS_PERSECOND_URL", "b:1"),
-            ("LOCAL_CACHE_SIZE_IN_BYTES", "1000"),
-            ("TRACING_ENABLED", ""),
-        ])
-        .unwrap();
-        assert_eq!(
-            it.warnings,
-            [
-                "REDIS_PERSECOND, REDIS_PERSECOND_URL are not supported: all limits count in the Redis of REDIS_URL",
-                "LOCAL_CACHE_SIZE_IN_BYTES is not supported: every hit is counted in Redis, also above the limit",
-            ]
-        );
+    fn timeout_of_redis_is_applied_without_a_warning() {
+        let heading = "s13 the timeout of Redis is applied without a warning";
+        rows(ROWS, heading, |text| {
+            let it = read(text).unwrap();
+            assert_eq!(it.warnings, [""; 0]);
+            let config = it.config();
+            let timeout = config.lines().find(|line| line.contains("timeout"));
+            timeout.unwrap().to_owned()
+        });
     }
 }

@@ -132,25 +132,10 @@ mod tests {
 
     #[test]
     fn durations_are_read_as_go_reads_them() {
-        for (text, expected) in [
-            ("0", Some(Duration::ZERO)),
-            ("150us", Some(Duration::from_micros(150))),
-            ("150µs", Some(Duration::from_micros(150))),
-            ("75ns", Some(Duration::from_nanos(75))),
-            ("1.5s", Some(Duration::from_millis(1_500))),
-            ("1m30s", Some(Duration::from_secs(90))),
-            ("24h", Some(Duration::from_secs(86_400))),
-            ("+2ms", Some(Duration::from_millis(2))),
-            ("10", None),
-            ("-1s", None),
-            ("", None),
-            ("s", None),
-            ("1d", None),
-            ("1.2.3s", None),
-            ("9999999999999999999h", None),
-        ] {
-            assert_eq!(duration(text), expected, "{text:?}");
-        }
+        let file = include_str!("environment.txt");
+        tidegate_testkit::cases::rows(file, "durations are read as Go reads them", |text| {
+            duration(text).map_or("none".into(), |it| format!("{it:?}"))
+        });
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! Limits and requests in, responses out, on a clock that the tests move.
 
 mod differential;
-mod exact;
-mod settings;
 mod table;
 
 use std::sync::Arc;
@@ -81,7 +79,7 @@ fn domain(descriptors: &str) -> String {
 }
 
 /// Reads `domain: key=value,key=value *hits @requests/unit | ...; *hits`. The domain is `d`
-/// where there is none; hits below zero are negative hits.
+/// where there is none; hits below zero are negative hits; a unit may be its number.
 fn read(text: &str) -> RateLimitRequest {
     let (domain, text) = text.split_once(": ").unwrap_or(("d", text));
     let (text, hits) = text.split_once("; *").unwrap_or((text, "0"));
@@ -112,10 +110,10 @@ fn read_descriptor(text: &str) -> Descriptor {
         } else {
             let limit = word.strip_prefix('@').expect("@requests/unit");
             let (requests, unit) = limit.split_once('/').expect("requests/unit");
-            let unit = Unit::ALL.iter().find(|(name, _)| *name == unit);
+            let named = Unit::ALL.iter().find(|(name, _)| *name == unit);
             descriptor.limit = Some(LimitOverride {
                 requests_per_unit: requests.parse().expect("a number"),
-                unit: unit.map_or(0, |(_, unit)| (*unit).into()),
+                unit: named.map_or_else(|| unit.parse().expect("a unit"), |it| it.1.into()),
             });
         }
     }
@@ -144,6 +142,37 @@ fn said_status(status: &DescriptorStatus) -> String {
         None => "-".into(),
     };
     format!("{} {numbers}", code(status.code))
+}
+
+#[test]
+fn metadata_has_the_request_and_what_limits_with_room_say() {
+    let options = Options {
+        dynamic_metadata: true,
+        ..Options::default()
+    };
+    let yaml = domain(
+        "[{key: a, metadata: {tier: 1, in: {x: y}}, rate_limit: {unit: hour, requests_per_unit: 9}},
+          {key: b, metadata: {tier: 2, in: {z: true}}, rate_limit: {unit: hour, requests_per_unit: 1}}]",
+    );
+    let service = Service::with(&yaml, options, None);
+    let text = |request: &str| {
+        let metadata = service.ask(&read(request)).dynamic_metadata;
+        format!("{:?}", metadata.expect("metadata"))
+    };
+    let both = text("a=1 *2 @9/hour | a=2 | b=1; *1");
+    for part in [
+        "StringValue(\"d\")",
+        "\"a=1\"",
+        "requests_per_unit:9 unit:HOUR",
+        "\"hitsAddend\"",
+        "\"tier\"",
+        "NumberValue(1.0)",
+        "\"z\"",
+    ] {
+        assert!(both.contains(part), "{part}: {both}");
+    }
+    let over = text("b=1");
+    assert!(!over.contains("tier"), "{over}");
 }
 
 /// Goes green when every door asks one engine: then remove `should_panic`.
