@@ -519,7 +519,10 @@ mod tests {
         let limits = match &it.limits {
             Limits::Files(folder) => format!("limits {}", folder.display()),
             Limits::Xds(plane) => {
-                format!("limits {} as {}: {:?}", plane.address, plane.node, plane.tls)
+                format!(
+                    "limits {} as {}: {:?}",
+                    plane.address, plane.node, plane.tls
+                )
             }
         };
         let mut lines = vec![

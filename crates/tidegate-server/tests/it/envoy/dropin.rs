@@ -2,15 +2,12 @@
 
 use std::collections::HashMap;
 
-use tidegate_server::envoy::wire::{Code, RateLimitRequest};
-use tonic::Code as Grpc;
+use tidegate_testkit::cases::rows;
 
-use super::{Served, codes, numbers, request};
+use super::Served;
+use super::native::ROWS;
 use crate::process::{Start, until};
 use crate::redis_server::Server;
-
-const OK: Code = Code::Ok;
-const OVER: Code = Code::OverLimit;
 
 const SHOP: &str = "domain: shop
 descriptors:
@@ -36,59 +33,20 @@ fn redis_store(redis: &Server) -> String {
     )
 }
 
-/// One hit, or as many as this.
-fn hits(ip: &str, hits: i64) -> RateLimitRequest {
-    let mut request = request("shop", &[&[("ip", ip)]]);
-    request.descriptors[0].hits_addend = Some(hits.unsigned_abs());
-    request.descriptors[0].is_negative_hits = hits < 0;
-    request
-}
-
-fn counts_as_the_reference(served: &Served) {
-    let both: &[&[(&str, &str)]] = &[&[("path", "/login")], &[("ip", "::1")], &[("other", "1")]];
-    assert_eq!(served.codes("shop", both), [OK, OK, OK, OK]);
-    let answer = served.ask(request("shop", both)).expect("an answer");
-    assert_eq!(codes(&answer), [OK; 4]);
-    let (limit, left, reset) = numbers(&answer.statuses[0]);
-    assert_eq!((limit, left), (Some((2, "login".into())), 0));
-    assert!(reset.is_some_and(|reset| reset > 0));
-    assert_eq!(numbers(&answer.statuses[2]), (None, 0, None));
-    // A refused request counts on its other descriptors, too.
-    for _ in 0..2 {
-        assert_eq!(served.codes("shop", both), [OVER, OVER, OK, OK]);
-    }
-    assert_eq!(served.codes("shop", both), [OVER, OVER, OVER, OK]);
-    assert_eq!(served.codes("nobody", both), [OK; 4]);
-}
-
 #[test]
-fn every_hit_counts_in_memory() {
+fn every_hit_counts_in_memory_and_in_redis_for_all_servers() {
+    let heading = "limits are those of a file";
     let served = Served::with(start("", ""));
-    counts_as_the_reference(&served);
+    rows(ROWS, heading, |question| served.say(question));
     let metrics = served.server.get("/metrics");
-    let metrics = metrics.text();
     let line = "tidegate_decisions_total{policy=\"envoy\",result=\"denied\"} 3";
-    assert!(metrics.contains(line), "{metrics}");
-    let error = served
-        .ask(request("", &[&[("ip", "1")]]))
-        .expect_err("no domain");
-    assert_eq!(error.code(), Grpc::InvalidArgument);
-    let error = served
-        .ask(request("shop", &[]))
-        .expect_err("no descriptors");
-    assert_eq!(
-        error.message(),
-        "rate limit descriptor list must not be empty"
-    );
-}
-
-#[test]
-fn every_hit_counts_in_redis_for_all_servers() {
+    assert!(metrics.text().contains(line), "{}", metrics.text());
     let redis = Server::start();
-    let served = Served::with(start("", &redis_store(&redis)));
-    counts_as_the_reference(&served);
-    let other = Served::with(start("", &redis_store(&redis)));
-    assert_eq!(other.codes("shop", &[&[("path", "/login")]]), [OVER, OVER]);
+    let servers = [(); 2].map(|()| Served::with(start("", &redis_store(&redis))));
+    let mut turns = servers.iter().cycle();
+    rows(ROWS, heading, |question| {
+        turns.next().expect("a server").say(question)
+    });
 }
 
 #[test]
@@ -107,38 +65,33 @@ fn random_hits_in_redis_are_counted_as_by_a_model() {
         let change = i64::try_from(next(6)).expect("small") - 3;
         let count = counts.entry(ip.clone()).or_insert(0_i64);
         *count = (*count + change).max(0);
-        let answer = served.ask(hits(&ip, change)).expect("an answer");
-        let expected = if *count > 4 && change >= 0 { OVER } else { OK };
-        assert_eq!(codes(&answer), [expected; 2], "step {step}");
-        let left = u32::try_from((4 - *count).max(0)).expect("small");
-        assert_eq!(answer.statuses[0].limit_remaining, left, "step {step}");
+        let code = if *count > 4 && change >= 0 {
+            "OVER"
+        } else {
+            "OK"
+        };
+        let expected = format!("{code}: {code} {}/4", (4 - *count).max(0));
+        let got = served.say(&format!("shop: ip={ip} *{change}"));
+        assert_eq!(got, expected, "step {step}");
     }
 }
 
 #[test]
 fn exact_limits_charge_all_descriptors_or_none_in_redis() {
+    let redis = Server::start();
     for mode in ["exact", "background", "lease"] {
-        let redis = Server::start();
         let lines = format!("algorithm = \"token_bucket\"\nmode = \"{mode}\"");
-        let served = Served::with(start(&lines, &redis_store(&redis)));
-        let both: &[&[(&str, &str)]] = &[&[("path", "/login")], &[("ip", "::1")]];
-        assert_eq!(served.codes("shop", both), [OK; 3], "{mode}");
-        assert_eq!(served.codes("shop", both), [OK; 3], "{mode}");
-        for _ in 0..5 {
-            assert_eq!(served.codes("shop", both), [OVER, OVER, OK], "{mode}");
-        }
-        assert_eq!(served.codes("shop", &[&[("ip", "::1")]]), [OK; 2], "{mode}");
-        let fourth = || served.codes("shop", &[&[("ip", "::1")]]) == [OK; 2];
+        let store = format!("{}prefix = \"{mode}\"\n", redis_store(&redis));
+        let served = Served::with(start(&lines, &store));
+        let heading = "limits with an algorithm charge all descriptors or none";
+        rows(ROWS, heading, |question| served.say(question));
+        let last = || served.say("shop: ip=::1").starts_with("OK: ");
         match mode {
             // What is given back after its lease has ended counts for up to a second more.
-            "lease" => until("what was given back", || fourth().then_some(())),
-            _ => assert!(fourth(), "{mode}"),
+            "lease" => until("what was given back", || last().then_some(())),
+            _ => assert!(last(), "{mode}"),
         }
-        assert_eq!(
-            served.codes("shop", &[&[("ip", "::1")]]),
-            [OVER; 2],
-            "{mode}"
-        );
+        assert_eq!(served.say("shop: ip=::1"), "OVER: OVER 0/4", "{mode}");
     }
 }
 
@@ -146,65 +99,40 @@ fn exact_limits_charge_all_descriptors_or_none_in_redis() {
 fn leased_limits_hold_in_redis() {
     let redis = Server::start();
     let lines = "algorithm = \"token_bucket\"\nmode = \"lease\"";
-    let served = Served::with(start(lines, &redis_store(&redis)));
-    let other = Served::with(start(lines, &redis_store(&redis)));
-    let mut admitted = 0;
-    for _ in 0..10 {
-        for served in [&served, &other] {
-            let codes = served.codes("shop", &[&[("ip", "::1")]]);
-            admitted += usize::from(codes == [OK; 2]);
-        }
-    }
-    assert_eq!(admitted, 4);
+    let servers = [(); 2].map(|()| Served::with(start(lines, &redis_store(&redis))));
+    let turns = servers.iter().cycle().take(20);
+    let answers = turns.map(|served| served.say("shop: ip=::1"));
+    let admitted = answers.filter(|answer| answer.starts_with("OK: "));
+    assert_eq!(admitted.count(), 4);
 }
 
+/// The policy beside them wakes the log of the outage.
 #[test]
-fn on_error_answers_when_the_store_is_down() {
-    let down = "[stores.default]\nurl = \"redis://127.0.0.1:1\"\n";
-    let asked: &[&[(&str, &str)]] = &[&[("ip", "::1")]];
-    let served = Served::with(start("", down));
-    let error = served.ask(request("shop", asked)).expect_err("no store");
-    assert_eq!(error.code(), Grpc::Unavailable);
-    // What has no limit needs no store.
-    assert_eq!(served.codes("shop", &[&[("other", "1")]]), [OK; 2]);
-    let served = Served::with(start("on_error = \"allow\"", down));
-    assert_eq!(served.codes("shop", asked), [OK; 2]);
-    let served = Served::with(start("on_error = \"deny\"", down));
-    assert_eq!(served.codes("shop", asked), [OVER; 2]);
-}
-
-#[test]
-fn v4_log_of_an_outage_says_what_envoy_gets() {
-    let down = "[stores.default]\nurl = \"redis://127.0.0.1:1\"\n";
-    for (on_error, does) in [
-        (
-            "error",
-            "policies=answered with UNAVAILABLE: envoy-1s, envoy-2592000s,",
-        ),
-        ("allow", "policies=allowed: envoy-1s, envoy-2592000s,"),
-        ("deny", "policies=denied: envoy-1s, envoy-2592000s,"),
-    ] {
-        let policy = format!(
-            "{down}[[policies]]\nname = \"p\"\nlimit = \"1r/s\"\nstore = \"m\"\n[stores.m]\n"
-        );
-        let served = Served::with(start(&format!("on_error = \"{on_error}\""), &policy));
+fn v4_on_error_answers_when_the_store_is_down_and_the_log_says_so() {
+    let down = "[stores.default]\nurl = \"redis://127.0.0.1:1\"\n[[policies]]\nname = \"p\"\n\
+                limit = \"1r/s\"\nstore = \"m\"\n[stores.m]\n";
+    let heading = "limits are those of a file, and the store is down";
+    rows(ROWS, heading, |text| {
+        let (on_error, question) = text.split_once(' ').expect(text);
+        let served = Served::with(start(&format!("on_error = \"{on_error}\""), down));
+        let does = match on_error {
+            "error" => "answered with UNAVAILABLE",
+            "allow" => "allowed",
+            _ => "denied",
+        };
         let line = served.server.line("the store keeps failing");
-        assert!(line.contains(does), "{line}");
-    }
+        let expected = format!("policies={does}: envoy-1s, envoy-2592000s,");
+        assert!(line.contains(&expected), "{line}");
+        served.say(question)
+    });
 }
 
 #[test]
 fn files_are_read_again_when_they_change() {
     let served = Served::with(start("", ""));
     let folder = served.server.folder();
-    let remaining = |domain: &str| {
-        let answer = served.ask(request(domain, &[&[("ip", "::1")]]));
-        let status = answer.expect("an answer").statuses.remove(0);
-        status
-            .current_limit
-            .map(|limit| (limit.requests_per_unit, status.limit_remaining))
-    };
-    assert_eq!(remaining("shop"), Some((4, 3)));
+    let ask = |domain: &str| served.say(&format!("{domain}: ip=::1"));
+    assert_eq!(ask("shop"), "OK: OK 3/4");
     // A raised limit keeps its count.
     folder.write(
         "limits/shop.yaml",
@@ -214,15 +142,14 @@ fn files_are_read_again_when_they_change() {
         .server
         .line("changed: shop.ip: 4/365d -> 1000000/365d");
     assert!(line.contains("INFO"), "{line}");
-    let (limit, left) = remaining("shop").expect("a limit");
-    assert_eq!((limit, left), (1_000_000, 999_998));
+    assert_eq!(ask("shop"), "OK: OK 999998/1000000");
     // Another file is another domain.
     folder.write(
         "limits/web.yml",
         SHOP.replace("domain: shop", "domain: web"),
     );
     served.server.line("changed: web.ip: added, 4/365d");
-    assert_eq!(remaining("web"), Some((4, 3)));
+    assert_eq!(ask("web"), "OK: OK 3/4");
     // A bad one is refused whole, with its line.
     folder.write("limits/web.yml", SHOP.replace("unit: year", "unit: eon"));
     let line = served
@@ -231,19 +158,17 @@ fn files_are_read_again_when_they_change() {
     assert!(line.contains("web.yml:5: rate_limit.unit is"), "{line}");
     until("the count", || {
         let metrics = served.server.get("/metrics");
-        let metrics = metrics.text();
-        metrics
-            .contains("tidegate_reload_total{result=\"error\"} 1")
-            .then_some(())
+        let count = "tidegate_reload_total{result=\"error\"} 1";
+        metrics.text().contains(count).then_some(())
     });
-    assert_eq!(remaining("web"), Some((4, 2)));
+    assert_eq!(ask("web"), "OK: OK 2/4");
     // So is a domain that another file has.
     folder.write("limits/web.yml", SHOP);
     served.server.line("web.yml:1: domain");
-    assert_eq!(remaining("web"), Some((4, 1)));
+    assert_eq!(ask("web"), "OK: OK 1/4");
     std::fs::remove_file(folder.path("limits/web.yml")).expect("a file");
     served.server.line("changed: web.ip: removed");
-    assert_eq!(remaining("web"), None);
+    assert_eq!(ask("web"), "OK: OK -");
 }
 
 #[test]

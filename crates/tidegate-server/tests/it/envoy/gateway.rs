@@ -94,12 +94,22 @@ fn two_envoys_share_a_limit() {
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
 }
 
+/// Two Envoys: one that lets requests pass when nobody answers it, and one that refuses them.
+fn open_and_closed(example: &str, line: [&str; 2], address: &str) -> [Proxy; 2] {
+    let closed = changed(example, line[0], line[1]);
+    [example, &closed].map(|config| Proxy::start(&self::example(config, address)))
+}
+
+const FAILURE_MODE: [&str; 2] = ["failure_mode_deny: false", "failure_mode_deny: true"];
+
 #[test]
-fn failure_mode_deny_decides_when_tidegate_is_killed() {
+fn failure_mode_deny_decides_when_the_store_is_down_or_tidegate_is_killed() {
+    let store = "[stores.default]\nurl = \"redis://127.0.0.1:1\"\n";
+    let served = Served::start(&format!("{store}{}", api("")));
+    let [open, closed] = open_and_closed(RLS, FAILURE_MODE, &address(&served.server));
+    assert_eq!((ask(&open).status, ask(&closed).status), (200, 500));
     let served = Served::start(&api(""));
-    let grpc = address(&served.server);
-    let deny = changed(RLS, "failure_mode_deny: false", "failure_mode_deny: true");
-    let [open, closed] = [RLS, &deny].map(|config| Proxy::start(&example(config, &grpc)));
+    let [open, closed] = open_and_closed(RLS, FAILURE_MODE, &address(&served.server));
     let statuses = [&open, &closed, &open, &closed].map(|proxy| ask(proxy).status);
     assert_eq!(statuses, [200, 200, 200, 429]);
     drop(served);
@@ -110,26 +120,13 @@ fn failure_mode_deny_decides_when_tidegate_is_killed() {
     }
 }
 
-/// The store is down, not Tidegate: the same choice in the same place.
-#[test]
-fn failure_mode_deny_decides_when_the_store_is_down() {
-    let store = "[stores.default]\nurl = \"redis://127.0.0.1:1\"\n";
-    let served = Served::start(&format!("{store}{}", api("")));
-    let grpc = address(&served.server);
-    let deny = changed(RLS, "failure_mode_deny: false", "failure_mode_deny: true");
-    let [open, closed] = [RLS, &deny].map(|config| Proxy::start(&example(config, &grpc)));
-    assert_eq!((ask(&open).status, ask(&closed).status), (200, 500));
-}
-
 #[test]
 fn gate_answers_ext_authz() {
     let config = "[server]\ngate_headers = [\"ip\"]\n[[policies]]\nname = \"api\"\n\
                   key = \"{ip}\"\nlimit = \"3/1h\"\nalgorithm = \"fixed_window\"\n";
     let server = Start::new(config).start();
-    let gate = server.address().to_owned();
-    let line = "failure_mode_allow: true";
-    let closed = changed(EXT_AUTHZ, line, "failure_mode_allow: false");
-    let [open, closed] = [EXT_AUTHZ, &closed].map(|config| Proxy::start(&example(config, &gate)));
+    let line = ["failure_mode_allow: true", "failure_mode_allow: false"];
+    let [open, closed] = open_and_closed(EXT_AUTHZ, line, server.address());
     for left in [2, 1, 0] {
         let answer = ask(&open);
         assert_eq!((answer.status, answer.text()), (200, "hello\n"));

@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::LazyLock;
 
-use tidegate_server::envoy::wire::Code;
 use tonic::Code as Grpc;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic_health::pb::health_client::HealthClient;
@@ -13,7 +13,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
-use super::{Client, Served, address, codes, request};
+use super::{Client, Served, address, request};
 use crate::certificates::Certificates;
 use crate::process::{PATIENCE, Start, until};
 
@@ -24,6 +24,9 @@ const LOGIN: &str = r#"
     limit = "1/1h"
 "#;
 
+/// The server of all tests that do not stop it.
+static SERVED: LazyLock<Served> = LazyLock::new(|| Served::start(LOGIN));
+
 #[test]
 fn unix_socket_is_asked_like_an_address() {
     let start = Start::new(LOGIN).argument("--grpc");
@@ -31,13 +34,8 @@ fn unix_socket_is_asked_like_an_address() {
     let server = start.argument(&format!("unix:{}", path.display())).start();
     server.line("listening on unix:");
     let client = Client::new(&format!("unix:{}", path.display()));
-    let ask = || {
-        client
-            .ask(request("login", &[&[("user", "ann")]]))
-            .expect("an answer")
-    };
-    assert_eq!(codes(&ask()), [Code::Ok; 2]);
-    assert_eq!(codes(&ask()), [Code::OverLimit; 2]);
+    assert_eq!(client.say("login: user=ann"), "OK: OK 0/1");
+    assert_eq!(client.say("login: user=ann"), "OVER: OVER 0/1");
 }
 
 #[test]
@@ -65,33 +63,29 @@ fn tls_and_client_certificates() {
         let endpoint = Endpoint::from_shared(url.clone()).expect("a url");
         Client::of(endpoint.tls_config(tls).expect("certificates"))
     };
-    let asked = || request("login", &[&[("user", "ann")]]);
     // Which error it is depends on what comes first: the alert, or the end of the
     // connection. The limit of one is not used up by it.
-    let refused = client(plain.clone()).ask(asked());
-    refused.expect_err("no certificate");
-    let answer = client(plain.identity(shown))
-        .ask(asked())
-        .expect("an answer");
-    assert_eq!(codes(&answer), [Code::Ok; 2]);
+    let refused = client(plain.clone()).say("login: user=ann");
+    assert!(!refused.starts_with("OK"), "{refused}");
+    let answer = client(plain.identity(shown)).say("login: user=ann");
+    assert_eq!(answer, "OK: OK 0/1");
 }
 
 #[test]
 fn health_is_known_for_the_server_and_the_service() {
-    let served = Served::start(LOGIN);
-    let check = |service: &str| {
-        let service = service.to_owned();
-        let path = "/grpc.health.v1.Health/Check";
-        served
-            .client
-            .call::<_, HealthCheckResponse>(path, HealthCheckRequest { service })
-    };
-    until("ready", || {
-        check("").is_ok_and(|it| it.status == 1).then_some(())
-    });
-    assert_eq!(check("ratelimit").expect("known").status, 1);
-    let unknown = check("nope").expect_err("unknown");
-    assert_eq!(unknown.code(), Grpc::NotFound);
+    let check = |service| health(&SERVED.client, service);
+    until("ready", || (check("") == Ok(1)).then_some(()));
+    assert_eq!(check("ratelimit"), Ok(1));
+    assert_eq!(check("nope"), Err(Grpc::NotFound));
+}
+
+/// The status of a service, in numbers.
+pub(super) fn health(client: &Client, service: &str) -> Result<i32, Grpc> {
+    let service = service.to_owned();
+    let path = "/grpc.health.v1.Health/Check";
+    let answer: Result<HealthCheckResponse, _> = client.call(path, HealthCheckRequest { service });
+    let status = answer.map(|answer| answer.status);
+    status.map_err(|status| status.code())
 }
 
 #[test]
@@ -106,41 +100,37 @@ fn health_watch_says_when_the_server_stops() {
         .run(client.watch(asked))
         .expect("a stream")
         .into_inner();
-    let mut next = || served.client.run(stream.message());
-    let mut first = next().expect("a status").expect("a status").status;
-    if first == 2 {
+    let mut next = || {
+        let message = served.client.run(stream.message());
+        message.expect("a stream that goes on").map(|it| it.status)
+    };
+    let mut first = next();
+    if first == Some(2) {
         // The stores had not been asked yet.
-        first = next().expect("a status").expect("a status").status;
+        first = next();
     }
-    assert_eq!(first, 1);
+    assert_eq!(first, Some(1));
     served.server.signal("TERM");
-    assert_eq!(next().expect("a status").expect("a status").status, 2);
-    assert!(next().is_ok_and(|last| last.is_none()));
+    assert_eq!((next(), next()), (Some(2), None));
     assert!(served.server.end().0.success());
 }
 
 #[test]
 fn reflection_lists_the_services_and_their_messages() {
-    let served = Served::start(LOGIN);
     let ask = |message: MessageRequest| -> MessageResponse {
-        let mut client = ServerReflectionClient::new(served.client.channel());
-        let asked = ServerReflectionRequest {
+        let mut client = ServerReflectionClient::new(SERVED.client.channel());
+        let request = ServerReflectionRequest {
             host: String::new(),
             message_request: Some(message),
         };
-        let asked = futures_util::stream::iter([asked]);
-        served.client.run(async {
-            let stream = client
-                .server_reflection_info(asked)
-                .await
-                .expect("a stream");
-            let answer: Option<ServerReflectionResponse> =
-                stream.into_inner().message().await.expect("an answer");
-            answer
-                .expect("an answer")
-                .message_response
-                .expect("an answer")
-        })
+        let requests = futures_util::stream::iter([request]);
+        let answer = SERVED.client.run(async {
+            let stream = client.server_reflection_info(requests).await?;
+            stream.into_inner().message().await
+        });
+        let answer: Option<ServerReflectionResponse> = answer.expect("a stream");
+        let message = answer.and_then(|answer| answer.message_response);
+        message.expect("an answer")
     };
     let MessageResponse::ListServicesResponse(list) =
         ask(MessageRequest::ListServices(String::new()))
@@ -163,35 +153,24 @@ fn reflection_lists_the_services_and_their_messages() {
 }
 
 #[test]
-fn unknown_methods_and_long_messages_are_refused() {
-    let served = Served::start(LOGIN);
+fn unknown_methods_long_messages_and_other_bytes_are_refused() {
     for path in [
         "/envoy.service.ratelimit.v3.RateLimitService/Nope",
         "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
         "/nope",
     ] {
-        let asked = request("login", &[]);
-        let status = served.client.call::<_, HealthCheckResponse>(path, asked);
-        let status = status.expect_err(path);
-        assert_eq!(status.code(), Grpc::Unimplemented, "{status}");
+        let message = request("login", &[]);
+        let answer = SERVED.client.call::<_, HealthCheckResponse>(path, message);
+        assert_eq!(answer.expect_err(path).code(), Grpc::Unimplemented);
     }
-    let long = "x".repeat(100 << 10);
-    let status = served.ask(request("login", &[&[("user", &long)]]));
-    let status = status.expect_err("too long");
-    assert_eq!(status.code(), Grpc::OutOfRange, "{status}");
-    assert_eq!(served.codes("login", &[&[("user", "ann")]]), [Code::Ok; 2]);
-}
-
-#[test]
-fn bytes_that_are_not_http2_end_the_connection() {
-    let served = Served::start(LOGIN);
+    let long = SERVED.say(&format!("login: user={}", "x".repeat(100 << 10)));
+    assert!(long.starts_with("OutOfRange: "), "{long}");
     for bytes in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 64]] {
-        let mut stream = TcpStream::connect(address(&served.server)).expect("a listener");
+        let mut stream = TcpStream::connect(address(&SERVED.server)).expect("a listener");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        stream.write_all(bytes).expect("sent");
-        let mut rest = Vec::new();
+        stream.write_all(bytes).expect("a connection");
         // Closed, with or without a reset.
-        drop(stream.read_to_end(&mut rest));
+        drop(stream.read_to_end(&mut Vec::new()));
     }
-    assert_eq!(served.codes("login", &[&[("user", "ann")]]), [Code::Ok; 2]);
+    assert_eq!(SERVED.say("login: user=ann"), "OK: OK 0/1");
 }

@@ -12,7 +12,8 @@ mod rules;
 mod xds;
 
 use tidegate_server::envoy::wire::{
-    Code, Descriptor, DescriptorStatus, Entry, RateLimitRequest, RateLimitResponse,
+    Code, Descriptor, DescriptorStatus, Entry, LimitOverride, RateLimitRequest, RateLimitResponse,
+    Unit,
 };
 use tokio::runtime::Runtime;
 use tonic::Status;
@@ -47,14 +48,9 @@ impl Served {
         Self { server, client }
     }
 
-    pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        self.client.ask(request)
-    }
-
-    /// The codes of one call: overall, and of each descriptor.
-    pub(crate) fn codes(&self, domain: &str, descriptors: &[&[(&str, &str)]]) -> Vec<Code> {
-        let answer = self.ask(request(domain, descriptors)).expect("an answer");
-        codes(&answer)
+    /// Asks in words, and says the answer in words.
+    pub(crate) fn say(&self, question: &str) -> String {
+        self.client.say(question)
     }
 }
 
@@ -86,6 +82,28 @@ impl Client {
     pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
         self.call(path, request)
+    }
+
+    /// Asks in words, and says the answer in words: `OVER: OVER 0/5, OK 3/10, OK -`, or the
+    /// error.
+    pub(crate) fn say(&self, question: &str) -> String {
+        let answer = match self.ask(read(question)) {
+            Ok(answer) => answer,
+            Err(status) => return format!("{:?}: {}", status.code(), status.message()),
+        };
+        let code = |code| match Code::try_from(code) {
+            Ok(Code::Ok) => "OK",
+            Ok(Code::OverLimit) => "OVER",
+            other => panic!("{other:?}"),
+        };
+        let statuses = answer.statuses.iter().map(|status| {
+            let limit = status.current_limit.as_ref();
+            let left = status.limit_remaining;
+            let left = limit.map(|limit| format!("{left}/{}", limit.requests_per_unit));
+            format!("{} {}", code(status.code), left.unwrap_or("-".into()))
+        });
+        let statuses: Vec<String> = statuses.collect();
+        format!("{}: {}", code(answer.overall_code), statuses.join(", "))
     }
 
     /// Asks without waiting for the answer.
@@ -133,7 +151,41 @@ pub(crate) fn entry(key: &str, value: &[u8]) -> Entry {
     }
 }
 
-pub(crate) fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
+/// Reads `domain: key=value,key=value *hits @requests | ...; *hits`. Hits below zero are
+/// negative hits, and a limit that comes along is per second.
+fn read(question: &str) -> RateLimitRequest {
+    let (domain, text) = question.split_once(": ").expect(question);
+    let (text, hits) = text.split_once("; *").unwrap_or((text, "0"));
+    let descriptors = text.split(" | ").filter(|it| !it.is_empty());
+    RateLimitRequest {
+        domain: domain.into(),
+        descriptors: descriptors.map(read_descriptor).collect(),
+        hits_addend: hits.parse().expect(question),
+    }
+}
+
+fn read_descriptor(text: &str) -> Descriptor {
+    let mut words = text.split(' ');
+    let entries = words.next().expect("entries").split(',');
+    let entries = entries.map(|it| it.split_once('=').expect("key=value"));
+    let mut descriptor = descriptor(&entries.collect::<Vec<_>>());
+    for word in words {
+        if let Some(hits) = word.strip_prefix('*') {
+            let hits: i64 = hits.parse().expect("hits");
+            descriptor.is_negative_hits = hits < 0;
+            descriptor.hits_addend = Some(hits.unsigned_abs());
+        } else {
+            let requests = word.strip_prefix('@').expect("@requests");
+            descriptor.limit = Some(LimitOverride {
+                requests_per_unit: requests.parse().expect("requests"),
+                unit: Unit::Second.into(),
+            });
+        }
+    }
+    descriptor
+}
+
+fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
     let entries = entries.iter();
     let entries = entries.map(|(key, value)| entry(key, value.as_bytes()));
     Descriptor {

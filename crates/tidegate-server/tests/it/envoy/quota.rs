@@ -7,6 +7,7 @@ use tidegate_server::quota::wire::{
     Blanket, BucketAction, BucketName, QuotaAssignment, QuotaResponse, Rule, Todo, Usage,
     UsageReports,
 };
+use tidegate_testkit::cases::rows;
 use tokio::sync::mpsc;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -14,10 +15,15 @@ use tonic::{Code, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::Served;
+use crate::process::until;
 
-const API: &str = r#"
+/// All policies of these tests. The store of the last two is down.
+const POLICIES: &str = r#"
 [envoy]
 quota = true
+[stores.default]
+[stores.down]
+url = "redis://127.0.0.1:1"
 [[policies]]
 name = "api"
 key = "{user}"
@@ -26,7 +32,52 @@ limit = "100r/s"
 name = "slow"
 key = "{user}"
 limit = "600r/h"
+[[policies]]
+name = "never"
+key = "{user}"
+block = true
+[[policies]]
+name = "off"
+key = "{user}"
+limit = "1r/s"
+enabled = false
+[[policies]]
+name = "watch"
+key = "{user}"
+limit = "1r/s"
+shadow = true
+[[policies]]
+name = "open"
+key = "{user}"
+limit = "100r/s"
+store = "down"
+on_error = "allow"
+[[policies]]
+name = "closed"
+key = "{user}"
+limit = "100r/s"
+store = "down"
+on_error = "deny"
 "#;
+
+/// Reports of one stream (a domain, which need not come again, and a bucket), and what the
+/// bucket is assigned.
+const REPORTS: &str = "
+# reports
+api: policy=nope,user=ann => abandoned
+api: policy= => abandoned
+api: consumer=ann => abandoned
+api: user=LONG => abandoned
+api:  => abandoned
+: policy=api,user=ann => tokens
+: user=bob => tokens
+: policy=slow,user=ann => tokens
+never: policy=never,user=ann => deny all
+off: policy=off,user=ann => allow all
+watch: policy=watch,user=ann => allow all
+open: user=eve => tokens
+open: user=eve,policy=closed => deny all
+";
 
 /// A stream to a server.
 struct Stream<'s> {
@@ -80,8 +131,8 @@ impl<'s> Stream<'s> {
         answer.expect("an answer").bucket_action
     }
 
-    /// The rule of the next answer, which is for this bucket.
-    fn rule(&mut self, entries: &[(&str, &str)]) -> Rule {
+    /// What the next answer, which is for this bucket, assigns to it.
+    fn rule(&mut self, entries: &[(&str, &str)]) -> Option<Rule> {
         let answer = self.answer();
         let [action] = &answer[..] else {
             panic!("one action: {answer:?}");
@@ -92,13 +143,26 @@ impl<'s> Stream<'s> {
             rate_limit_strategy,
         })) = &action.todo
         else {
-            panic!("an assignment: {action:?}");
+            assert!(is_abandoned(action), "{action:?}");
+            return None;
         };
         // More than two reports, in whole seconds.
         let lives = assignment_time_to_live.as_ref().expect("a time to live");
         assert_eq!((lives.seconds, lives.nanos), (15, 0));
         let strategy = rate_limit_strategy.as_ref();
-        strategy.and_then(|it| it.rule.clone()).expect("a rule")
+        strategy.and_then(|it| it.rule.clone())
+    }
+
+    /// Reports use of a bucket, and says in a word what it is assigned.
+    fn say(&mut self, domain: &str, entries: &[(&str, &str)]) -> String {
+        self.report(domain, &[entries]);
+        match self.rule(entries) {
+            None => "abandoned".into(),
+            Some(Rule::TokenBucket(_)) => "tokens".into(),
+            Some(Rule::Blanket(rule)) if rule == i32::from(Blanket::DenyAll) => "deny all".into(),
+            Some(Rule::Blanket(rule)) if rule == i32::from(Blanket::AllowAll) => "allow all".into(),
+            Some(other) => format!("{other:?}"),
+        }
     }
 }
 
@@ -115,12 +179,33 @@ fn is_abandoned(action: &BucketAction) -> bool {
 }
 
 #[test]
-fn new_bucket_is_assigned_at_once_and_charged_to_the_policy() {
-    let served = Served::start(API);
+fn reports_are_answered_by_the_policy_of_the_bucket_or_abandoned() {
+    let served = Served::start(POLICIES);
     let mut stream = Stream::open(&served).expect("a stream");
+    let long = "x".repeat(5_000);
+    rows(REPORTS, "reports", |text| {
+        let text = text.replace("LONG", &long);
+        let (domain, entries) = text.split_once(": ").expect("a domain");
+        let entries = entries.split(',').filter_map(|it| it.split_once('='));
+        stream.say(domain, &entries.collect::<Vec<_>>())
+    });
+    let line = served.server.line("the bucket is abandoned");
+    assert!(line.contains("StreamRateLimitQuotas"), "{line}");
+    // The policies' own counters are charged.
+    for policy in ["slow", "watch"] {
+        let keys = served.server.get(&format!("/v1/keys/{policy}?user=ann"));
+        let rate = keys.json()["levels"][0]["rate"].as_f64();
+        assert!(rate > Some(0.5), "{policy}: {}", keys.text());
+    }
+}
+
+#[test]
+fn new_bucket_is_assigned_whole_seconds_and_streams_share_its_policy() {
+    let served = Served::start(POLICIES);
+    let mut streams = [(); 2].map(|()| Stream::open(&served).expect("a stream"));
     let ann = [("user", "ann")];
-    stream.report("api", &[&ann]);
-    let Rule::TokenBucket(tokens) = stream.rule(&ann) else {
+    streams[0].report("api", &[&ann]);
+    let Some(Rule::TokenBucket(tokens)) = streams[0].rule(&ann) else {
         panic!("a token bucket");
     };
     let interval = tokens.fill_interval.expect("an interval");
@@ -130,142 +215,25 @@ fn new_bucket_is_assigned_at_once_and_charged_to_the_policy() {
     let rate = fill / f64::from(i32::try_from(interval.seconds).expect("some seconds"));
     assert!(rate > 5.0 && rate <= 100.0, "{rate}/s of 100");
     assert!(tokens.max_tokens >= 1 && tokens.max_tokens <= 50);
-    let slow = [("policy", "slow"), ("user", "ann")];
-    stream.report("", &[&slow]);
-    let _rule = stream.rule(&slow);
-    let keys = served.server.get("/v1/keys/slow?user=ann").json();
-    let used = keys["levels"][0]["rate"].as_f64().expect("a number");
-    assert!(used >= 1.0, "the policy's own counter is charged: {keys}");
+    // Another bucket id, and the same key of the policy.
+    let same = [("user", "ann"), ("policy", "api")];
+    assert_eq!(streams[1].say("elsewhere", &same), "tokens");
     let text = served.server.get("/metrics");
     for line in [
-        "tidegate_quota_streams 1",
+        "tidegate_quota_streams 2",
         "tidegate_quota_buckets 2",
-        "tidegate_quota_requests_total{policy=\"api\",result=\"allowed\"} 1",
-        "tidegate_quota_requests_total{policy=\"api\",result=\"denied\"} 2",
+        "tidegate_quota_requests_total{policy=\"api\",result=\"allowed\"} 2",
+        "tidegate_quota_requests_total{policy=\"api\",result=\"denied\"} 4",
     ] {
         assert!(text.text().contains(line), "{line}\n{}", text.text());
     }
-}
-
-#[test]
-fn bucket_that_fits_no_policy_is_abandoned_and_the_stream_goes_on() {
-    let served = Served::start(API);
-    let mut stream = Stream::open(&served).expect("a stream");
-    let long = "x".repeat(5_000);
-    for wrong in [
-        &[("policy", "nope"), ("user", "ann")][..],
-        &[("policy", "")],
-        &[("consumer", "ann")],
-        &[("user", &long)],
-        &[],
-    ] {
-        stream.report("api", &[wrong]);
-        let answer = stream.answer();
-        assert_eq!(answer.len(), 1, "{wrong:?}: {answer:?}");
-        assert!(is_abandoned(&answer[0]), "{wrong:?}: {answer:?}");
-        assert_eq!(answer[0].bucket_id, Some(bucket(wrong)));
-    }
-    // The entry `policy` wins; the domain need not come again.
-    let ann = [("policy", "api"), ("user", "ann")];
-    stream.report("", &[&ann]);
-    assert!(matches!(stream.rule(&ann), Rule::TokenBucket(_)));
-    let bob = [("user", "bob")];
-    stream.report("", &[&bob]);
-    assert!(matches!(stream.rule(&bob), Rule::TokenBucket(_)));
-    let line = served.server.line("the bucket is abandoned");
-    assert!(line.contains("StreamRateLimitQuotas"), "{line}");
-}
-
-#[test]
-fn two_streams_share_one_bucket() {
-    let served = Served::start(API);
-    let (mut one, mut other) = (
-        Stream::open(&served).expect("a stream"),
-        Stream::open(&served).expect("a stream"),
-    );
-    let ann = [("user", "ann")];
-    one.report("api", &[&ann]);
-    let _first = one.rule(&ann);
-    // Another bucket id, and the same key of the policy.
-    let same = [("user", "ann"), ("policy", "api")];
-    other.report("elsewhere", &[&same]);
-    let _second = other.rule(&same);
-    let text = served.server.get("/metrics");
-    let text = text.text();
-    assert!(text.contains("tidegate_quota_streams 2"), "{text}");
-    drop(one);
-    crate::process::until("the stream has ended", || {
-        let text = served.server.get("/metrics");
+    let [other, one] = streams;
+    drop(other);
+    until("the other stream has ended", || {
+        let text = one.served.server.get("/metrics");
         let streams = text.text().contains("tidegate_quota_streams 1\n");
         streams.then_some(())
     });
-}
-
-#[test]
-fn policies_that_refuse_or_admit_everything_are_assigned_as_such() {
-    let policies = r#"
-[envoy]
-quota = true
-[[policies]]
-name = "never"
-key = "{user}"
-block = true
-[[policies]]
-name = "off"
-key = "{user}"
-limit = "1r/s"
-enabled = false
-[[policies]]
-name = "watch"
-key = "{user}"
-limit = "1r/s"
-shadow = true
-"#;
-    let served = Served::start(policies);
-    let mut stream = Stream::open(&served).expect("a stream");
-    for (policy, expected) in [
-        ("never", Blanket::DenyAll),
-        ("off", Blanket::AllowAll),
-        ("watch", Blanket::AllowAll),
-    ] {
-        let entries = [("policy", policy), ("user", "ann")];
-        stream.report("api", &[&entries]);
-        assert_eq!(
-            stream.rule(&entries),
-            Rule::Blanket(expected.into()),
-            "{policy}"
-        );
-    }
-    let keys = served.server.get("/v1/keys/watch?user=ann").json();
-    assert!(keys["levels"][0]["rate"].as_f64() > Some(0.5), "{keys}");
-}
-
-#[test]
-fn store_that_is_down_is_decided_by_the_policy() {
-    let policies = r#"
-[envoy]
-quota = true
-[stores.default]
-url = "redis://127.0.0.1:1"
-[[policies]]
-name = "open"
-key = "{user}"
-limit = "100r/s"
-on_error = "allow"
-[[policies]]
-name = "closed"
-key = "{user}"
-limit = "100r/s"
-on_error = "deny"
-"#;
-    let served = Served::start(policies);
-    let mut stream = Stream::open(&served).expect("a stream");
-    let entries = [("user", "ann")];
-    stream.report("open", &[&entries]);
-    assert!(matches!(stream.rule(&entries), Rule::TokenBucket(_)));
-    stream.report("closed", &[&[("user", "ann"), ("policy", "closed")]]);
-    let rule = stream.rule(&[("user", "ann"), ("policy", "closed")]);
-    assert_eq!(rule, Rule::Blanket(Blanket::DenyAll.into()));
 }
 
 #[test]
@@ -278,7 +246,7 @@ fn quotas_are_off_unless_asked_for() {
 
 #[test]
 fn buckets_of_a_stream_are_bounded() {
-    let served = Served::start(API);
+    let served = Served::start(POLICIES);
     let mut stream = Stream::open(&served).expect("a stream");
     let users: Vec<String> = (0..2_100).map(|user| user.to_string()).collect();
     let (mut abandoned, mut assigned) = (BTreeSet::new(), BTreeSet::new());
@@ -300,16 +268,14 @@ fn buckets_of_a_stream_are_bounded() {
 
 #[test]
 fn messages_that_are_too_long_end_only_their_stream() {
-    let served = Served::start(API);
+    let served = Served::start(POLICIES);
     let mut stream = Stream::open(&served).expect("a stream");
     let long = "x".repeat(300 << 10);
     stream.report("api", &[&[("user", &long)]]);
     let ended = served.client.run(stream.answers.message());
     assert!(!matches!(ended, Ok(Some(_))), "{ended:?}");
     let mut stream = Stream::open(&served).expect("a stream");
-    let ann = [("user", "ann")];
-    stream.report("api", &[&ann]);
-    assert!(matches!(stream.rule(&ann), Rule::TokenBucket(_)));
+    assert_eq!(stream.say("api", &[("user", "ann")]), "tokens");
 }
 
 mod timing {
@@ -366,12 +332,6 @@ mod timing {
         });
         let after = |seconds: u64| start + Duration::from_secs(seconds);
         let both = |from: Instant, to: Instant| within(&one, from, to) + within(&other, from, to);
-        println!(
-            "per 2 s: {:?}",
-            (0..17)
-                .map(|it| both(after(it * 2), after(it * 2 + 2)))
-                .collect::<Vec<_>>()
-        );
         // Cautious for six seconds, then by the first reports: settled after ten.
         let (from, to) = (after(10), after(20));
         let settled = both(from, to);
@@ -418,19 +378,9 @@ mod timing {
                 .map(|offer| offer.join().expect("answers"))
                 .collect()
         });
-        let both = |from: u64, to: u64| {
-            let after = |seconds: u64| start + Duration::from_secs(seconds);
-            let counts = admitted.iter();
-            let counts = counts.map(|times| within(times, after(from), after(to)));
-            counts.collect::<Vec<_>>()
-        };
-        println!(
-            "per 2 s: {:?}",
-            (0..10)
-                .map(|it| both(it * 2, it * 2 + 2))
-                .collect::<Vec<_>>()
-        );
-        let settled = both(10, 20);
+        let after = |seconds: u64| start + Duration::from_secs(seconds);
+        let settled = admitted.iter().map(|it| within(it, after(10), after(20)));
+        let settled: Vec<f64> = settled.collect();
         let total: f64 = settled.iter().sum();
         // The formula of docs/modes.md: B + N*t/W + n*(H + S), and a second of a stall.
         assert!(

@@ -1,24 +1,21 @@
 //! The binary as a replacement for envoyproxy/ratelimit, started with its environment variables.
 
+use std::collections::HashMap;
 use std::net::UdpSocket;
 
 use serde_json::json;
-use tidegate_server::envoy::wire::Code;
 use tidegate_server::envoy::xds::wire::DiscoveryRequest;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
-use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::gateway::RLS;
+use super::listener::health;
 use super::proxy::{Proxy, example};
 use super::xds::{Plane, config};
-use super::{Client, address, codes, request};
+use super::{Client, address, read};
 use crate::certificates::Certificates;
 use crate::client::{Answer, Connection};
 use crate::process::{PATIENCE, Start, Tidegate, until};
 use crate::redis_server::Server;
-
-const OK: Code = Code::Ok;
-const OVER: Code = Code::OverLimit;
 
 pub(super) const SHOP: &str = "domain: shop
 descriptors:
@@ -70,11 +67,6 @@ fn client(server: &Tidegate) -> Client {
     Client::new(&format!("http://{}", address(server)))
 }
 
-fn ask(client: &Client, entries: &[(&str, &str)]) -> Vec<Code> {
-    let answer = client.ask(request("shop", &[entries]));
-    codes(&answer.expect("an answer"))
-}
-
 fn json(server: &Tidegate, entries: &str) -> Answer {
     let body = format!("{{\"domain\": \"shop\", \"descriptors\": [{{\"entries\": [{entries}]}}]}}");
     server.ask("POST", "/json", &body)
@@ -89,12 +81,11 @@ fn page(server: &Tidegate, role: &str, path: &str) -> Answer {
 }
 
 #[test]
-fn environment_starts_a_server_that_answers_by_grpc_and_json() {
+fn environment_starts_a_server_that_answers_by_grpc_and_json_and_counts_with_others() {
     let redis = Server::start();
     let server = start(&redis).start();
     let client = client(&server);
-    let login = [("path", "/login")];
-    assert_eq!(ask(&client, &login), [OK, OK]);
+    assert_eq!(client.say("shop: path=/login"), "OK: OK 1/2");
     let entry = r#"{"key": "path", "value": "/login"}"#;
     let answer = json(&server, entry);
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -108,24 +99,21 @@ fn environment_starts_a_server_that_answers_by_grpc_and_json() {
     let answer = json(&server, entry);
     assert_eq!(answer.status, 429);
     assert_eq!(answer.json()["overallCode"], "OVER_LIMIT");
-    assert_eq!(ask(&client, &login), [OVER, OVER]);
-    for body in [
-        "",
-        "no JSON",
-        "{\"domain\": \"shop\"}",
-        "{\"domain\": \"shop\", \"nope\": 1}",
-    ] {
-        let answer = server.ask("POST", "/json", body);
-        assert_eq!(answer.status, 400, "{body}");
+    let other = start(&redis).start();
+    for client in [client, self::client(&other)] {
+        assert_eq!(client.say("shop: path=/login"), "OVER: OVER 0/2");
     }
     let long = "x".repeat(2 << 20);
-    assert_eq!(server.ask("POST", "/json", &long).status, 400);
-    assert_eq!(server.get("/json").status, 405);
-    assert_eq!(server.get("/nope").status, 404);
-
-    // Another server counts together with this one.
-    let other = start(&redis).start();
-    assert_eq!(ask(&self::client(&other), &login), [OVER, OVER]);
+    for (method, path, body, status) in [
+        ("POST", "/json", "no JSON", 400),
+        ("POST", "/json", "{\"domain\": \"shop\"}", 400),
+        ("POST", "/json", &long, 400),
+        ("GET", "/json", "", 405),
+        ("GET", "/nope", "", 404),
+    ] {
+        let answer = server.ask(method, path, body);
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.text());
+    }
 }
 
 #[test]
@@ -137,18 +125,8 @@ fn health_and_limits_are_shown_and_sigterm_drains() {
         (answer.status == 200 && answer.text() == "OK").then_some(())
     });
     let client = client(&server);
-    let health = |service: &str| {
-        let service = service.to_owned();
-        let answer: Result<HealthCheckResponse, _> = client.call(
-            "/grpc.health.v1.Health/Check",
-            HealthCheckRequest { service },
-        );
-        answer.map(|answer| answer.status)
-    };
-    assert_eq!(health("").expect("an answer"), 1);
-    assert_eq!(health("ratelimit").expect("an answer"), 1);
-    let unknown = health("nope").expect_err("no such service");
-    assert_eq!(unknown.code(), tonic::Code::NotFound);
+    let services = ["", "ratelimit", "nope"].map(|service| health(&client, service));
+    assert_eq!(services, [Ok(1), Ok(1), Err(tonic::Code::NotFound)]);
     let limits =
         "shop.path_/login: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: false
 shop.ip: unit=YEAR requests_per_unit=1, shadow_mode: false, quota_mode: false
@@ -161,7 +139,7 @@ shop.ip.user: unit=YEAR requests_per_unit=1, shadow_mode: true, quota_mode: fals
     until("an unhealthy server", || {
         (server.get("/healthcheck").status == 500).then_some(())
     });
-    assert_eq!(ask(&client, &[("ip", "::1")]), [OK, OK], "still answering");
+    assert_eq!(client.say("shop: ip=::1"), "OK: OK 0/1", "still answering");
     assert!(server.end().0.success());
 }
 
@@ -181,11 +159,10 @@ fn statistics_have_the_names_of_the_reference() {
         .start();
     let client = client(&server);
     for _ in 0..3 {
-        ask(&client, &[("path", "/login")]);
-        ask(&client, &[("ip", "::1"), ("user", "ann")]);
+        client.say("shop: path=/login");
+        client.say("shop: ip=::1,user=ann");
     }
-    let text = page(&server, "(statistics)", "/metrics");
-    let text = text.text();
+    let text = page(&server, "(statistics)", "/metrics").text().to_owned();
     for line in [
         "total_hits{domain=\"shop\",key1=\"path_/login\"} 3",
         "over_limit{domain=\"shop\",key1=\"path_/login\"} 1",
@@ -201,66 +178,56 @@ fn statistics_have_the_names_of_the_reference() {
     assert!(text.contains("\nratelimit_service_config_load_error 0\n"));
     assert!(text.contains("\ntidegate_decisions_total{policy=\"envoy\""));
     // Datagrams have what was added since the last one, whole lines each.
-    let (mut total, mut shadow) = (0, 0);
+    let mut counts = HashMap::new();
     let mut datagram = [0; 2_000];
-    while (total, shadow) != (3, 2) {
+    let names = ["path_/login.total_hits", "ip.user.shadow_mode"];
+    let names = names.map(|name| format!("ratelimit.service.rate_limit.shop.{name}"));
+    while names.each_ref().map(|name| counts.get(name)) != [Some(&3), Some(&2)] {
         let length = statsd.recv(&mut datagram).expect("a datagram");
-        for line in std::str::from_utf8(&datagram[..length])
-            .expect("text")
-            .lines()
-        {
+        let text = std::str::from_utf8(&datagram[..length]).expect("text");
+        for line in text.lines() {
             let (name, count) = line.split_once(':').expect("a name and a count");
-            let count: u64 = count
-                .strip_suffix("|c")
-                .expect("a counter")
-                .parse()
-                .expect("a number");
-            match name {
-                "ratelimit.service.rate_limit.shop.path_/login.total_hits" => total += count,
-                "ratelimit.service.rate_limit.shop.ip.user.shadow_mode" => shadow += count,
-                _ => {}
-            }
+            let count = count.strip_suffix("|c").expect("a counter");
+            let count: u64 = count.parse().expect("a number");
+            *counts.entry(name.to_owned()).or_default() += count;
         }
     }
 }
 
 #[test]
-fn changed_files_are_loaded_and_wrong_ones_are_not() {
-    let server = without_redis()
+fn server_starts_without_limits_loads_changed_files_and_keeps_them_when_one_is_wrong() {
+    let start = bare()
+        .variable("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
         .variable("USE_PROMETHEUS", "true")
-        .variable("PROMETHEUS_ADDR", "127.0.0.1:0")
-        .start();
+        .variable("PROMETHEUS_ADDR", "127.0.0.1:0");
+    let root = start.folder().path("").display().to_string();
+    let server = start.variable("RUNTIME_ROOT", &root).start();
+    server.line("starting without limits");
     server.line("REDIS_URL is not set: counts are in the memory of this process");
     let client = client(&server);
-    let ip = [("ip", "::1")];
-    assert_eq!(ask(&client, &ip), [OK, OK]);
-    assert_eq!(ask(&client, &ip), [OVER, OVER]);
-    let file = "data/ratelimit/config/shop.yaml";
-    let raised = SHOP.replace(
-        "  - key: ip\n    rate_limit: {unit: year, requests_per_unit: 1}",
-        "  - key: ip\n    rate_limit: {unit: year, requests_per_unit: 4}",
-    );
-    server.folder().write(file, &raised);
-    server.line("changed: shop.ip: ");
-    assert_eq!(
-        ask(&client, &ip),
-        [OK, OK],
-        "two hits of four, and one more"
-    );
-    server.folder().write(file, "domain: shop\nnope: 1\n");
+    assert_eq!(client.say("shop: ip=::1"), "OK: OK -");
+    // The folder is never seen without its file.
+    let folder = server.folder();
+    std::fs::create_dir(folder.path("new")).expect("a folder");
+    folder.write("new/shop.yaml", SHOP);
+    std::fs::rename(folder.path("new"), folder.path("config")).expect("a folder");
+    let file = "config/shop.yaml";
+    server.line("changed: shop.ip: added");
+    assert_eq!(client.say("shop: ip=::1 *2"), "OVER: OVER 0/1");
+    let ip = "  - key: ip\n    rate_limit: {unit: year, requests_per_unit: ";
+    let raised = SHOP.replace(&format!("{ip}1"), &format!("{ip}4"));
+    folder.write(file, &raised);
+    server.line("changed: shop.ip: 1");
+    assert_eq!(client.say("shop: ip=::1"), "OK: OK 1/4");
+    folder.write(file, "domain: shop\nnope: 1\n");
     server.line("the config is wrong, and the old one stays in force");
-    assert_eq!(ask(&client, &ip), [OK, OK]);
-    assert_eq!(ask(&client, &ip), [OVER, OVER]);
-    let text = page(&server, "(statistics)", "/metrics");
-    let text = text.text();
-    assert!(
-        text.contains("\nratelimit_service_config_load_success 2\n"),
-        "{text}"
-    );
-    assert!(
-        text.contains("\nratelimit_service_config_load_error 1\n"),
-        "{text}"
-    );
+    assert_eq!(client.say("shop: ip=::1"), "OK: OK 0/4");
+    let text = page(&server, "(statistics)", "/metrics").text().to_owned();
+    // The first error is the start without a folder.
+    for (result, count) in [("success", 2), ("error", 2)] {
+        let line = format!("\nratelimit_service_config_load_{result} {count}\n");
+        assert!(text.contains(&line), "{line}: {text}");
+    }
 }
 
 #[test]
@@ -274,7 +241,7 @@ fn binary_called_ratelimit_is_one_and_names_what_it_does_not_support() {
         .start();
     server.line("REDIS_PERSECOND is not supported: all limits count in the Redis of REDIS_URL");
     server.line("LOCAL_CACHE_SIZE_IN_BYTES is not supported: ");
-    let answer = client(&server).ask(request("shop", &[&[("ip", "::1")]]));
+    let answer = client(&server).ask(read("shop: ip=::1"));
     let headers = answer.expect("an answer").response_headers_to_add;
     let headers: Vec<_> = headers.iter().map(|it| (&*it.key, &*it.value)).collect();
     assert_eq!(
@@ -306,13 +273,10 @@ fn without_its_redis_it_answers_with_errors_and_stays_healthy() {
         (server.get("/healthcheck").status == 200).then_some(())
     });
     redis.kill();
-    let error = client.ask(request("shop", &[&[("ip", "::1")]]));
-    let error = error.expect_err("no Redis");
-    assert_eq!(error.code(), tonic::Code::Unavailable, "{error}");
-    assert_eq!(
-        json(&server, r#"{"key": "ip", "value": "::1"}"#).status,
-        400
-    );
+    let error = client.say("shop: ip=::1");
+    assert!(error.starts_with("Unavailable: "), "{error}");
+    let answer = json(&server, r#"{"key": "ip", "value": "::1"}"#);
+    assert_eq!(answer.status, 400);
     assert_eq!(json(&server, r#"{"key": "other"}"#).status, 200, "no limit");
     assert_eq!(server.get("/healthcheck").status, 200);
 }
@@ -324,7 +288,7 @@ fn unix_socket_takes_the_place_of_the_grpc_port() {
     let server = start.variable("GRPC_UDS", &path).start();
     server.line("listening on unix:");
     let client = Client::new(&format!("unix:{path}"));
-    assert_eq!(ask(&client, &[("ip", "::1")]), [OK, OK]);
+    assert_eq!(client.say("shop: ip=::1"), "OK: OK 0/1");
 }
 
 #[test]
@@ -339,9 +303,8 @@ fn files_about_one_domain_add_to_it_if_told() {
     let start = without_redis().variable("MERGE_DOMAIN_CONFIG", "true");
     start.folder().write(file, more);
     let server = start.start();
-    let client = client(&server);
-    assert_eq!(ask(&client, &[("host", "a")]), [OVER, OVER]);
-    assert_eq!(ask(&client, &[("ip", "::1")]), [OK, OK]);
+    let answer = client(&server).say("shop: host=a | ip=::1");
+    assert_eq!(answer, "OVER: OVER 0/0, OK 0/1");
 }
 
 #[test]
@@ -361,22 +324,6 @@ tidegate: SHADOW_MODE is \"on\": expected true or false
     let (code, _, said) = bare().argument("--nope").fail();
     assert_eq!(code, 2);
     assert!(said.contains("see `tidegate ratelimit --help`"), "{said}");
-}
-
-#[test]
-fn server_may_start_without_limits() {
-    let start = bare().variable("FORCE_START_WITHOUT_INITIAL_CONFIG", "true");
-    let root = start.folder().path("").display().to_string();
-    let server = start.variable("RUNTIME_ROOT", &root).start();
-    server.line("starting without limits");
-    let client = client(&server);
-    let ip = [("ip", "::1")];
-    assert_eq!(ask(&client, &ip), [OK, OK]);
-    std::fs::create_dir(server.folder().path("config")).expect("a folder");
-    server.folder().write("config/shop.yaml", SHOP);
-    server.line("changed: shop.ip: added");
-    assert_eq!(ask(&client, &ip), [OK, OK]);
-    assert_eq!(ask(&client, &ip), [OVER, OVER]);
 }
 
 /// What Envoy Gateway does: limits by xDS, certificates, and a server that starts without.
@@ -409,11 +356,8 @@ fn control_plane_gives_limits() {
         ));
     let endpoint = Endpoint::from_shared(format!("https://{}", grpc.trim())).expect("a url");
     let client = Client::of(endpoint.tls_config(tls).expect("certificates"));
-    let ask = || {
-        let answer = client.ask(request("shop", &[&[("user", "ann")]]));
-        codes(&answer.expect("an answer"))
-    };
-    assert_eq!(ask(), [OK, OK], "no limits yet");
+    let ask = || client.say("shop: user=ann");
+    assert_eq!(ask(), "OK: OK -", "no limits yet");
     let mut stream = runtime.block_on(plane.stream());
     let mut answered = |send: &dyn Fn(&mut super::xds::Opened)| -> DiscoveryRequest {
         send(&mut stream);
@@ -424,7 +368,7 @@ fn control_plane_gives_limits() {
     let answer = answered(&|stream| stream.send("1", "a", &[config("shop")]));
     assert_eq!((&*answer.version_info, answer.error_detail), ("1", None));
     // The limit is five per minute: a window ends within six requests once at most.
-    let over = (0..11).filter(|_| ask() == [OVER, OVER]).count();
+    let over = (0..11).filter(|_| ask() == "OVER: OVER 0/5").count();
     assert!(over >= 1, "{over}");
     let mut wrong = config("shop");
     wrong.descriptors[0].key.clear();

@@ -16,6 +16,7 @@ use tidegate_server::envoy::xds::wire::{
     RateLimitPolicy, Replace,
 };
 use tidegate_server::envoy::xds::{ClientTls, ControlPlane, drafts, watch};
+use tidegate_testkit::console::is_like;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
@@ -140,10 +141,8 @@ impl Opened {
     }
 
     pub(super) fn send(&self, version: &str, nonce: &str, configs: &[RateLimitConfig]) {
-        let resources = configs.iter().map(|config| prost_types::Any {
-            type_url: CONFIG.into(),
-            value: config.encode_to_vec(),
-        });
+        let resources = configs.iter();
+        let resources = resources.map(|config| resource(CONFIG, config.encode_to_vec()));
         self.send_any(version, nonce, resources.collect());
     }
 
@@ -223,17 +222,32 @@ pub(super) fn config(domain: &str) -> RateLimitConfig {
     }
 }
 
-/// Version in force, nonce that is answered, and why not.
-fn answer(request: &DiscoveryRequest) -> (&str, &str, Option<&str>) {
-    assert_eq!(request.type_url, CONFIG);
-    let node = request.node.as_ref().expect("a node");
-    assert_eq!(node.id, "node-1");
-    let why = request.error_detail.as_ref();
-    (
-        &request.version_info,
-        &request.response_nonce,
-        why.map(|it| &*it.message),
-    )
+impl Opened {
+    /// The next request: the version in force, the nonce that is answered, and why not.
+    async fn said(&mut self) -> (String, String, String) {
+        let request = self.request().await;
+        assert_eq!(request.type_url, CONFIG);
+        assert_eq!(request.node.expect("a node").id, "node-1");
+        let why = request.error_detail.map(|it| it.message);
+        let why = why.unwrap_or_default();
+        (request.version_info, request.response_nonce, why)
+    }
+
+    /// Sends domains, which are acknowledged.
+    async fn acknowledged(&mut self, version: &str, nonce: &str, domains: &[&str]) {
+        let configs: Vec<_> = domains.iter().map(|it| config(it)).collect();
+        self.send(version, nonce, &configs);
+        assert_eq!(self.said().await, answer(version, nonce, ""));
+    }
+}
+
+fn answer(version: &str, nonce: &str, why: &str) -> (String, String, String) {
+    (version.into(), nonce.into(), why.into())
+}
+
+fn resource(type_url: &str, value: Vec<u8>) -> prost_types::Any {
+    let type_url = type_url.into();
+    prost_types::Any { type_url, value }
 }
 
 #[tokio::test]
@@ -243,96 +257,74 @@ async fn good_configs_are_acknowledged_and_bad_ones_refused_with_a_reason() {
     let mut stream = plane.stream().await;
     assert_eq!(stream.token.as_deref(), Some("secret"));
     let first = stream.request().await;
-    assert_eq!(answer(&first), ("", "", None));
+    assert_eq!((&*first.version_info, &*first.response_nonce), ("", ""));
     let metadata = first.node.expect("a node").metadata.expect("metadata");
     let kind = prost_types::value::Kind::StringValue("a".into());
     assert_eq!(metadata.fields["zone"].kind, Some(kind));
-
-    stream.send("1", "a", &[config("api"), config("web")]);
-    assert_eq!(answer(&stream.request().await), ("1", "a", None));
+    stream.acknowledged("1", "a", &["api", "web"]).await;
     assert_eq!(client.applied(), [["api", "web"]]);
     let limit = client.applied.lock().expect("no panic")[0][0].clone();
     assert_eq!(limit, config("api"));
 
-    // A limit without a unit; not a message at all; and another type.
-    let mut wrong = config("wrong");
-    wrong.descriptors[0].rate_limit = Some(RateLimitPolicy::default());
-    stream.send("2", "b", &[config("api"), wrong]);
-    let why = "xds resource \"wrong\": rate_limit has no unit: expected second, minute, hour, \
-               day, week, month or year, or a window such as 30s";
-    assert_eq!(answer(&stream.request().await), ("1", "b", Some(why)));
-    let resource = |type_url: &str| prost_types::Any {
-        type_url: type_url.into(),
-        value: vec![0xff; 3],
-    };
-    stream.send_any("3", "c", vec![resource(CONFIG)]);
-    let request = stream.request().await;
-    let (version, nonce, why) = answer(&request);
-    assert_eq!((version, nonce), ("1", "c"));
-    let why = why.expect("a reason");
-    assert!(
-        why.starts_with("resource 0: not a RateLimitConfig: "),
-        "{why}"
-    );
-    stream.send_any("4", "d", vec![resource("type.googleapis.com/nope")]);
-    let request = stream.request().await;
-    let (version, nonce, why) = answer(&request);
-    assert_eq!((version, nonce), ("1", "d"));
-    let why = why.expect("a reason");
-    assert!(
-        why.contains("\"type.googleapis.com/nope\": expected"),
-        "{why}"
-    );
+    let mut without_unit = config("wrong");
+    without_unit.descriptors[0].rate_limit = Some(RateLimitPolicy::default());
+    for (nonce, last, why) in [
+        (
+            "b",
+            resource(CONFIG, without_unit.encode_to_vec()),
+            "xds resource \"wrong\": rate_limit has no unit: expected second, minute, hour, \
+             day, week, month or year, or a window such as 30s",
+        ),
+        (
+            "c",
+            resource(CONFIG, vec![0xff; 3]),
+            "resource 1: not a RateLimitConfig: …",
+        ),
+        (
+            "d",
+            resource("type.googleapis.com/nope", vec![]),
+            "…\"type.googleapis.com/nope\": expected…",
+        ),
+    ] {
+        let good = resource(CONFIG, config("api").encode_to_vec());
+        stream.send_any("2", nonce, vec![good, last]);
+        let (version, answered, reason) = stream.said().await;
+        assert_eq!((&*version, &*answered), ("1", nonce));
+        assert!(is_like(&reason, why), "{reason}");
+    }
     assert_eq!(client.applied().len(), 1, "the old configs stay");
 
     // A set without a domain takes it away.
-    stream.send("5", "e", &[config("web")]);
-    assert_eq!(answer(&stream.request().await), ("5", "e", None));
-    stream.send("6", "f", &[]);
-    assert_eq!(answer(&stream.request().await), ("6", "f", None));
+    stream.acknowledged("5", "e", &["web"]).await;
+    stream.acknowledged("6", "f", &[]).await;
     assert_eq!(client.applied()[1..], [vec!["web".to_owned()], vec![]]);
 }
 
 #[tokio::test]
-async fn client_comes_back_when_the_stream_or_the_control_plane_ends() {
-    let mut plane = Plane::start(None).await;
-    let client = Client::start(control_plane(&plane.address.to_string()));
-    let mut stream = plane.stream().await;
-    stream.request().await;
-    stream.send("1", "a", &[config("api")]);
-    assert_eq!(answer(&stream.request().await), ("1", "a", None));
-    // The stream ends: the next one begins with the version in force, and no nonce.
-    drop(stream);
-    let mut stream = plane.stream().await;
-    assert_eq!(answer(&stream.request().await), ("1", "", None));
-    // The control plane ends, and another one takes its address.
-    let address = plane.address;
-    drop(stream);
-    plane.stop().await;
-    assert_eq!(client.applied(), [["api"]], "the limits in force stay");
-    let mut plane = Plane::start_at(address, None).await;
-    let mut stream = plane.stream().await;
-    assert_eq!(answer(&stream.request().await), ("1", "", None));
-    stream.send("2", "b", &[config("web")]);
-    assert_eq!(answer(&stream.request().await), ("2", "b", None));
-    assert_eq!(client.applied(), [["api"], ["web"]]);
-}
-
-#[tokio::test]
-async fn client_waits_for_a_control_plane_that_is_not_there_yet() {
-    let address = {
-        let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        free.local_addr().expect("an address")
-    };
+async fn client_waits_for_its_control_plane_and_comes_back_when_it_or_the_stream_ends() {
+    let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = free.local_addr().expect("an address");
+    drop(free);
     let client = Client::start(control_plane(&address.to_string()));
     // Some attempts may fail before it is there.
     tokio::task::yield_now().await;
     let mut plane = Plane::start_at(address, None).await;
     let mut stream = plane.stream().await;
-    stream.request().await;
-    stream.send("1", "a", &[config("api")]);
-    assert_eq!(answer(&stream.request().await), ("1", "a", None));
-    assert_eq!(client.applied(), [["api"]]);
+    assert_eq!(stream.said().await, answer("", "", ""));
+    stream.acknowledged("1", "a", &["api"]).await;
+    // The stream ends: the next one begins with the version in force, and no nonce.
+    drop(stream);
+    let mut stream = plane.stream().await;
+    assert_eq!(stream.said().await, answer("1", "", ""));
+    // The control plane ends, and another one takes its address.
+    drop(stream);
+    plane.stop().await;
+    assert_eq!(client.applied(), [["api"]], "the limits in force stay");
+    let mut plane = Plane::start_at(address, None).await;
+    let mut stream = plane.stream().await;
+    assert_eq!(stream.said().await, answer("1", "", ""));
+    stream.acknowledged("2", "b", &["web"]).await;
+    assert_eq!(client.applied(), [["api"], ["web"]]);
 }
 
 #[tokio::test]
@@ -350,33 +342,28 @@ async fn certificates_are_shown_and_checked_and_read_again() {
     let file = |name: &str| certificates.path(name).into();
     let folder = crate::process::Folder::new();
     let cert = folder.path("client.crt");
-    let from = ControlPlane {
-        tls: Some(ClientTls {
+    let address = plane.address.to_string();
+    let start = |identity| {
+        let tls = ClientTls {
             ca: Some(file("authority.crt")),
-            identity: Some((cert.clone(), file("client.key"))),
+            identity,
             server_name: Some("localhost".into()),
-        }),
-        ..control_plane(&plane.address.to_string())
+        };
+        Client::start(ControlPlane {
+            tls: Some(tls),
+            ..control_plane(&address)
+        })
     };
-    let client = Client::start(from);
+    let client = start(Some((cert.clone(), file("client.key"))));
     // The certificate is not there yet, and then it is.
     tokio::task::yield_now().await;
     std::fs::copy(certificates.path("client.crt"), &cert).expect("a file");
     let mut stream = plane.stream().await;
-    stream.request().await;
-    stream.send("1", "a", &[config("api")]);
-    assert_eq!(answer(&stream.request().await), ("1", "a", None));
+    assert_eq!(stream.said().await, answer("", "", ""));
+    stream.acknowledged("1", "a", &["api"]).await;
     assert_eq!(client.applied(), [["api"]]);
     // Without a certificate, no stream is opened.
-    let stranger = ControlPlane {
-        tls: Some(ClientTls {
-            ca: Some(file("authority.crt")),
-            identity: None,
-            server_name: Some("localhost".into()),
-        }),
-        ..control_plane(&plane.address.to_string())
-    };
-    let _stranger = Client::start(stranger);
+    let _stranger = start(None);
     let waited = timeout(Duration::from_millis(500), plane.opened.recv()).await;
     assert!(waited.is_err(), "a stream without a certificate");
 }
