@@ -212,6 +212,8 @@ fn fields(place: &str, before: &str, after: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_testkit::cases::check;
+
     use super::*;
     use crate::settings::parse;
 
@@ -223,87 +225,13 @@ mod tests {
 
     #[test]
     fn every_kind_of_change_has_its_line() {
-        let policy = |rest: &str| format!("[[policies]]\nname = \"api\"\nkey = \"{{ip}}\"\n{rest}");
-        let minute = policy("limit = \"10r/m\"\n");
-        let with = |rest: &str| format!("{minute}{rest}");
-        for (before, after, expected) in [
-            (minute.clone(), minute.clone(), &[][..]),
-            (
-                minute.clone(),
-                policy("limit = \"20r/m\"\n"),
-                &["api: 10r/m -> 20r/m"],
-            ),
-            (
-                minute.clone(),
-                policy("limit = \"10r/m\"\nburst = 3\non_error = \"deny\"\n"),
-                &[
-                    "api: 10r/m -> 10r/m burst=3",
-                    "api: on_error \"local\" -> \"deny\"",
-                    "api: local_share removed",
-                ],
-            ),
-            (
-                minute.clone(),
-                with("[[policies.overrides]]\nmatch = { ip = \"10.1.2.3\" }\nlimit = \"9r/m\"\n"),
-                &["api: override ip = \"10.1.2.3\": added, 9r/m"],
-            ),
-            (
-                with("[[policies.overrides]]\nmatch = { ip = \"1\" }\nenabled = false\n"),
-                with("[[policies.overrides]]\nmatch = { ip = \"1\" }\nlimit = \"5r/s\"\n"),
-                &["api: override ip = \"1\": not limited -> 5r/s"],
-            ),
-            (
-                minute.clone(),
-                with(
-                    "[[policies]]\nname = \"b\"\nlimit = \"1r/s\"\n[stores.other]\nurl = \"memory:\"\n",
-                ),
-                &["store other: added", "b: added"],
-            ),
-            (
-                with("[stores.default]\nurl = \"redis://h\"\n"),
-                with("[stores.default]\nurl = \"redis://h\"\ntimeout = \"9ms\"\n"),
-                &["store default: timeout \"50ms\" -> \"9ms\""],
-            ),
-            (
-                with("[stores.default]\nurl = \"redis://h\"\npassword = \"one\"\n"),
-                with("[stores.default]\nurl = \"redis://h\"\npassword = \"two\"\n"),
-                &["store default: user or password changed"],
-            ),
-            (
-                with("[server]\nlog = \"warn\"\nadmin_token = \"one\"\n"),
-                with("[server]\nlog = \"debug\"\nadmin_token = \"two\"\n"),
-                &[
-                    "server: log \"warn\" -> \"debug\"",
-                    "server: admin_token changed",
-                ],
-            ),
-        ] {
-            assert_eq!(lines(&before, &after), expected, "{after}");
-        }
-        let levels = |limit: &str| {
-            format!(
-                "[[policies]]\nname = \"api\"\n[[policies.levels]]\nname = \"all\"\nkey = \"\"\nlimit = \"5r/s\"\n\
-                 [[policies.levels]]\nname = \"user\"\nkey = \"{{user}}\"\nlimit = \"{limit}\"\n"
-            )
-        };
-        assert_eq!(
-            lines(&levels("1r/s"), &levels("2r/s")),
-            ["api.user: 1r/s -> 2r/s"]
-        );
-    }
-
-    #[test]
-    fn s25_changed_tokens_have_a_line_each_that_does_not_show_them() {
-        let file = |token: &str| {
-            let token = |name: &str| format!("{name} = \"{token}\"\n");
-            format!("[server]\n{}{}", token("resp_token"), token("admin_token"))
-        };
-        let both = ["server: resp_token changed", "server: admin_token changed"];
-        for (before, after) in [("one", "two"), ("one", "env:TWO"), ("env:ONE", "env:TWO")] {
-            assert_eq!(lines(&file(before), &file(after)), both);
-        }
-        assert_eq!(lines("", &file("one")), both);
-        assert_eq!(lines(&file("one"), &file("one")), [""; 0]);
+        check(include_str!("changes.txt"), 14, |text| {
+            let (before, after) = text.split_once("\n->\n").expect("two configs");
+            match &lines(before, after)[..] {
+                [] => "nothing".into(),
+                lines => lines.join("\n"),
+            }
+        });
     }
 
     #[test]

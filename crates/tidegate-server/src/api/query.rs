@@ -128,50 +128,20 @@ pub(super) fn short(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn value(query: &str, name: &str) -> Option<Vec<u8>> {
-        let query = Query::parse(query).unwrap();
-        query.attributes().value(name).map(<[u8]>::to_vec)
-    }
-
     #[test]
-    fn values_are_any_bytes() {
-        for (query, expected) in [
-            ("key=a", &b"a"[..]),
-            ("key=", b""),
-            ("x=1&key=a%20b&&y=", b"a b"),
-            ("key=a+b%2B", b"a b+"),
-            ("key=%00%ff%7D", b"\0\xff}"),
-            ("key=a=b", b"a=b"),
-            ("k%65y=1", b"1"),
-            ("deny=403&key=é", "é".as_bytes()),
-        ] {
-            assert_eq!(value(query, "key").as_deref(), Some(expected), "{query}");
-        }
-        assert_eq!(value("cost=2", "cost"), None, "not an attribute");
-    }
-
-    #[test]
-    fn wrong_queries_are_errors() {
+    fn key_of_a_query_is_any_bytes_and_wrong_queries_are_errors() {
+        let rows = include_str!("query.txt");
+        tidegate_testkit::cases::rows(rows, "query => key", |query| match Query::parse(query) {
+            Ok(query) => {
+                let key = query.attributes().value("key").map(<[u8]>::escape_ascii);
+                key.map_or("none".into(), |key| key.to_string())
+            }
+            Err(error) => error,
+        });
         let many: String = (0..65).map(|number| format!("a{number}=1&")).collect();
-        for (query, expected) in [
-            ("key", "the query: \"key\": expected name=value"),
-            ("key=1&key=2", "the query: \"key\" twice: expected it once"),
-            (
-                "cost=1&cost=2",
-                "the query: \"cost\" twice: expected it once",
-            ),
-            (
-                "key=50%",
-                "the query: \"50%\": expected two hexadecimal digits after each %",
-            ),
-            (
-                "key=%zz",
-                "the query: \"%zz\": expected two hexadecimal digits after each %",
-            ),
-            ("%ff=1", "the query: a name that is not UTF-8"),
-            (&many, "the query: expected at most 64 attributes"),
-        ] {
-            assert_eq!(Query::parse(query).unwrap_err(), expected);
-        }
+        let expected = "the query: expected at most 64 attributes";
+        assert_eq!(Query::parse(&many).unwrap_err(), expected);
+        let cost = Query::parse("cost=2").unwrap();
+        assert_eq!(cost.attributes().value("cost"), None, "not an attribute");
     }
 }
