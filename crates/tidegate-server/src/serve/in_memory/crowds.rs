@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout};
 
 use super::super::connection::{HEAD, SPARE};
 use super::super::{MAX_CONNECTIONS, Room};
-use super::{Client, HALF_BODY, HALF_HEAD, Server, assert_about};
+use super::{Answer, Client, HALF_BODY, HALF_HEAD, Server, assert_about};
 
 /// As many clients as the server takes, each of which has sent this.
 async fn crowd(server: &Server, sent: &[u8]) -> Vec<Client> {
@@ -21,19 +21,19 @@ async fn crowd(server: &Server, sent: &[u8]) -> Vec<Client> {
     clients
 }
 
+fn assert_refused(answer: &Answer, detail: &str) {
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains(detail), "{}", answer.body);
+    let retry = "retry-after: 1\r\n";
+    assert!(answer.head.contains(retry), "{}", answer.head);
+}
+
 /// Any request but a health check gets a 503 with `Retry-After`.
 async fn assert_taken(server: &Server) {
     assert_eq!(server.get("/healthz").await.status, 200);
     let mut late = server.connect();
     let answer = late.get("/v1/gate/default?key=k").await;
-    assert_eq!(answer.status, 503);
-    let detail = "all connections are in use";
-    assert!(answer.body.contains(detail), "{}", answer.body);
-    assert!(
-        answer.head.contains("retry-after: 1\r\n"),
-        "{}",
-        answer.head
-    );
+    assert_refused(&answer, "all connections are in use");
     late.ended().await;
 }
 
@@ -108,15 +108,7 @@ async fn long_bodies_at_once_have_a_bound_and_short_ones_pass_by() {
         client.send(&long).await;
         client.answer().await.expect("an answer")
     };
-    let answer = ask().await;
-    assert_eq!(answer.status, 503);
-    let detail = "too many large bodies at once";
-    assert!(answer.body.contains(detail), "{}", answer.body);
-    assert!(
-        answer.head.contains("retry-after: 1\r\n"),
-        "{}",
-        answer.head
-    );
+    assert_refused(&ask().await, "too many large bodies at once");
     // It waited for room.
     assert_eq!(start.elapsed().as_secs(), 2);
     assert_eq!(server.get("/v1/gate/default?key=short").await.status, 200);
