@@ -328,20 +328,17 @@ mod tests {
 
     #[test]
     fn words_of_a_line() {
-        let table: [(&str, &[&[u8]]); 6] = [
-            ("PING\r\n", &[b"PING"]),
-            ("  a   b\t c \n", &[b"a", b"b", b"c"]),
-            ("\"a b\" 'c d'\n", &[b"a b", b"c d"]),
-            (r#""\x41\n\"" '\''"#, &[b"A\n\"", b"'"]),
-            ("\"\" ''\r\n", &[b"", b""]),
-            ("\r\n", &[]),
-        ];
-        for (line, expected) in table {
-            assert_eq!(words(line.as_bytes()).unwrap(), expected, "{line:?}");
-        }
-        for line in ["\"a", "'a", "\"a\"b", "'a'b", "\"\\"] {
-            assert_eq!(words(line.as_bytes()), Err(FrameError::Quotes), "{line:?}");
-        }
-        assert_eq!(words(b"GET / HTTP/1.1\r\n"), Err(FrameError::Http));
+        let file = include_str!("texts.txt");
+        tidegate_testkit::cases::rows(file, "words of a line", |line| {
+            match words(line.as_bytes()) {
+                Ok(words) => {
+                    let words = words
+                        .iter()
+                        .map(|word| format!("<{}>", word.escape_ascii()));
+                    words.collect()
+                }
+                Err(error) => format!("{error:?}"),
+            }
+        });
     }
 }

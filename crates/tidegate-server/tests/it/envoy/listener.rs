@@ -5,7 +5,6 @@ use std::net::TcpStream;
 use std::sync::LazyLock;
 
 use tonic::Code as Grpc;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
@@ -52,22 +51,12 @@ fn tls_and_client_certificates() {
         .argument("--grpc")
         .argument("127.0.0.1:0");
     let server = server.start();
-    let url = format!("https://{}", address(&server));
-    let ca = Certificate::from_pem(certificates.read("authority.crt"));
-    let plain = ClientTlsConfig::new().ca_certificate(ca);
-    let shown = Identity::from_pem(
-        certificates.read("client.crt"),
-        certificates.read("client.key"),
-    );
-    let client = |tls: ClientTlsConfig| {
-        let endpoint = Endpoint::from_shared(url.clone()).expect("a url");
-        Client::of(endpoint.tls_config(tls).expect("certificates"))
-    };
+    let client = |shows| Client::secure(&address(&server), &certificates, shows);
     // Which error it is depends on what comes first: the alert, or the end of the
     // connection. The limit of one is not used up by it.
-    let refused = client(plain.clone()).say("login: user=ann");
+    let refused = client(false).say("login: user=ann");
     assert!(!refused.starts_with("OK"), "{refused}");
-    let answer = client(plain.identity(shown)).say("login: user=ann");
+    let answer = client(true).say("login: user=ann");
     assert_eq!(answer, "OK: OK 0/1");
 }
 

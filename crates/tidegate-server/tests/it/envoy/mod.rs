@@ -19,9 +19,10 @@ use tokio::runtime::Runtime;
 use tonic::Status;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic_prost::ProstCodec;
 
+use crate::certificates::Certificates;
 use crate::process::{PATIENCE, Start, Tidegate};
 
 /// A server with a gRPC listener, and a client of it.
@@ -67,7 +68,20 @@ impl Client {
         Self::of(Endpoint::from_shared(url.to_owned()).expect("a url"))
     }
 
-    pub(crate) fn of(endpoint: Endpoint) -> Self {
+    /// A client that trusts these certificates' authority, and shows one of them or none.
+    fn secure(address: &str, certificates: &Certificates, shows: bool) -> Self {
+        let pem = |file| certificates.read(file);
+        let mut tls = ClientTlsConfig::new()
+            .domain_name("localhost")
+            .ca_certificate(Certificate::from_pem(pem("authority.crt")));
+        if shows {
+            tls = tls.identity(Identity::from_pem(pem("client.crt"), pem("client.key")));
+        }
+        let endpoint = Endpoint::from_shared(format!("https://{address}")).expect("a url");
+        Self::of(endpoint.tls_config(tls).expect("certificates"))
+    }
+
+    fn of(endpoint: Endpoint) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

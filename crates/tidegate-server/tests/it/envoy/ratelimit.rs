@@ -5,7 +5,6 @@ use std::net::UdpSocket;
 
 use serde_json::json;
 use tidegate_server::envoy::xds::wire::DiscoveryRequest;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::gateway::RLS;
 use super::listener::health;
@@ -235,12 +234,10 @@ fn binary_called_ratelimit_is_one_and_names_what_it_does_not_support() {
     let redis = Server::start();
     let server = start(&redis)
         .variable("REDIS_PERSECOND", "true")
-        .variable("LOCAL_CACHE_SIZE_IN_BYTES", "1000")
         .variable("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
         .called("ratelimit")
         .start();
     server.line("REDIS_PERSECOND is not supported: all limits count in the Redis of REDIS_URL");
-    server.line("LOCAL_CACHE_SIZE_IN_BYTES is not supported: ");
     let answer = client(&server).ask(read("shop: ip=::1"));
     let headers = answer.expect("an answer").response_headers_to_add;
     let headers: Vec<_> = headers.iter().map(|it| (&*it.key, &*it.value)).collect();
@@ -279,16 +276,6 @@ fn without_its_redis_it_answers_with_errors_and_stays_healthy() {
     assert_eq!(answer.status, 400);
     assert_eq!(json(&server, r#"{"key": "other"}"#).status, 200, "no limit");
     assert_eq!(server.get("/healthcheck").status, 200);
-}
-
-#[test]
-fn unix_socket_takes_the_place_of_the_grpc_port() {
-    let start = without_redis();
-    let path = start.folder().path("grpc.sock").display().to_string();
-    let server = start.variable("GRPC_UDS", &path).start();
-    server.line("listening on unix:");
-    let client = Client::new(&format!("unix:{path}"));
-    assert_eq!(client.say("shop: ip=::1"), "OK: OK 0/1");
 }
 
 #[test]
@@ -347,15 +334,7 @@ fn control_plane_gives_limits() {
         .start();
     let line = server.line("listening on grpcs://");
     let (_, grpc) = line.rsplit_once("://").expect("a url");
-    let tls = ClientTlsConfig::new()
-        .domain_name("localhost")
-        .ca_certificate(Certificate::from_pem(certificates.read("authority.crt")))
-        .identity(Identity::from_pem(
-            certificates.read("client.crt"),
-            certificates.read("client.key"),
-        ));
-    let endpoint = Endpoint::from_shared(format!("https://{}", grpc.trim())).expect("a url");
-    let client = Client::of(endpoint.tls_config(tls).expect("certificates"));
+    let client = Client::secure(grpc.trim(), &certificates, true);
     let ask = || client.say("shop: user=ann");
     assert_eq!(ask(), "OK: OK -", "no limits yet");
     let mut stream = runtime.block_on(plane.stream());

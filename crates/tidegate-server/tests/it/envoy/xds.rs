@@ -385,6 +385,12 @@ descriptors:
   rate_limit: { unlimited: true }
 ";
     let file = read_text(text, "config.yaml").expect("a right file");
+    let descriptor = |key: &str, value: &str, limit: Option<RateLimitPolicy>| RateLimitDescriptor {
+        key: key.into(),
+        value: value.into(),
+        rate_limit: limit,
+        ..RateLimitDescriptor::default()
+    };
     let weekly = RateLimitPolicy {
         unit: Unit::Week.into(),
         requests_per_unit: 7,
@@ -394,33 +400,19 @@ descriptors:
         }],
         ..RateLimitPolicy::default()
     };
-    let descriptor = |key: &str, value: &str| RateLimitDescriptor {
-        key: key.into(),
-        value: value.into(),
-        ..RateLimitDescriptor::default()
+    let unlimited = RateLimitPolicy {
+        unlimited: true,
+        ..RateLimitPolicy::default()
     };
+    let mut ann = descriptor("user", "ann", None);
+    (ann.shadow_mode, ann.detailed_metric) = (true, true);
+    let mut path = descriptor("path", "", Some(weekly));
+    path.quota_mode = true;
+    ann.descriptors.push(path);
     let sent = RateLimitConfig {
         name: "api".into(),
         domain: "api".into(),
-        descriptors: vec![
-            RateLimitDescriptor {
-                shadow_mode: true,
-                detailed_metric: true,
-                descriptors: vec![RateLimitDescriptor {
-                    quota_mode: true,
-                    rate_limit: Some(weekly),
-                    ..descriptor("path", "")
-                }],
-                ..descriptor("user", "ann")
-            },
-            RateLimitDescriptor {
-                rate_limit: Some(RateLimitPolicy {
-                    unlimited: true,
-                    ..RateLimitPolicy::default()
-                }),
-                ..descriptor("bot", "")
-            },
-        ],
+        descriptors: vec![ann, descriptor("bot", "", Some(unlimited))],
     };
     let sent = drafts(vec![sent]);
     let build = |drafts| Domains::build(drafts, &Defaults::default()).expect("right");

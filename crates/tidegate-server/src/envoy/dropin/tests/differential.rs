@@ -90,7 +90,7 @@ fn branch(random: &mut Random, depth: usize, yaml: &mut String) -> Branch {
             branch.shares.insert(name.clone(), true);
         }
         if !random.one_in(4) {
-            let limit = Limit {
+            let mut limit = Limit {
                 requests: u32::try_from(random.below(5)).unwrap(),
                 unit: usize::try_from(random.below(UNITS.len() as u64)).unwrap(),
                 unlimited: random.one_in(8),
@@ -99,10 +99,7 @@ fn branch(random: &mut Random, depth: usize, yaml: &mut String) -> Branch {
                 name: random.pick(NAMES),
                 replaces: random.one_in(4).then(|| random.pick(&["n1", "n2"])),
             };
-            let limit = Limit {
-                replaces: limit.replaces.filter(|it| *it != limit.name),
-                ..limit
-            };
+            limit.replaces = limit.replaces.filter(|it| *it != limit.name);
             let _ = write!(
                 yaml,
                 "{indent}  shadow_mode: {}\n{indent}  quota_mode: {}\n{indent}  rate_limit: {{name: \"{}\"",
