@@ -1,21 +1,11 @@
 //! Files in the form of envoyproxy/ratelimit: good ones, and bad ones with their errors.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tidegate_server::envoy::rules::{Defaults, Domains, files, read_all, read_text};
-use tidegate_testkit::console::is_like;
+use tidegate_testkit::{cases, console::is_like};
 
-fn corpus(folder: &str) -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/envoy");
-    files(&root.join(folder)).expect("a corpus")
-}
-
-/// The name of a file, and its text.
-fn named(path: &Path) -> (String, String) {
-    let name = path.file_name().expect("a name").to_string_lossy();
-    let text = std::fs::read_to_string(path).expect("text");
-    (name.into_owned(), text)
-}
+use crate::process::Folder;
 
 fn build(text: &str, name: &str, defaults: &Defaults) -> Result<Domains, String> {
     let draft = read_text(text, name).map_err(|errors| errors.to_string())?;
@@ -24,50 +14,51 @@ fn build(text: &str, name: &str, defaults: &Defaults) -> Result<Domains, String>
 
 #[test]
 fn good_files_are_read() {
-    let files = corpus("good");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/envoy/good");
+    let files = files(&root).expect("files");
     assert!(files.len() >= 9, "{}", files.len());
     for path in files {
-        let (name, text) = named(&path);
-        let domains = build(&text, &name, &Defaults::default());
-        let domains = domains.unwrap_or_else(|errors| panic!("{errors}"));
+        let text = std::fs::read_to_string(&path).expect("text");
+        let domains = build(&text, "good.yaml", &Defaults::default());
+        let domains = domains.unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
         let expected = text.lines().next().expect("a first line");
         let (domain, limits) = expected[2..].rsplit_once(": ").expect("# domain: N limits");
-        assert!(domains.has(domain.trim_matches('"')), "{name}: {domain}");
+        assert!(domains.has(domain.trim_matches('"')), "{domain}");
         assert_eq!(
             format!("{} limits", domains.rules().len()),
             limits,
-            "{name}"
+            "{domain}"
         );
     }
 }
 
 #[test]
 fn bad_files_are_refused_with_line_value_and_expectation() {
-    let files = corpus("bad");
-    assert!(files.len() >= 50, "{}", files.len());
-    let mut wrong = Vec::new();
-    for path in files {
-        let (name, text) = named(&path);
-        let (_, expected) = named(&path.with_extension("txt"));
-        let errors = build(&text, &name, &Defaults::default()).err();
-        let errors = errors.unwrap_or("no error".into());
-        if errors != expected.trim_end() {
-            wrong.push(format!("{errors}\n  instead of\n{expected}"));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    cases::check(include_str!("bad.txt"), 57, |text| {
+        let errors = build(text, "limits.yaml", &Defaults::default()).err();
+        errors.unwrap_or("no error".into())
+    });
 }
 
 #[test]
 fn one_bad_file_refuses_all_and_names_every_error() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/envoy");
-    let paths = ["good/basic", "bad/unit", "bad/flag", "bad/nowhere"];
-    let paths = paths.map(|path| folder.join(format!("{path}.yaml")));
+    let folder = Folder::new();
+    folder.write("good.yaml", "domain: good\n");
+    folder.write(
+        "unit.yaml",
+        "domain: a\ndescriptors:\n- key: a\n  rate_limit: {unit: eon}\n",
+    );
+    folder.write(
+        "flag.yaml",
+        "domain: b\ndescriptors:\n- key: a\n  shadow_mode: 1\n",
+    );
+    let paths = ["good", "unit", "flag", "nowhere"];
+    let paths = paths.map(|name| folder.path(&format!("{name}.yaml")));
     let errors = read_all(&paths).expect_err("errors").to_string();
     let expected = "\
-…bad/unit.yaml:5: rate_limit.unit…
-…bad/flag.yaml:4: shadow_mode…
-…bad/nowhere.yaml: No such file…";
+…unit.yaml:4: rate_limit.unit…
+…flag.yaml:4: shadow_mode…
+…nowhere.yaml: No such file…";
     assert!(is_like(&errors, expected), "{errors}");
 }
 
