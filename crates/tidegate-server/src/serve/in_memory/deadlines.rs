@@ -14,7 +14,7 @@ use super::super::connection::{HEAD, TAKE};
 use super::{HALF_BODY, HALF_HEAD, Server, assert_about};
 
 #[tokio::test(start_paused = true)]
-async fn idle_connections_are_closed_after_the_idle_time() {
+async fn idle_connections_are_closed_after_the_idle_time_which_each_request_starts_again() {
     let idle = Duration::from_secs(3);
     let server = Server::with(Duration::ZERO, idle);
     let (mut silent, mut used) = (server.connect(), server.connect());
@@ -28,12 +28,6 @@ async fn idle_connections_are_closed_after_the_idle_time() {
         assert_about(start, idle);
     }
     server.until_open(0).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_request_starts_the_idle_time_again() {
-    let idle = Duration::from_secs(3);
-    let server = Server::with(Duration::ZERO, idle);
     let mut client = server.connect();
     for _ in 0..10 {
         sleep(Duration::from_secs(2)).await;

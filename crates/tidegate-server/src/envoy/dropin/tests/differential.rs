@@ -47,7 +47,7 @@ const UNITS: &[(&str, u64, i32)] = &[
     ("year", 31_536_000, 6),
 ];
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Limit {
     requests: u32,
     unit: usize,
@@ -196,11 +196,7 @@ impl Model {
                     let own = Limit {
                         requests: limit.requests_per_unit,
                         unit,
-                        unlimited: false,
-                        shadow: false,
-                        quota: false,
-                        name: "",
-                        replaces: None,
+                        ..Limit::default()
                     };
                     Some((
                         own,
