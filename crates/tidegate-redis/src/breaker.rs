@@ -271,220 +271,95 @@ impl Breaker {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use tidegate_testkit::cases;
+
     use super::*;
+
+    const STEPS: &str = include_str!("breaker.txt");
 
     const MS: Duration = Duration::from_millis(1);
 
     const TIMEOUT: Duration = Duration::from_millis(50);
 
-    /// A check or a probe that may ask.
-    fn asked(breaker: &mut Breaker, now: Duration) -> Asked {
-        match breaker.ask(now) {
-            Verdict::Go(asked) | Verdict::Probe(asked) => asked,
-            Verdict::Wait(wait) => panic!("not for another {wait:?}"),
-        }
+    #[derive(Default)]
+    struct Steps {
+        checks: HashMap<String, Asked>,
+        changes: Vec<&'static str>,
     }
 
-    fn opened() -> Breaker {
-        let mut breaker = Breaker::new(TIMEOUT);
-        for failure in 1..=FAILURES {
-            let check = asked(&mut breaker, Duration::ZERO);
-            let change = breaker.failed(check, Failure::Answered, Duration::ZERO, 1.0);
-            assert_eq!(change, (failure == FAILURES).then_some(Change::Opened));
-        }
-        breaker
-    }
-
-    #[test]
-    fn failures_in_a_row_open_it_and_a_success_between_them_does_not() {
-        let mut breaker = Breaker::new(TIMEOUT);
-        for _ in 0..100 {
-            let check = asked(&mut breaker, Duration::ZERO);
-            for _ in 1..FAILURES {
-                assert_eq!(
-                    breaker.failed(check, Failure::Answered, Duration::ZERO, 1.0),
+    impl Steps {
+        /// Does at a time what is said in words. Whatever comes of it is a change.
+        fn run(&mut self, breaker: &mut Breaker, now: Duration, words: &[&str]) {
+            let jitter = match words {
+                [.., "jitter", number] => number.parse().expect(number),
+                _ => 1.0,
+            };
+            let mut check = self.checks.get(words[0]).copied();
+            if words[0] == "late" {
+                let (era, at) = (Era::default(), now.saturating_sub(TIMEOUT));
+                check = Some(Asked { era, at });
+            }
+            let check = check.expect("a check of this name");
+            let mut failed = |failure| breaker.failed(check, failure, now, jitter);
+            let change = match words {
+                ["late", ..] | [_, "times-out", ..] => failed(Failure::Waited),
+                [_, "fails", ..] => failed(Failure::Answered),
+                [_, "is-lost", ..] => failed(Failure::Lost),
+                [_, "succeeds"] => breaker.succeeded(check),
+                [_, "is-abandoned"] => {
+                    breaker.abandoned(check);
                     None
-                );
-            }
-            assert_eq!(breaker.succeeded(check), None);
-        }
-        assert!(!breaker.is_open());
-        assert!(opened().is_open());
-    }
-
-    #[test]
-    fn a_lost_connection_is_one_failure_whatever_it_carried() {
-        let mut breaker = Breaker::new(TIMEOUT);
-        for lost in 1..=FAILURES {
-            let check = asked(&mut breaker, Duration::ZERO);
-            let changes: Vec<_> = (0..100)
-                .filter_map(|_| breaker.failed(check, Failure::Lost, Duration::ZERO, 1.0))
-                .collect();
-            let opens = lost == FAILURES;
-            assert_eq!(changes, vec![Change::Opened; usize::from(opens)]);
-            assert_eq!(breaker.is_open(), opens);
-        }
-    }
-
-    /// Deadlines that pass at these times, and whether they open it.
-    fn opens(passed_at: impl IntoIterator<Item = u32>) -> bool {
-        let mut breaker = Breaker::new(TIMEOUT);
-        let checks = passed_at.into_iter().map(|at| at * MS);
-        let changes = checks.filter_map(|at| {
-            let check = Asked {
-                era: Era::default(),
-                at: at - TIMEOUT,
+                }
+                [_, "gives-up"] => {
+                    let is_given_up = breaker.gives_up(check, now);
+                    self.changes.extend(is_given_up.then_some("yes"));
+                    None
+                }
+                _ => panic!("{words:?}"),
             };
-            breaker.failed(check, Failure::Waited, at, 1.0)
-        });
-        changes.collect::<Vec<_>>() == [Change::Opened]
-    }
-
-    #[test]
-    fn calls_that_time_out_together_are_one_failure() {
-        let table: [(&str, Vec<u32>, bool); 5] = [
-            ("all at once", vec![50; 1_000], false),
-            ("a stall of 60 ms", (50..=60).collect(), false),
-            ("a server that is gone", (50..=70).collect(), true),
-            ("one after the other", vec![50, 100], true),
-            ("now and then", vec![50, 10_050], true),
-        ];
-        for (what, passed_at, expected) in table {
-            assert_eq!(opens(passed_at), expected, "{what}");
+            self.changes.extend(change.map(|change| match change {
+                Change::Opened => "opened",
+                Change::Closed => "closed",
+            }));
         }
     }
 
-    #[test]
-    fn a_success_between_deadlines_keeps_it_closed() {
-        let mut breaker = Breaker::new(TIMEOUT);
-        for round in 0..100 {
-            let now = round * 100 * MS;
-            let check = asked(&mut breaker, now);
-            let change = breaker.failed(check, Failure::Waited, now + TIMEOUT, 1.0);
-            assert_eq!((change, breaker.succeeded(check)), (None, None));
-        }
-    }
-
-    #[test]
-    fn a_message_with_more_time_is_given_up_when_the_server_is_silent() {
-        let mut breaker = Breaker::new(TIMEOUT);
-        let message = asked(&mut breaker, Duration::ZERO);
-        let given_up = (0..100).find(|ms| breaker.gives_up(message, *ms * MS));
-        assert_eq!(given_up, Some(70));
-        let change = breaker.failed(message, Failure::Waited, 70 * MS, 1.0);
-        assert_eq!(change, Some(Change::Opened));
-        let later = Asked {
-            at: 65 * MS,
-            ..message
-        };
-        assert!(breaker.gives_up(later, 71 * MS), "nobody waits any more");
-    }
-
-    #[test]
-    fn an_open_one_says_when_it_will_ask_again() {
-        let mut breaker = opened();
-        assert_eq!(breaker.ask(30 * MS), Verdict::Wait(70 * MS));
-        assert_eq!(breaker.ask(99 * MS), Verdict::Wait(MS));
-    }
-
-    #[test]
-    fn one_probe_goes_out_at_a_time_and_a_lost_one_is_replaced() {
-        let mut breaker = opened();
-        asked(&mut breaker, 100 * MS);
-        assert_eq!(breaker.ask(100 * MS), Verdict::Wait(PROBE));
-        assert_eq!(breaker.ask(1_099 * MS), Verdict::Wait(MS));
-        asked(&mut breaker, 1_100 * MS);
-        assert_eq!(breaker.ask(1_100 * MS), Verdict::Wait(PROBE));
-    }
-
-    #[test]
-    fn abandoned_probe_lets_the_next_one_out_at_once() {
-        let mut breaker = opened();
-        let first = asked(&mut breaker, 100 * MS);
-        breaker.abandoned(first);
-        let second = asked(&mut breaker, 101 * MS);
-        assert_eq!(breaker.ask(101 * MS), Verdict::Wait(PROBE));
-        // The first one says nothing about the second.
-        breaker.abandoned(first);
-        assert_eq!(breaker.ask(101 * MS), Verdict::Wait(PROBE));
-        breaker.failed(second, Failure::Answered, 102 * MS, 1.0);
-        breaker.abandoned(second);
-        assert_eq!(breaker.ask(102 * MS), Verdict::Wait(200 * MS));
-    }
-
-    #[test]
-    fn a_probe_that_succeeds_closes_it_even_when_it_was_replaced() {
-        let mut breaker = opened();
-        let first = asked(&mut breaker, 100 * MS);
-        asked(&mut breaker, 100 * MS + PROBE);
-        assert_eq!(breaker.succeeded(first), Some(Change::Closed));
-        asked(&mut breaker, 100 * MS + PROBE);
-        asked(&mut breaker, 100 * MS + PROBE);
-    }
-
-    #[test]
-    fn each_failed_probe_doubles_the_pause_up_to_a_bound() {
-        let mut breaker = opened();
-        let mut now = Duration::ZERO;
-        let mut pauses = Vec::new();
-        for _ in 0..7 {
-            let Verdict::Wait(pause) = breaker.ask(now) else {
-                panic!("open");
+    fn step(breaker: &mut Breaker, steps: &mut Steps, text: &str) -> String {
+        let (at, text) = text.split_once(' ').expect("a time");
+        let (first, last) = at.split_once('-').unwrap_or((at, at));
+        let [first, last]: [u32; 2] = [first, last].map(|ms| ms.parse().expect(ms));
+        let words: Vec<&str> = text.split(' ').collect();
+        if let ["ask", name] = words[..] {
+            let (answer, check) = match breaker.ask(first * MS) {
+                Verdict::Go(check) => ("go", check),
+                Verdict::Probe(check) => ("probe", check),
+                Verdict::Wait(wait) => return format!("wait {}", wait.as_millis()),
             };
-            pauses.push(pause.as_millis());
-            now += pause;
-            let probe = asked(&mut breaker, now);
-            assert_eq!(breaker.failed(probe, Failure::Answered, now, 1.0), None);
+            steps.checks.insert(name.into(), check);
+            return answer.into();
         }
-        assert_eq!(pauses, [100, 200, 400, 800, 1_000, 1_000, 1_000]);
-    }
-
-    #[test]
-    fn jitter_takes_at_most_half_of_a_pause() {
-        for (jitter, pause) in [(0.0, 50), (0.5, 75), (1.0, 100)] {
-            let mut breaker = Breaker::new(TIMEOUT);
-            let check = asked(&mut breaker, Duration::ZERO);
-            for _ in 0..FAILURES {
-                breaker.failed(check, Failure::Answered, Duration::ZERO, jitter);
+        let times = words.iter().find_map(|word| word.strip_prefix('x'));
+        let times: u32 = times.map_or(1, |times| times.parse().expect(times));
+        steps.changes.clear();
+        for ms in first..=last {
+            for _ in 0..times {
+                steps.run(breaker, ms * MS, &words);
             }
-            assert_eq!(breaker.ask(Duration::ZERO), Verdict::Wait(pause * MS));
+        }
+        match &steps.changes[..] {
+            [] => "-".into(),
+            changes => changes.join(", "),
         }
     }
 
     #[test]
-    fn what_was_asked_before_it_opened_changes_nothing_after() {
-        let mut breaker = Breaker::new(TIMEOUT);
-        let before = asked(&mut breaker, Duration::ZERO);
-        for _ in 0..FAILURES {
-            breaker.failed(before, Failure::Answered, Duration::ZERO, 1.0);
+    fn steps_of_a_breaker() {
+        let headings = STEPS.lines().filter_map(|line| line.strip_prefix("# "));
+        for heading in headings {
+            let (mut breaker, mut steps) = (Breaker::new(TIMEOUT), Steps::default());
+            cases::rows(STEPS, heading, |text| step(&mut breaker, &mut steps, text));
         }
-        for _ in 0..1_000 {
-            assert_eq!(
-                breaker.failed(before, Failure::Answered, 60 * MS, 1.0),
-                None
-            );
-            assert_eq!(breaker.succeeded(before), None);
-        }
-        let probe = asked(&mut breaker, 100 * MS);
-        // Neither do they stand in for the probe.
-        assert_eq!(
-            breaker.failed(before, Failure::Answered, 101 * MS, 1.0),
-            None
-        );
-        assert_eq!(breaker.succeeded(before), None);
-        assert_eq!(breaker.ask(101 * MS), Verdict::Wait(PROBE - MS));
-        assert_eq!(breaker.succeeded(probe), Some(Change::Closed));
-        // Nor do they open it again.
-        for _ in 0..1_000 {
-            assert_eq!(
-                breaker.failed(before, Failure::Answered, 102 * MS, 1.0),
-                None
-            );
-            assert_eq!(
-                breaker.failed(probe, Failure::Answered, 102 * MS, 1.0),
-                None
-            );
-        }
-        assert!(!breaker.is_open());
     }
 }

@@ -590,27 +590,29 @@ mod tests {
         policy.build().expect("a policy")
     }
 
+    /// No server listens there, so what is decided is decided by this node.
+    fn stores() -> [(&'static str, Store); 2] {
+        let redis = RedisStore::new("redis://127.0.0.1:1/", RedisOptions::default());
+        [
+            ("default", redis.expect("a valid URL").into()),
+            ("memory", MemoryStore::new().into()),
+        ]
+    }
+
     fn in_memory() -> Policy {
         let policy = Policy::builder("own").limit(Limit::per_hour(5));
         policy.store("memory").build().expect("a policy")
     }
 
-    /// No server listens there, so what is decided is decided by this node.
     #[tokio::test]
     async fn node_decides_at_once_what_it_knows_and_nothing_else() {
-        let options = RedisOptions::default();
-        let redis = RedisStore::new("redis://127.0.0.1:1/", options).expect("a valid URL");
         let exact = Policy::builder("exact").limit(Limit::per_second(5)).build();
-        let stores: [(&str, Store); 2] = [
-            ("default", redis.into()),
-            ("memory", MemoryStore::new().into()),
-        ];
         let policies = [
             background(Duration::from_secs(9)),
             in_memory(),
             exact.expect("a policy"),
         ];
-        let limiter = SharedLimiter::new(stores, policies).expect("policies");
+        let limiter = SharedLimiter::new(stores(), policies).expect("policies");
         let admitted = |policy: &str| {
             let handle = limiter.handle(policy).expect("a policy");
             let decide = || handle.check_at_once(&[("key", "a")], Cost::ONE);
@@ -625,14 +627,8 @@ mod tests {
 
     #[tokio::test]
     async fn refused_reload_changes_nothing() {
-        let options = RedisOptions::default();
-        let redis = RedisStore::new("redis://127.0.0.1:1/", options).expect("a valid URL");
-        let stores: [(&str, Store); 2] = [
-            ("default", redis.into()),
-            ("memory", MemoryStore::new().into()),
-        ];
         let (short, long) = (Duration::from_millis(50), Duration::from_secs(9));
-        let before = SharedLimiter::new(stores, [background(short), in_memory()]);
+        let before = SharedLimiter::new(stores(), [background(short), in_memory()]);
         let before = before.expect("policies");
         let check = before.check("own", &[("key", "a")], Cost::ONE).await;
         let receipt = check.expect("a policy").receipt().expect("a charge");
