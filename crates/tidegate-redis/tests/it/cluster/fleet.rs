@@ -1,26 +1,24 @@
-//! Load from three processes: this program, started again. Each asks all the time, until
-//! it was told to stop and has had an answer about every key since, and tells in the end
-//! of every request that was admitted, and of every error.
+//! Load from three processes: this program, started again. Each asks all the time, until it was
+//! told to stop and has had an answer about every key since, and prints in the end every request
+//! that was admitted, and every error.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use tidegate::{Cost, Limit, Mode, Policy};
+use tidegate::{Cost, Limit, Mode, Policy, Source};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter, TryCheckError};
+use tidegate_testkit::process::{command, signal, spawn};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::cluster::report::{Member, Report};
-use crate::support::{limiter_over, policy};
+use crate::support::{limiter_over, patient, policy};
 
 const PROCESSES: usize = 3;
-
-/// Checks per second and process.
-const RATE: u32 = 300;
 
 /// Keys of each policy, and those that share an upper level.
 pub(crate) const KEYS: usize = 12;
@@ -30,25 +28,41 @@ pub(crate) const TENANTS: usize = 4;
 pub(crate) const ONE: u32 = 10;
 pub(crate) const ALL: u32 = 20;
 
-/// Of a key that is leased, and how many there are.
+/// Of a key that is leased, how many there are, and of the only one of the load `Leases`.
 pub(crate) const LEASED: u32 = 100;
-pub(crate) const LEASED_KEYS: usize = 3;
+const LEASED_KEYS: usize = 3;
+pub(crate) const ALONE: u32 = 300;
 
 pub(crate) const DEADLINE: Duration = Duration::from_millis(100);
 
-/// A policy of one level, one of two, one that admits everything and counts it, and one
-/// that leases.
-pub(crate) fn policies() -> [Policy; 4] {
+/// What each process asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// All policies but the last, 300 times per second, and leases of each key as often as the
+    /// whole fleet may have.
+    Mixed,
+    /// One leased key, 1,000 times per second: more than three times what the fleet may have.
+    Leases,
+}
+
+/// A policy of one level, one of two, one that admits everything and counts it, and two that
+/// lease.
+pub(crate) fn policies() -> [Policy; 5] {
     let two = Policy::builder("two")
         .level("tenant", "{tenant}", Limit::per_second(ALL))
         .level("key", "{tenant}/{key}", Limit::per_second(ONE));
     let count = Limit::parse("4000000000/1d fixed_window");
-    let leased = Policy::builder("leased").limit(Limit::per_second(LEASED));
+    let leased = |name, rate| {
+        let policy = Policy::builder(name).key("{key}").mode(Mode::Lease);
+        let policy = policy.limit(Limit::per_second(rate)).build();
+        policy.expect("a policy")
+    };
     [
         policy("one", Limit::per_second(ONE)),
         two.build().expect("a policy"),
         policy("count", count.expect("a limit")),
-        leased.mode(Mode::Lease).build().expect("a policy"),
+        leased("leased", LEASED),
+        leased("alone", ALONE),
     ]
 }
 
@@ -74,20 +88,21 @@ pub(crate) struct Fleet(Vec<(Child, BufReader<ChildStdout>)>);
 
 impl Fleet {
     /// Starts them, and waits until each has had an answer.
-    pub(crate) fn start(url: &str, prefix: &str) -> Self {
-        let program = std::env::current_exe().expect("this program");
+    pub(crate) fn start(url: &str, prefix: &str, load: Load) -> Self {
         let start = || {
-            let mut child = Command::new(&program)
+            let program = std::env::current_exe().expect("this program");
+            let mut member = command(program, "KILL");
+            member
                 .args(["cluster::fleet::a_member_of_the_fleet", "--exact"])
                 .args(["--ignored", "--nocapture"])
                 .env("TIDEGATE_FLEET", url)
                 .env("TIDEGATE_PREFIX", prefix)
+                .env("TIDEGATE_LOAD", format!("{load:?}"))
                 .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("this program again");
-            let output = child.stdout.take().expect("a pipe");
-            (child, BufReader::new(output))
+                .stdout(Stdio::piped());
+            let mut member = spawn(member);
+            let output = member.stdout.take().expect("a pipe");
+            (member, BufReader::new(output))
         };
         let mut members: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
         for (_, output) in &mut members {
@@ -97,43 +112,59 @@ impl Fleet {
         Self(members)
     }
 
+    /// Sends a signal to one of them.
+    pub(crate) fn signal(&self, member: usize, name: &str) {
+        signal(self.0[member].0.id(), name);
+    }
+
+    /// As if the power went.
+    pub(crate) fn kill(mut self) {
+        for (member, _) in &mut self.0 {
+            member.kill().expect("a process of ours");
+            member.wait().expect("a process of ours");
+        }
+    }
+
     /// Ends them. What they have met.
     pub(crate) fn stop(mut self) -> Report {
         for (member, _) in &mut self.0 {
             // That is what they wait for.
             drop(member.stdin.take());
         }
-        let told = self.0.into_iter().map(|(mut member, mut output)| {
+        let members = self.0.into_iter().map(|(mut member, mut output)| {
             let mut text = String::new();
             output.read_to_string(&mut text).expect("text");
             let status = member.wait().expect("a process of ours");
             assert!(status.success(), "a member has failed:\n{text}");
             Member::read(&text)
         });
-        Report(told.collect())
+        Report(members.collect())
     }
 }
 
 /// What has come of a check.
-struct Asked {
+struct Check {
     policy: &'static str,
     key: usize,
     took: Duration,
-    /// When it was admitted, if it was; or the kind of the error.
-    result: Result<Option<u64>, &'static str>,
+    /// When and by what it was admitted, if it was; or the kind of the error.
+    result: Result<Option<(u64, Source)>, &'static str>,
 }
 
-async fn ask(limiter: Arc<SharedLimiter>, policy: &'static str, key: usize) -> Asked {
+async fn check(limiter: Arc<SharedLimiter>, policy: &'static str, key: usize) -> Check {
     let start = Instant::now();
     let attributes = attributes(key);
     let check = limiter.try_check(policy, &attributes, Cost::ONE);
     let checked = timeout(Duration::from_secs(30), check).await;
     let result = match checked.expect("no caller is stuck") {
-        Ok(decision) => Ok(decision.allowed().then(|| decision.decided_at_us())),
+        Ok(decision) => {
+            let admitted = (decision.decided_at_us(), decision.source());
+            Ok(decision.allowed().then_some(admitted))
+        }
         Err(TryCheckError::Store(error)) => Err(error.kind().as_str()),
         Err(error) => panic!("{error}"),
     };
-    Asked {
+    Check {
         policy,
         key,
         took: start.elapsed(),
@@ -145,11 +176,20 @@ async fn ask(limiter: Arc<SharedLimiter>, policy: &'static str, key: usize) -> A
 #[ignore = "a process that other tests start"]
 async fn a_member_of_the_fleet() {
     let variable = |name| std::env::var(name).expect("set by the test that starts it");
-    let options = RedisOptions::default().timeout(DEADLINE);
+    let is_mixed = variable("TIDEGATE_LOAD") == "Mixed";
+    let (options, rate) = match is_mixed {
+        true => (RedisOptions::default().timeout(DEADLINE), 300),
+        false => (patient(), 1_000),
+    };
     let options = options.prefix(variable("TIDEGATE_PREFIX"));
     let store = RedisStore::new(&variable("TIDEGATE_FLEET"), options).unwrap();
     let limiter = Arc::new(limiter_over(store, policies()));
-    while ask(Arc::clone(&limiter), "two", 0).await.result.is_err() {}
+    let first = if is_mixed { "two" } else { "alone" };
+    let is_ready = |check: &Check| match check.result {
+        Ok(Some((_, source))) => is_mixed || source == Source::Lease,
+        result => is_mixed && result.is_ok(),
+    };
+    while !is_ready(&check(Arc::clone(&limiter), first, 0).await) {}
     println!("@ ready");
 
     let stop = Arc::new(AtomicBool::new(false));
@@ -159,39 +199,50 @@ async fn a_member_of_the_fleet() {
         stopped.store(true, Relaxed);
     });
     let answered: Arc<[AtomicBool; KEYS]> = Arc::default();
-    let ready = || answered.iter().all(|key| key.load(Relaxed));
+    let is_answered = || !is_mixed || answered.iter().all(|key| key.load(Relaxed));
     let mut checks = JoinSet::new();
-    let mut ticks = interval(Duration::from_secs(1) / RATE);
+    let mut ticks = interval(Duration::from_secs(1) / rate);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut number = 0;
     let mut last = Instant::now();
-    while !(stop.load(Relaxed) && ready()) && last.elapsed() < Duration::from_secs(30) {
+    while !(stop.load(Relaxed) && is_answered()) && last.elapsed() < Duration::from_secs(30) {
         ticks.tick().await;
-        let (policy, key) = (["one", "two", "count"][number % 3], number / 3 % KEYS);
-        let (limiter, answered) = (Arc::clone(&limiter), Arc::clone(&answered));
         let is_late = stop.load(Relaxed);
         if !is_late {
             last = Instant::now();
         }
-        // Three times what the fleet may have of it.
-        let hot = ask(Arc::clone(&limiter), "leased", number % LEASED_KEYS);
-        checks.spawn(hot);
-        checks.spawn(async move {
-            let asked = ask(limiter, policy, key).await;
-            if is_late && policy == "count" && asked.result.is_ok() {
-                answered[key].store(true, Relaxed);
-            }
-            asked
-        });
+        if is_mixed {
+            let (policy, key) = (["one", "two", "count"][number % 3], number / 3 % KEYS);
+            let (limiter, answered) = (Arc::clone(&limiter), Arc::clone(&answered));
+            checks.spawn(async move {
+                let check = check(limiter, policy, key).await;
+                if is_late && policy == "count" && check.result.is_ok() {
+                    answered[key].store(true, Relaxed);
+                }
+                check
+            });
+        }
+        let (leased, keys) = match is_mixed {
+            true => ("leased", LEASED_KEYS),
+            false => ("alone", 1),
+        };
+        checks.spawn(check(Arc::clone(&limiter), leased, number % keys));
         number += 1;
     }
     let mut errors: BTreeMap<_, u64> = BTreeMap::new();
     let mut latencies = Vec::new();
-    for asked in checks.join_all().await {
-        let Asked { policy, key, .. } = asked;
-        latencies.push(asked.took.as_micros());
-        match asked.result {
-            Ok(Some(at_us)) => println!("@ admitted {policy} {key} {at_us}"),
+    for Check {
+        policy,
+        key,
+        took,
+        result,
+    } in checks.join_all().await
+    {
+        latencies.push(took.as_micros());
+        match result {
+            Ok(Some((at_us, source))) => {
+                println!("@ admitted {policy} {key} {at_us} {}", source.as_str());
+            }
             Ok(None) => {}
             Err(kind) => *errors.entry((policy, key, kind)).or_default() += 1,
         }
@@ -203,4 +254,5 @@ async fn a_member_of_the_fleet() {
     let rare = latencies[(latencies.len() * 999).div_ceil(1_000) - 1];
     let longest = latencies[latencies.len() - 1];
     println!("@ latency {rare} {longest} {}", latencies.len());
+    assert!(is_mixed || limiter.flush(Duration::from_secs(20)).await);
 }

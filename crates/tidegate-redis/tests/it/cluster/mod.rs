@@ -6,7 +6,7 @@
     reason = "what the tests measure is worth a line"
 )]
 
-mod fleet;
+pub(crate) mod fleet;
 mod report;
 
 mod access;

@@ -1,13 +1,14 @@
-//! What a fleet has met: held against the bounds of its limits, and against what the
-//! servers have counted.
+//! What a fleet has met: held against the bounds of its limits, and against what the servers
+//! have counted.
 
 use std::collections::{BTreeMap, HashMap};
 
-use tidegate::Cost;
+use tidegate::audit::{Audit, Record, Stretch};
+use tidegate::{Cost, Limit};
 use tidegate_redis::RedisStore;
 
 use crate::cluster::fleet::{
-    ALL, DEADLINE, KEYS, LEASED, LEASED_KEYS, ONE, TENANTS, attributes, policies,
+    ALL, ALONE, DEADLINE, KEYS, LEASED, ONE, TENANTS, attributes, policies,
 };
 use crate::support::{limiter_over, patient};
 
@@ -19,6 +20,8 @@ pub(crate) struct Report(pub(crate) Vec<Member>);
 pub(crate) struct Member {
     /// When requests were admitted, by policy and key.
     admitted: HashMap<(String, usize), Vec<u64>>,
+    /// How many of them by a lease.
+    leased: usize,
     /// By policy, key and kind.
     errors: BTreeMap<(String, usize, String), u64>,
     /// What one of a thousand checks took longer than.
@@ -36,9 +39,10 @@ impl Member {
         for line in text.lines().filter_map(|line| line.strip_prefix("@ ")) {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
-                ["admitted", policy, of, at_us] => {
+                ["admitted", policy, of, at_us, source] => {
                     let key = (policy.to_owned(), key(of));
                     member.admitted.entry(key).or_default().push(number(at_us));
+                    member.leased += usize::from(source == "lease");
                 }
                 ["error", policy, of, kind, count] => {
                     let key = (policy.to_owned(), key(of), kind.to_owned());
@@ -62,15 +66,8 @@ impl Report {
     /// its deadline otherwise.
     pub(crate) fn stalled_ms(&self) -> u64 {
         let longest_us = self.0.iter().map(|member| member.longest_us).max();
-        let deadline_ms = u64::try_from(DEADLINE.as_millis()).expect("short");
-        (longest_us.unwrap_or(0) / 1_000).saturating_sub(deadline_ms)
-    }
-
-    /// Whether it has stalled for so long that a server which is well may have seemed not to
-    /// be.
-    pub(crate) fn was_stopped(&self) -> bool {
-        let deadline_ms = u64::try_from(DEADLINE.as_millis()).expect("short");
-        self.stalled_ms() > 3 * deadline_ms
+        let deadline_us = u64::try_from(DEADLINE.as_micros()).expect("short");
+        longest_us.unwrap_or(0).saturating_sub(deadline_us) / 1_000
     }
 
     /// All errors, by kind.
@@ -82,57 +79,58 @@ impl Report {
         errors
     }
 
-    /// When a policy has admitted requests of these keys, in order.
-    fn admitted(&self, policy: &str, keys: impl IntoIterator<Item = usize>) -> Vec<u64> {
-        let keys: Vec<usize> = keys.into_iter().collect();
-        let mut times: Vec<u64> = Vec::new();
-        for ((other, key), admitted) in self.0.iter().flat_map(|member| &member.admitted) {
-            if other == policy && keys.contains(key) {
-                times.extend(admitted);
-            }
-        }
+    /// How many requests a lease has admitted.
+    pub(crate) fn leased(&self) -> usize {
+        self.0.iter().map(|member| member.leased).sum()
+    }
+
+    /// When requests were admitted, in order.
+    pub(crate) fn admitted(&self, policy: &str, key: usize) -> Vec<u64> {
+        let of = (policy.to_owned(), key);
+        let all = self.0.iter().filter_map(|it| it.admitted.get(&of));
+        let mut times: Vec<u64> = all.flatten().copied().collect();
         times.sort_unstable();
         times
     }
 
-    /// By how many requests more than its bound any of the limits has admitted, in
-    /// multiples of what it admits at once.
-    pub(crate) fn excess(&self) -> f64 {
-        let mut most = 0.0_f64;
-        for key in 0..KEYS {
-            most = most.max(excess(&self.admitted("one", [key]), ONE));
-            most = most.max(excess(&self.admitted("two", [key]), ONE));
-        }
-        for key in 0..LEASED_KEYS {
-            most = most.max(excess(&self.admitted("leased", [key]), LEASED));
-        }
-        for tenant in 0..TENANTS {
-            let keys = (0..KEYS).filter(|key| key % TENANTS == tenant);
-            most = most.max(excess(&self.admitted("two", keys), ALL));
-        }
-        most
+    /// Where any of the limits has admitted more than its bound, when its servers may have
+    /// forgotten so many times what it admits at once.
+    pub(crate) fn broken(&self, losses: u32) -> Option<Stretch> {
+        let limits = [
+            ("one", ONE, KEYS),
+            ("two", ONE, KEYS),
+            ("two", ALL, TENANTS),
+            ("leased", LEASED, KEYS),
+            ("alone", ALONE, KEYS),
+        ];
+        limits.into_iter().find_map(|(policy, rate, keys)| {
+            let mut audit = Audit::new(Limit::per_second(rate)).allow_losses(losses);
+            for key in 0..KEYS {
+                let name = format!("{policy} {}", key % keys);
+                for at_us in self.admitted(policy, key) {
+                    audit.push(&Record::admitted(&name, at_us, Cost::ONE));
+                }
+            }
+            audit.verdict().broken
+        })
     }
 
     /// The longest, in milliseconds, that any member has waited for an answer about any of
     /// these keys after this time.
     pub(crate) fn back_ms(&self, keys: &[usize], since_us: u64) -> u64 {
-        let waited = |member: &Member, key: usize| {
-            let answers = &member.admitted[&("count".to_owned(), key)];
-            let first = answers.iter().copied().filter(|at| *at >= since_us).min();
-            (first.expect("an answer after it") - since_us) / 1_000
-        };
-        let all = self
-            .0
-            .iter()
-            .flat_map(|it| keys.iter().map(move |&key| (it, key)));
-        all.map(|(member, key)| waited(member, key))
-            .max()
-            .unwrap_or(0)
+        let waited = self.0.iter().flat_map(|member| {
+            keys.iter().map(move |key| {
+                let answers = &member.admitted[&("count".to_owned(), *key)];
+                let first = answers.iter().filter(|at| **at >= since_us).min();
+                (first.expect("an answer after it") - since_us) / 1_000
+            })
+        });
+        waited.max().unwrap_or(0)
     }
 
-    /// Holds what was admitted of a key against what is counted: how many requests that
-    /// nobody was told of were charged, or (below zero) how many were forgotten. Only those
-    /// whose outcome is unknown can be the former.
+    /// Holds what was admitted of a key against what is counted: how many requests that nobody
+    /// was told of were charged, or (below zero) how many were forgotten. Only those whose
+    /// outcome is unknown can be the former.
     pub(crate) async fn charged_beyond(&self, url: &str, prefix: &str, key: usize) -> i64 {
         let store = RedisStore::new(url, patient().prefix(prefix)).expect("a right url");
         let limiter = limiter_over(store, policies());
@@ -140,17 +138,13 @@ impl Report {
         let look = limiter.peek("count", &attributes, Cost::ONE).await;
         let look = look.expect("a cluster that is well");
         let used = i64::from(look.limit() - look.remaining());
-        let told = i64::try_from(self.admitted("count", [key]).len()).expect("few");
-        let unknown: u64 = self
-            .0
-            .iter()
-            .flat_map(|member| &member.errors)
-            .filter(|((policy, of, kind), _)| {
-                let unknown = ["timeout", "outcome_unknown"].contains(&kind.as_str());
-                policy == "count" && *of == key && unknown
-            })
-            .map(|(_, count)| count)
-            .sum();
+        let told = i64::try_from(self.admitted("count", key).len()).expect("few");
+        let errors = self.0.iter().flat_map(|member| &member.errors);
+        let unknown = errors.filter(|((policy, of, kind), _)| {
+            let is_unknown = ["timeout", "outcome_unknown"].contains(&kind.as_str());
+            policy == "count" && *of == key && is_unknown
+        });
+        let unknown: u64 = unknown.map(|(_, count)| count).sum();
         let beyond = used - told;
         assert!(
             beyond <= i64::try_from(unknown).expect("few"),
@@ -162,44 +156,12 @@ impl Report {
     pub(crate) fn print(&self, what: &str) {
         let checks: u64 = self.0.iter().map(|member| member.checks).sum();
         let rare = self.0.iter().map(|member| member.rare_us / 1_000).max();
-        let admitted = |policy| self.admitted(policy, 0..KEYS).len();
         println!(
-            "{what}: {checks} checks by 3 processes, p99.9 {} ms, admitted {} + {} + {}, at \
-             most {:.2} bursts above the bound, errors {:?}, stalled for {} ms at most",
+            "{what}: {checks} checks by 3 processes, p99.9 {} ms, errors {:?}, stalled for {} ms \
+             at most",
             rare.unwrap_or(0),
-            admitted("one"),
-            admitted("two"),
-            admitted("count"),
-            self.excess(),
             self.errors(),
             self.stalled_ms(),
         );
-    }
-}
-
-/// By how many bursts more than `rate` in a second, and as many at once, were admitted.
-fn excess(times: &[u64], rate: u32) -> f64 {
-    let cost = 1_000_000 / u64::from(rate);
-    let (mut debt, mut last, mut most) = (0, 0, 0);
-    for &at in times {
-        debt = u64::saturating_sub(debt, at - last) + cost;
-        last = at;
-        most = most.max(debt);
-    }
-    #[expect(clippy::cast_precision_loss, reason = "a few millions")]
-    let bursts = most.saturating_sub(1_000_000) as f64 / 1_000_000.0;
-    bursts
-}
-
-#[test]
-fn what_is_above_the_bound_is_seen() {
-    let at_once = |count: usize| vec![5_000_000; count];
-    for (times, expected) in [
-        (at_once(10), 0.0),
-        (at_once(15), 0.5),
-        ([at_once(10), vec![5_100_000]].concat(), 0.0),
-        ([at_once(10), vec![5_099_999]].concat(), 0.000_001),
-    ] {
-        assert!((excess(&times, 10) - expected).abs() < 1e-9, "{times:?}");
     }
 }

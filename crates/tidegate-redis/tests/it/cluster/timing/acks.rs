@@ -1,17 +1,18 @@
 //! Charges that a replica has: what is told to callers outlives the master.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tidegate::{Cost, Limit, OnError, Policy, Source};
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, TryCheckError};
+use tidegate::{Cost, Source};
+use tidegate_redis::{ErrorKind, RedisOptions, TryCheckError};
+use tidegate_testkit::cluster::{Cluster, is_master, run};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
-use crate::support::{YEAR, limiter_over, look, patient, policy};
-use tidegate_testkit::cluster::{Cluster, is_master, run, until};
+use crate::support::patient;
+use crate::timing::rig::{Rig, until};
 
 /// How often a master is killed, unless `TIDEGATE_TRIES` says otherwise.
-const TRIES: usize = 20;
+const TRIES: usize = 10;
 
 /// Checks at once before a master is killed.
 const CHECKS: u32 = 50;
@@ -19,142 +20,100 @@ const CHECKS: u32 = 50;
 /// Replicas are waited for during most of this.
 const DEADLINE: Duration = Duration::from_millis(500);
 
-fn acknowledged(url: &str, replicas: u32, deadline: Duration) -> SharedLimiter {
+fn acknowledged(cluster: &Cluster, replicas: u32, deadline: Duration) -> Rig {
     let options = RedisOptions::default().timeout(deadline);
-    let store = RedisStore::new(url, options.replica_acks(replicas)).expect("a right url");
-    let limit = Limit::per(1_000_000, YEAR).fixed_window();
-    let deny = Policy::builder("deny").key("{key}").limit(limit);
-    let deny = deny.on_error(OnError::Deny).build().expect("a policy");
-    limiter_over(store, [policy("p", limit), deny])
+    Rig::with(&cluster.url(), options.replica_acks(replicas))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_killed_forgets_nothing_that_was_acknowledged() {
+async fn acknowledged_charges_outlive_a_master_and_missing_replicas_are_an_error() {
     let mut cluster = Cluster::start();
-    let url = cluster.url();
-    let limiter = Arc::new(acknowledged(&url, 1, DEADLINE));
+    too_few_replicas_are_an_error_and_the_charge_stays(&cluster).await;
+    cluster.settle();
+
+    let rig = acknowledged(&cluster, 1, DEADLINE);
+    let patient = Rig::with(&cluster.url(), patient());
     let tries = std::env::var("TIDEGATE_TRIES").ok();
     let tries = tries.and_then(|it| it.parse().ok()).unwrap_or(TRIES);
-    let (mut told, mut unknown, mut forgotten, mut amidst) = (0, 0, 0, 0);
+    let (mut told, mut forgotten, mut amidst) = (0, 0, 0);
     for number in 0..tries {
-        // Different keys of one slot, so that many batches are on their way at once.
-        let slot = cluster.slot(&format!("{{t{number}}}"));
-        let place = cluster.owner(slot);
-        // Who was killed before is asked again.
-        let mut answered = 0;
-        while answered < 10 {
-            let key = [("key", format!("t{number}"))];
-            let asked = limiter.try_check("deny", &key, Cost::ONE).await;
-            answered = if asked.is_ok() { answered + 1 } else { 0 };
-        }
+        // One slot: many batches of it are on their way at once.
+        let id = format!("t{number}");
+        let place = cluster.owner(cluster.slot(&format!("{{{id}}}")));
+        // The server that was killed before is asked again.
+        until("it is answered", async || {
+            for _ in 0..10 {
+                if rig.source("deny", &id).await != Source::Store {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
         let mut checks = JoinSet::new();
         for caller in 0..CHECKS {
-            let limiter = Arc::clone(&limiter);
+            let (rig, id) = (rig.clone(), id.clone());
             checks.spawn(async move {
-                let key = [("key", format!("t{number}"))];
                 // Not all at once: the kill comes amidst them.
-                tokio::time::sleep(Duration::from_micros(u64::from(caller) * 300)).await;
-                let asked = limiter.try_check("p", &key, Cost::ONE).await;
-                asked.map(|decision| decision.allowed())
+                sleep(Duration::from_micros(u64::from(caller) * 300)).await;
+                rig.error(id).await.is_none()
             });
         }
-        let mut answers = 0;
-        let mut killed = false;
-        while let Some(answer) = checks.join_next().await {
-            match answer.expect("no panic") {
-                Ok(allowed) => answers += u32::from(allowed),
-                Err(TryCheckError::Store(_)) => unknown += 1,
-                Err(error) => panic!("{error}"),
-            }
-            if answers >= CHECKS / 2 && !killed {
+        let (mut answers, mut is_killed) = (0, false);
+        while let Some(is_answered) = checks.join_next().await {
+            answers += u32::from(is_answered.expect("no panic"));
+            if answers >= CHECKS / 2 && !is_killed {
                 cluster.nodes[place].kill();
-                killed = true;
+                is_killed = true;
             }
         }
         // On a machine that stops for as long as a deadline, there are fewer answers.
-        amidst += usize::from(killed);
-        if !killed {
+        amidst += usize::from(is_killed);
+        if !is_killed {
             cluster.nodes[place].kill();
         }
-        let partner = cluster.partner(place);
-        run::<()>(
-            &mut cluster.nodes[partner].connect(),
-            "CLUSTER FAILOVER TAKEOVER",
-        );
-        until("a new master", || is_master(&cluster.nodes[partner]));
+        let partner = &cluster.nodes[cluster.partner(place)];
+        run::<()>(&mut partner.connect(), "CLUSTER FAILOVER TAKEOVER");
+        until("a new master", async || is_master(partner)).await;
         cluster.nodes[place].restart();
         cluster.settle();
-        let patient = limiter_over(
-            RedisStore::new(&url, patient()).expect("a right url"),
-            [policy("p", Limit::per(1_000_000, YEAR).fixed_window())],
-        );
-        let seen = look(&patient, "p", &[("key", &*format!("t{number}"))]).await;
-        let used = seen.limit() - seen.remaining();
+        let used = patient.used("allow", &id).await;
         told += answers;
         forgotten += answers.saturating_sub(used);
         assert!(used <= CHECKS, "charged twice: {used} charged of {CHECKS}");
     }
-    println!(
-        "replica_acks = 1: {tries} masters killed, {amidst} amidst {CHECKS} checks each, \
-         {told} told, {unknown} errors, {forgotten} forgotten"
-    );
+    println!("{tries} masters killed, {amidst} amidst checks, {told} told, {forgotten} forgotten");
     assert!(amidst * 2 > tries, "{amidst} of {tries}");
     assert_eq!(forgotten, 0, "bound broken");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn too_few_replicas_are_an_error_and_the_charge_stays() {
-    let cluster = Cluster::start();
-    let url = cluster.url();
-    let key = [("key", "k")];
-    let place = cluster.owner(cluster.slot("tg:{k}:p:p"));
-    let patience = Duration::from_secs(20);
-    let (none, one) = (
-        acknowledged(&url, 0, patience),
-        acknowledged(&url, 1, patience),
-    );
-    let used = async || {
-        let look = look(&none, "p", &key).await;
-        look.limit() - look.remaining()
-    };
-    for (replicas, limiter) in [(0, &none), (1, &one)] {
-        let mut took = Vec::new();
-        for _ in 0..200 {
-            let start = Instant::now();
-            let _ = limiter.try_check("p", &key, Cost::ONE).await.unwrap();
-            took.push(start.elapsed());
-        }
-        took.sort_unstable();
-        let median = took[took.len() / 2];
-        println!("replica_acks = {replicas}: a check takes {median:?}");
-    }
+async fn too_few_replicas_are_an_error_and_the_charge_stays(cluster: &Cluster) {
+    let none = Rig::with(&cluster.url(), patient());
+    let key = [("id", "k")];
 
     // More than there are.
-    let two = acknowledged(&url, 2, 4 * DEADLINE);
-    let before = used().await;
-    let error = two.try_check("p", &key, Cost::ONE).await.unwrap_err();
-    let TryCheckError::Store(error) = error else {
-        panic!("{error}");
+    let two = acknowledged(cluster, 2, 4 * DEADLINE);
+    let check = two.limiter.try_check("allow", &key, Cost::ONE).await;
+    let Err(TryCheckError::Store(error)) = check else {
+        panic!("{check:?}");
     };
     assert_eq!(error.kind(), ErrorKind::NoReplicas, "{error}");
+    let text = error.to_string();
     assert!(
-        error
-            .to_string()
-            .contains("1 replicas have the charge: expected 2")
+        text.contains("1 replicas have the charge: expected 2"),
+        "{text}"
     );
-    assert_eq!(used().await, before + 1, "the charge stays");
-    // A look waits for nobody.
-    let _ = look(&two, "p", &key).await;
+    assert_eq!(none.used("allow", "k").await, 1, "the charge stays");
+    let look = two.limiter.peek("allow", &key, Cost::ONE).await;
+    assert!(look.is_ok(), "a look waits for nobody");
 
     // One that does not answer.
-    cluster.nodes[cluster.partner(place)].signal("STOP");
-    let hurried = acknowledged(&url, 1, 4 * DEADLINE);
-    let decision = hurried.check("deny", &key, Cost::ONE).await.unwrap();
-    assert_eq!(
-        (decision.allowed(), decision.source()),
-        (false, Source::ErrorPolicy)
-    );
-    cluster.nodes[cluster.partner(place)].signal("CONT");
-    let look = look(&none, "deny", &key).await;
-    assert_eq!(look.limit() - look.remaining(), 1, "the charge stays");
+    let place = cluster.owner(cluster.slot("{k}"));
+    let replica = &cluster.nodes[cluster.partner(place)];
+    replica.signal("STOP");
+    let one = acknowledged(cluster, 1, 4 * DEADLINE);
+    let source = one.source("deny", "k").await;
+    replica.signal("CONT");
+    assert_eq!(source, Source::ErrorPolicy);
+    assert_eq!(none.used("deny", "k").await, 1, "the charge stays");
 }

@@ -2,8 +2,6 @@
 //! a machine that stalls for a second.
 
 mod acks;
-mod failovers;
-mod moves;
-mod sentinels;
+mod fleets;
 mod shards;
 mod starts;

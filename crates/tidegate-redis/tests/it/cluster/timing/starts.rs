@@ -1,69 +1,26 @@
 //! The first map: from a cluster that is down, and from nodes that have names.
 
-use std::time::{Duration, Instant};
-
-use tidegate::{Cost, Limit};
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore};
-
-use crate::support::{YEAR, check, limiter_over, patient, policy};
-use crate::user::kind;
+use tidegate::Limit;
+use tidegate_redis::{ErrorKind, RedisStore};
 use tidegate_testkit::cluster::Cluster;
 
-const DEADLINE: Duration = Duration::from_millis(100);
+use crate::support::{YEAR, check, limiter_over, patient, policy};
+use crate::timing::rig::Rig;
 
+/// The errors say what the trouble is, and not only that nobody is known.
 #[tokio::test]
 async fn a_start_with_the_cluster_down_works() {
     let mut cluster = Cluster::start_with(1, 0, &[]);
-    let url = cluster.url();
+    let rig = Rig::new(&cluster.url());
     cluster.nodes[0].kill();
-    let store = RedisStore::new(&url, RedisOptions::default().timeout(DEADLINE)).unwrap();
-    let limiter = limiter_over(store.clone(), [policy("p", Limit::per(1_000, YEAR))]);
-    let ask = || limiter.try_check("p", &[("key", "k")], Cost::ONE);
-    let mut waited = Vec::new();
-    while !store.stats().breaker_open {
-        let start = Instant::now();
-        let asked = ask().await.map_err(|error| kind(&error));
-        // What the trouble is, and not only that nobody is known; on a busy machine, the
-        // deadline may come first.
-        let told = asked.expect_err("nobody to answer");
-        assert!(
-            matches!(told, ErrorKind::Connect | ErrorKind::Timeout),
-            "{told}"
-        );
-        waited.push(start.elapsed());
-    }
-    // They come one after the other: two deadlines are enough to know. A machine that
-    // does other things, too, is not late each time.
-    assert_eq!(waited.len(), 2);
-    waited.sort_unstable();
-    assert!(waited[0] < 3 * DEADLINE, "{waited:?}");
-    // After that nobody waits.
-    let mut at_once = Vec::new();
-    while at_once.len() < 20 {
-        let start = Instant::now();
-        match ask().await.map_err(|error| kind(&error)) {
-            Err(ErrorKind::BreakerOpen) => at_once.push(start.elapsed()),
-            told => panic!("{:?}", told.map(|_| ())),
-        }
-    }
-    at_once.sort_unstable();
-    assert!(at_once[10] < DEADLINE / 2, "{at_once:?}");
-
+    // On a busy machine, the deadline may come first.
+    let kinds = [ErrorKind::Connect, ErrorKind::Timeout];
+    rig.opens_after("cluster", 2, &kinds).await;
+    rig.is_obeyed().await;
     cluster.nodes[0].restart();
-    let start = Instant::now();
-    while ask().await.is_err() {
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "it never came back"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    // Of these, the node itself takes two before it answers.
-    println!(
-        "down at start: answers {:?} after it was up",
-        start.elapsed()
-    );
-    assert!(!store.stats().breaker_open);
+    // Of these, the node itself takes two seconds before it answers.
+    let back = rig.until_answered().await;
+    println!("down at start: answers {back:?} after it was up");
 }
 
 #[tokio::test]

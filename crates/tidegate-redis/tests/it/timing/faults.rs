@@ -1,0 +1,352 @@
+//! One rig for faults of a server: the rows of `faults.txt`, and faults of single keys.
+
+use std::time::Duration;
+
+use redis::{Connection, Value};
+use tidegate::Source;
+use tidegate_redis::ErrorKind;
+use tidegate_testkit::cluster::run;
+use tokio::runtime::{Builder, Handle};
+use tokio::time::{sleep, timeout};
+
+use super::load::{self, Load};
+use super::rig::{MS, POLICIES, Rig, until};
+use crate::proxy::{Proxy, Replies};
+use crate::server::Server;
+use crate::support::patient;
+
+const FAULTS: &str = include_str!("faults.txt");
+
+/// How many rows run at a time: each waits most of the time.
+const AT_ONCE: usize = 5;
+
+/// Checks per second of a load, and its keys.
+const RATE: u32 = 500;
+const KEYS: usize = 64;
+
+/// Tasks that a store keeps: a worker and a connection for each of its two lanes.
+const TASKS: usize = 4;
+
+/// A row of the file.
+#[derive(Clone, Copy)]
+struct Row<'r> {
+    what: &'r str,
+    text: &'r str,
+}
+
+impl<'r> Row<'r> {
+    fn has(self, field: &str) -> bool {
+        self.find(field).is_some()
+    }
+
+    fn find(self, field: &str) -> Option<&'r str> {
+        let lines = self.text.lines();
+        let mut lines = lines.filter_map(|line| Some(line.strip_prefix(field)?.trim()));
+        lines.next()
+    }
+
+    fn ms(self, field: &str, otherwise: u32) -> Duration {
+        let number = self.find(field).map(|it| it.parse().expect(it));
+        number.unwrap_or(otherwise) * MS
+    }
+
+    fn kinds(self) -> Vec<ErrorKind> {
+        let named = |name| ErrorKind::ALL.into_iter().find(|it| it.as_str() == name);
+        let words = self.find("errors").expect("a field").split(' ');
+        words.map(|name| named(name).expect(name)).collect()
+    }
+}
+
+/// A server, and a proxy where the network is what breaks.
+struct Stage {
+    server: Server,
+    admin: Connection,
+    proxy: Option<Proxy>,
+    url: String,
+    /// Connections with a command that is not answered.
+    unanswered: Vec<Connection>,
+}
+
+impl Stage {
+    async fn new(row: Row<'_>) -> Self {
+        let server = Server::start_with(&["--enable-debug-command", "local"]);
+        let is_network = row.find("breaks").expect("a field").starts_with("replies");
+        let proxy = match is_network {
+            true => Some(Proxy::start(server.port()).await),
+            false => None,
+        };
+        let url = proxy.as_ref().map_or_else(|| server.url(), Proxy::url);
+        let mut stage = Self {
+            admin: server.connect(),
+            server,
+            proxy,
+            url,
+            unanswered: Vec::new(),
+        };
+        let before = row.find("before").unwrap_or("PING");
+        stage.perform(before);
+        if before.contains("requirepass") {
+            stage.url = stage.url.replace("//", "//:one@");
+        }
+        stage
+    }
+
+    fn perform(&mut self, actions: &str) {
+        for action in actions.split("; ") {
+            let words: Vec<&str> = action.split(' ').collect();
+            match words[..] {
+                ["signal", name] => self.server.signal(name),
+                ["kill"] => self.server.kill(),
+                ["restart", ref arguments @ ..] => {
+                    self.server.restart_with(arguments);
+                    self.admin = self.server.connect();
+                }
+                ["replies", how] => self.proxy.as_ref().unwrap().set(replies(how)),
+                ["endless", "script"] => {
+                    let mut script = redis::cmd("EVAL");
+                    let script = script.arg("while true do end").arg(0);
+                    let mut busy = self.server.connect();
+                    busy.send_packed_command(&script.get_packed_command())
+                        .unwrap();
+                    self.unanswered.push(busy);
+                    while redis::cmd("PING").query::<()>(&mut self.admin).is_ok() {}
+                }
+                _ => drop(run::<Value>(&mut self.admin, action)),
+            }
+        }
+    }
+
+    /// Connections that were made through the proxy.
+    fn connections(&self) -> usize {
+        self.proxy.as_ref().map_or(0, Proxy::accepted)
+    }
+}
+
+fn replies(how: &str) -> Replies {
+    match how {
+        "pass" => Replies::Pass,
+        "late" => Replies::Delay(500 * MS),
+        "lost" => Replies::BlackHole,
+        "half" => Replies::Half,
+        "cut" => Replies::Cut { after: 5 },
+        "junk" => Replies::Junk,
+        _ => panic!("{how}"),
+    }
+}
+
+#[test]
+fn each_fault_opens_the_breaker_obeys_on_error_and_passes() {
+    let cases = FAULTS.split("\n--- ").skip(1);
+    let rows: Vec<Row<'_>> = cases
+        .map(|case| case.split_once('\n').expect(case))
+        .map(|(what, text)| Row { what, text })
+        .collect();
+    assert!(rows.len() >= 19, "is the file cut off?");
+    let row = |row: Row<'_>| {
+        let mut runtime = Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async {
+            match row.has("load") {
+                true => strikes_a_load(row).await,
+                false => strikes_one_caller(row).await,
+            }
+        });
+    };
+    for rows in rows.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            let threads = rows.iter().map(|it| (it, scope.spawn(|| row(*it))));
+            let failed: Vec<&Row<'_>> = threads
+                .collect::<Vec<_>>()
+                .into_iter()
+                .filter_map(|(row, thread)| thread.join().is_err().then_some(row))
+                .collect();
+            let failed: Vec<&str> = failed.iter().map(|row| row.what).collect();
+            assert!(failed.is_empty(), "failed as printed above: {failed:?}");
+        });
+    }
+}
+
+/// The breaker opens, stays open while the fault lasts and closes after it; every check obeys
+/// `on_error`, 999 of 1,000 have their answer within a deadline and 10 ms, nobody is stuck, and
+/// nothing is left behind.
+async fn strikes_a_load(row: Row<'_>) {
+    let (what, kinds) = (row.what, row.kinds());
+    let mut stage = Stage::new(row).await;
+    let breaks = row.find("breaks").expect("a field");
+    let rig = Rig::new(&stage.url);
+    let patient = Rig::with(&stage.url, patient());
+    let is_retried = row.find("retries") == Some("answered");
+    if is_retried {
+        patient.until_answered().await;
+    }
+    match row.has("early") {
+        true => stage.perform(breaks),
+        false => drop(rig.until_answered().await),
+    }
+    let load = load::start(&rig, RATE, KEYS);
+    let before = stage.connections();
+    if !row.has("early") {
+        sleep(300 * MS).await;
+        stage.perform(breaks);
+    }
+    let mut waiting = None;
+    if is_retried {
+        let patient = patient.clone();
+        waiting = Some(tokio::spawn(async move {
+            patient.source("allow", "patient").await
+        }));
+    }
+    let opened = until("the breaker is open", async || rig.is_open()).await;
+    rig.is_obeyed().await;
+    sleep(row.ms("lasts", 1_200)).await;
+    assert!(rig.is_open(), "{what}");
+    // On a machine that stalls, deadlines may have come first; then a probe meets it.
+    until("the error is counted", async || rig.count(kinds[0]) > 0).await;
+    let connections = (stage.connections() - before) as u64;
+    stage.perform(row.find("repairs").expect("a field"));
+    let closed = until("the breaker is closed", async || !rig.is_open()).await;
+    println!("{what}: opened after {opened:?}, closed {closed:?} after it was over");
+    assert!(closed < row.ms("back", 1_500), "{what}: {closed:?}");
+
+    if let Some(waiting) = waiting {
+        let source = timeout(20_000 * MS, waiting).await.expect("soon");
+        assert_eq!(source.unwrap(), Source::Store, "{what}");
+        assert!(patient.store.stats().retries > 0, "{what}");
+        assert_eq!(patient.used("allow", "patient").await, 1, "{what}: charged");
+    }
+    is_over(row, &rig, load, connections).await;
+}
+
+/// What holds when all is well again.
+async fn is_over(row: Row<'_>, rig: &Rig, load: load::Running, connections: u64) {
+    let (what, tasks) = (row.what, load.tasks.max(TASKS));
+    let load = load.stop_after(700 * MS).await;
+    rig.until_answered().await;
+    let alive = || Handle::current().metrics().num_alive_tasks();
+    until("nothing is left behind", async || alive() <= tasks).await;
+    load.keeps_the_deadline(what);
+    let without = load.without_store();
+    assert!(load.0.len() - without > 50, "{what}: {without} without");
+    // A deadline now and then, and not on every check: those that are under way when the fault
+    // is noticed, and the probes.
+    let (timeouts, late) = (rig.count(ErrorKind::Timeout), load.late_checks());
+    let most = without as u64 / 4 + late;
+    assert!(timeouts <= most, "{what}: {timeouts} timeouts of {most}");
+    if let Some(most) = row.find("connects") {
+        // A connection that is silent for a second is given up: each of the two, when the
+        // machine stalls for as long as it takes.
+        let most = most.parse::<u64>().expect(most) + 2 * load.stalls(400 * MS);
+        assert!(connections <= most, "{what}: {connections} connections");
+    }
+    let kinds = row.kinds();
+    for (kind, count) in rig.store.stats().errors {
+        let most = match kind {
+            _ if kinds.contains(&kind) => continue,
+            // Whatever the machine does, the deadline may come first, also in the queue.
+            ErrorKind::BreakerOpen | ErrorKind::Timeout | ErrorKind::QueueFull => continue,
+            // Connections seem to be dead while it stalls, and all is lost then.
+            ErrorKind::Connect | ErrorKind::OutcomeUnknown => late,
+            _ => 0,
+        };
+        assert!(count <= most, "{what}: {count} of {kind}, {most} expected");
+    }
+}
+
+/// A caller meets the fault so often, and pays a deadline each time at most. Then the breaker
+/// is open.
+async fn strikes_one_caller(row: Row<'_>) {
+    let what = row.what;
+    let mut stage = Stage::new(row).await;
+    let rig = match row.has("hurried") {
+        true => Rig::new(&stage.url),
+        false => Rig::with(&stage.url, patient()),
+    };
+    if !row.has("early") {
+        rig.until_answered().await;
+    }
+    stage.perform(row.find("breaks").expect("a field"));
+    // A connection that is closed right after it was used is a lost one.
+    sleep(20 * MS).await;
+    let opens: usize = row.find("opens").unwrap().parse().unwrap();
+    rig.opens_after(what, opens, &row.kinds()).await;
+    let retries = rig.store.stats().retries;
+    match row.find("retries") {
+        Some("none") => assert_eq!(retries, 0, "{what}"),
+        Some("some") => assert!(retries > 0, "{what}"),
+        _ => {}
+    }
+    rig.is_obeyed().await;
+    stage.perform(row.find("repairs").expect("a field"));
+    let back = rig.until_answered().await;
+    assert!(back < row.ms("back", 1_500), "{what}: {back:?}");
+}
+
+/// Two loads at a time on a server that answers all the time, so the breaker has no reason to
+/// open. One has the usual deadline, which is kept. The other waits longer than any machine is
+/// busy with other things, so who has answered it is exact.
+async fn answers_all_along(
+    what: &str,
+    server: &Server,
+    meanwhile: impl AsyncFnOnce(),
+) -> (Rig, Load) {
+    let (patient, hurried) = (Rig::with(&server.url(), patient()), Rig::new(&server.url()));
+    patient.until_answered().await;
+    hurried.until_answered().await;
+    let [exact, quick] = [&patient, &hurried].map(|rig| load::start(rig, 600, KEYS));
+    meanwhile().await;
+    quick.stop_after(MS).await.keeps_the_deadline(what);
+    let exact = exact.stop_after(MS).await;
+    assert!(!patient.is_open() && patient.count(ErrorKind::BreakerOpen) == 0);
+    assert_eq!(patient.errors(), exact.without_store() as u64);
+    (patient, exact)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_that_are_forgotten_are_sent_again_unseen() {
+    let server = Server::start();
+    let redis = &mut server.connect();
+    let (_, load) = answers_all_along("script flush", &server, async || {
+        for _ in 0..400 {
+            run::<()>(redis, "SCRIPT FLUSH");
+            sleep(3 * MS).await;
+        }
+    })
+    .await;
+    assert_eq!(load.without_store(), 0);
+    let errors: String = run(redis, "INFO errorstats");
+    assert!(errors.contains("errorstat_NOSCRIPT:count="), "{errors}");
+}
+
+/// It is only about these keys: theirs are left to `on_error`, all others to the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_another_type_concern_no_other_key() {
+    let server = Server::start();
+    let redis = &mut server.connect();
+    let is_broken = |key: usize| key >= KEYS - 8;
+    for key in (0..KEYS).filter(|key| is_broken(*key)) {
+        let command = ["LPUSH", "SET"][key % 2];
+        for (policy, _) in POLICIES {
+            let key = format!("tg:{{{key}}}:{policy}:{policy}~fw");
+            run::<Value>(redis, &format!("{command} {key} junk"));
+        }
+    }
+    let (rig, load) = answers_all_along("keys of another type", &server, async || {
+        sleep(1_200 * MS).await;
+    })
+    .await;
+    for key in 0..KEYS {
+        let answered = load.answered(key);
+        assert!(answered.len() > 10, "{key}: {}", answered.len());
+        assert!(answered.iter().all(|it| *it != is_broken(key)), "{key}");
+    }
+    let errors = rig.count(ErrorKind::WrongType);
+    assert_eq!(errors, load.without_store() as u64);
+    // A reset is for this, too.
+    for id in [KEYS - 2, KEYS - 1] {
+        assert_eq!(rig.error(id).await, Some(ErrorKind::WrongType));
+        let attributes = [("id", id.to_string())];
+        let reset = rig.limiter.reset("deny", &attributes, tidegate::Which::All);
+        assert_eq!(reset.await, Ok(1));
+        assert_eq!(rig.source("deny", id).await, Source::Store);
+    }
+}
