@@ -152,18 +152,24 @@ fn each_fault_opens_the_breaker_obeys_on_error_and_passes() {
             }
         });
     };
+    let mut failed = Vec::new();
     for rows in rows.chunks(AT_ONCE) {
         std::thread::scope(|scope| {
-            let threads = rows.iter().map(|it| (it, scope.spawn(|| row(*it))));
-            let failed: Vec<&Row<'_>> = threads
-                .collect::<Vec<_>>()
-                .into_iter()
-                .filter_map(|(row, thread)| thread.join().is_err().then_some(row))
-                .collect();
-            let failed: Vec<&str> = failed.iter().map(|row| row.what).collect();
-            assert!(failed.is_empty(), "failed as printed above: {failed:?}");
+            let threads = rows.iter().map(|it| (it.what, scope.spawn(|| row(*it))));
+            for (what, thread) in threads.collect::<Vec<_>>() {
+                failed.extend(thread.join().is_err().then_some(what));
+            }
         });
     }
+    assert!(failed.is_empty(), "failed, as printed above: {failed:#?}");
+}
+
+/// The kinds of errors that the store has had, as a row has them.
+fn errors(rig: &Rig) -> String {
+    let errors = rig.store.stats().errors;
+    let had = errors.iter().filter(|(_, count)| *count > 0);
+    let names: Vec<&str> = had.map(|(kind, _)| kind.as_str()).collect();
+    format!("errors    {}", names.join(" "))
 }
 
 /// The breaker opens, stays open while the fault lasts and closes after it; every check obeys
@@ -201,7 +207,14 @@ async fn strikes_a_load(row: Row<'_>) {
     sleep(row.ms("lasts", 1_200)).await;
     assert!(rig.is_open(), "{what}");
     // On a machine that stalls, deadlines may have come first; then a probe meets it.
-    until("the error is counted", async || rig.count(kinds[0]) > 0).await;
+    let is_counted = until("it is counted", async || rig.count(kinds[0]) > 0);
+    let counted = timeout(20_000 * MS, is_counted).await;
+    assert!(
+        counted.is_ok(),
+        "{what}: no {}:\n{}",
+        kinds[0],
+        errors(&rig)
+    );
     let connections = (stage.connections() - before) as u64;
     stage.perform(row.find("repairs").expect("a field"));
     let closed = until("the breaker is closed", async || !rig.is_open()).await;
@@ -248,7 +261,8 @@ async fn is_over(row: Row<'_>, rig: &Rig, load: load::Running, connections: u64)
             ErrorKind::Connect | ErrorKind::OutcomeUnknown => late,
             _ => 0,
         };
-        assert!(count <= most, "{what}: {count} of {kind}, {most} expected");
+        let had = errors(rig);
+        assert!(count <= most, "{what}: {count} of {kind} of {most}:\n{had}");
     }
 }
 
