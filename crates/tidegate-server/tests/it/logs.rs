@@ -1,4 +1,5 @@
-//! Log lines: what they tell, and what they keep to themselves.
+//! Log lines: how many there are, and what they keep to themselves. Single lines are in
+//! `requests/observed.txt`.
 
 use serde_json::Value;
 
@@ -6,19 +7,15 @@ use crate::process::{Start, Tidegate};
 
 const KEY: &str = "203.0.113.77";
 
-fn start(format: &str, log_keys: bool) -> Tidegate {
-    let config = format!(
-        "[server]\nlog_keys = {log_keys}\n\
-         [[policies]]\nname = \"p\"\nkey = \"{{ip}}\"\nlimit = \"1/1h\"\n\
-         [[policies]]\nname = \"w\"\nkey = \"{{ip}}\"\nlimit = \"1/1h\"\nshadow = true\n"
-    );
-    let start = Start::new(&config).argument("--log").argument("debug");
-    start.argument("--log-format").argument(format).start()
+fn start() -> Tidegate {
+    let start = Start::new("[[policies]]\nname = \"p\"\nkey = \"{ip}\"\nlimit = \"1/1h\"\n");
+    let start = start.argument("--log").argument("debug");
+    start.argument("--log-format").argument("json").start()
 }
 
 #[test]
 fn keys_are_told_apart_and_not_shown() {
-    let server = start("json", false);
+    let server = start();
     let mut keys = Vec::new();
     for (number, ip) in [KEY, KEY, "203.0.113.78"].into_iter().enumerate() {
         server.get(&format!("/v1/gate/p?ip={ip}"));
@@ -43,42 +40,10 @@ fn keys_are_told_apart_and_not_shown() {
         assert!(line["timestamp"].is_string() && line["message"].is_string());
     }
     // Another process makes something else of it: nobody can try all addresses.
-    let other = start("json", false);
+    let other = start();
     other.get(&format!("/v1/gate/p?ip={KEY}"));
     let line: Value = serde_json::from_str(&other.line("\"decided\"")).expect("JSON");
     assert_ne!(line["key"], keys[0].as_str());
-}
-
-#[test]
-fn keys_are_shown_when_asked_for_and_cannot_forge_a_line() {
-    let server = start("text", true);
-    server.get(&format!("/v1/gate/p?ip={KEY}"));
-    assert!(server.line("decided").contains(KEY));
-    server.get("/v1/gate/p?ip=%0AERROR%1b[31mforged%0d");
-    let line = server.nth_line("decided", 1);
-    assert!(
-        line.contains("forged") && !line.contains('\u{1b}'),
-        "{line}"
-    );
-    server.check("{\"\\nERROR forged\":1}");
-    server.line("cannot be answered");
-    assert!(!server.log().iter().any(|line| line.starts_with("ERROR")));
-}
-
-#[test]
-fn request_ids_stand_in_every_line_about_the_request() {
-    for format in ["text", "json"] {
-        let server = start(format, false);
-        let headers = [("X-Request-Id", "id-4711")];
-        server.ask_with("GET", "/v1/gate/p?ip=1", &headers, "");
-        assert!(server.line("decided").contains("id-4711"));
-        server.ask_with("GET", "/nowhere", &headers, "");
-        assert!(server.line("cannot be answered").contains("id-4711"));
-        for _ in 0..2 {
-            server.ask_with("GET", "/v1/gate/w?ip=1", &headers, "");
-        }
-        assert!(server.line("would have refused").contains("id-4711"));
-    }
 }
 
 #[test]

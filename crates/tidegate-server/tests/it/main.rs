@@ -9,23 +9,17 @@ mod process {
 }
 
 mod abuse;
-mod admin;
-mod check;
 mod dashboard;
 mod doors;
 mod envoy;
 mod fleet;
-mod front_end;
-mod gate;
-mod headers;
-mod keys;
 mod live;
 mod nginx;
 mod observed;
-mod policies;
 mod proxies;
+mod receipts;
+mod requests;
 mod resp;
-mod top;
 mod transport;
 mod transport_limits;
 mod trial;

@@ -1,8 +1,11 @@
-//! What tells others how the server is: metrics, health and readiness.
+//! What tells others how the server is. Counts of single requests are in `requests/observed.txt`.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
-use crate::process::{Tidegate, until};
+use serde_json::{Value, json};
+
+use crate::process::{Start, Tidegate, until};
 use crate::redis_server::Server;
 
 /// Every series of the text with its value.
@@ -51,77 +54,15 @@ fn metrics_of_leases_add_up() {
 }
 
 #[test]
-fn every_metric_of_the_contract_is_there() {
-    let server = Tidegate::start(
-        "[stores.default]\nmax_keys = 1000\n\
-         [[policies]]\nname = \"p\"\nlimit = \"2/1h\"\n\
-         [[policies]]\nname = \"w\"\nlimit = \"1/1h\"\nshadow = true\n",
-    );
-    for _ in 0..3 {
-        server.get("/v1/gate/p?key=secret-key");
-        server.check("{\"policy\":\"w\",\"key\":\"secret-key\"}");
-    }
-    // What only looks is not counted.
-    server.check("{\"policy\":\"p\",\"key\":\"x\",\"peek\":true}");
-    server.get("/v1/keys/p?key=x");
-    let metrics = metrics(&server);
-    for (name, value) in [
-        (
-            "tidegate_decisions_total{policy=\"p\",result=\"allowed\"}",
-            2.0,
-        ),
-        (
-            "tidegate_decisions_total{policy=\"p\",result=\"denied\"}",
-            1.0,
-        ),
-        (
-            "tidegate_decisions_total{policy=\"p\",result=\"shadow_denied\"}",
-            0.0,
-        ),
-        (
-            "tidegate_decisions_total{policy=\"w\",result=\"allowed\"}",
-            1.0,
-        ),
-        (
-            "tidegate_decisions_total{policy=\"w\",result=\"shadow_denied\"}",
-            2.0,
-        ),
-        (
-            "tidegate_decision_duration_seconds_count{policy=\"p\"}",
-            3.0,
-        ),
-        (
-            "tidegate_decision_duration_seconds_bucket{policy=\"p\",le=\"+Inf\"}",
-            3.0,
-        ),
-        ("tidegate_source_total{policy=\"p\",source=\"store\"}", 3.0),
-        (
-            "tidegate_source_total{policy=\"p\",source=\"error_policy\"}",
-            0.0,
-        ),
-        ("tidegate_store_up{store=\"default\"}", 1.0),
-        (
-            "tidegate_store_duration_seconds_count{store=\"default\"}",
-            6.0,
-        ),
-        ("tidegate_breaker_open{store=\"default\"}", 0.0),
-        ("tidegate_keys", 2.0),
-        ("tidegate_evicted_total", 0.0),
-        ("tidegate_reload_total{result=\"ok\"}", 0.0),
-        ("tidegate_reload_total{result=\"error\"}", 0.0),
-        ("tidegate_build_info{version=\"0.1.0\"}", 1.0),
-    ] {
-        assert_eq!(metrics.get(name), Some(&value), "{name}: {metrics:#?}");
-    }
-    assert!(metrics["tidegate_connections"] >= 1.0);
+fn every_series_has_its_help_and_its_type_and_no_key() {
+    let server = Tidegate::start("");
+    server.get("/v1/gate/default?key=secret-key");
     let text = server.get("/metrics");
     assert!(!text.text().contains("secret-key"));
-    // Every series has its help and its type.
-    for name in metrics.keys() {
+    for name in metrics(&server).keys() {
         let family = name.split('{').next().expect("a name");
-        let suffixes = ["_bucket", "_sum", "_count"];
+        let mut suffixes = ["_bucket", "_sum", "_count"].into_iter();
         let family = suffixes
-            .iter()
             .find_map(|suffix| family.strip_suffix(suffix))
             .unwrap_or(family);
         for kind in ["HELP", "TYPE"] {
@@ -129,6 +70,22 @@ fn every_metric_of_the_contract_is_there() {
             assert!(text.text().contains(&line), "{line}");
         }
     }
+}
+
+#[test]
+fn without_a_config_there_is_one_policy_and_a_command_to_try() {
+    let server = Start::without_config().start();
+    let policies = server.get("/v1/policies").json();
+    let level = &policies[0]["levels"][0];
+    let limit = json!({"algorithm": "token_bucket", "limit": "10r/s", "requests": 10,
+                       "window_ms": 1000, "burst": 10});
+    assert_eq!((&level["key"], &level["limit"]), (&json!("{key}"), &limit));
+    let line = server.line("try: ");
+    let command = line.split("try: ").nth(1).expect("a command");
+    let output = Command::new("sh").args(["-c", command]).output();
+    let output = output.expect("a shell").stdout;
+    let decision: Value = serde_json::from_slice(&output).expect("a decision");
+    assert_eq!(decision["allowed"], true, "{command}");
 }
 
 #[test]
@@ -150,23 +107,4 @@ fn scrapes_at_the_same_time_agree() {
             });
         }
     });
-}
-
-#[test]
-fn health_and_readiness() {
-    let server = Tidegate::start("");
-    for (path, text) in [("/healthz", "ok\n"), ("/readyz", "ready\n")] {
-        let answer = crate::process::until(path, || {
-            let answer = server.get(path);
-            (answer.status == 200).then_some(answer)
-        });
-        assert_eq!(answer.text(), text);
-        assert_eq!(answer.header("content-type"), Some("text/plain"));
-        let head = server.ask("HEAD", path, "");
-        assert_eq!((head.status, head.body.len()), (200, 0));
-        assert_eq!(
-            head.header("content-length"),
-            Some(&*text.len().to_string())
-        );
-    }
 }

@@ -97,3 +97,23 @@ fn attributes_have_a_greatest_number() {
     assert_eq!(refused.status, 400);
     assert!(refused.detail().contains("expected at most 64 attributes"));
 }
+
+#[test]
+fn a_batch_has_a_thousand_questions_at_most_and_charges_none_if_it_has_more() {
+    let server = Tidegate::start("[[policies]]\nname = \"default\"\nlimit = \"10/1h\"\n");
+    let question = |key: usize| format!("{{\"policy\":\"default\",\"key\":\"{key}\"}}");
+    let batch = |count| {
+        format!(
+            "[{}]",
+            (0..count).map(question).collect::<Vec<_>>().join(",")
+        )
+    };
+    let refused = server.check(&batch(1_001));
+    assert_eq!(refused.status, 400);
+    let expected = "the body: 1001 checks: expected at most 1000";
+    assert_eq!(refused.detail(), expected);
+    let answers = server.check(&batch(1_000)).json();
+    let answers = answers.as_array().expect("a list");
+    assert_eq!(answers.len(), 1_000);
+    assert!(answers.iter().all(|answer| answer["remaining"] == 9));
+}

@@ -7,7 +7,6 @@ mod module;
 mod pipelines;
 mod policies;
 mod stores;
-mod wrong;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -169,28 +169,3 @@ fn policy_adhoc_chooses_store_and_mode() {
         .expect("keys");
     assert!(keys.is_empty(), "{keys:?}");
 }
-
-#[test]
-fn s20_looks_are_counted_as_looks() {
-    let redis = Server::start();
-    for config in [
-        "[[policies]]\nname = \"p\"\nlimit = \"3/1h\"\n",
-        &config(&redis, ""),
-    ] {
-        let served = Served::start(config);
-        let mut client = served.connect();
-        client.ask("TG.CHECK p KEY a");
-        client.ask("TG.CHECK p PEEK KEY a");
-        // Two of one read, and a limit that comes along.
-        let look = command(&[b"TG.CHECK", b"p", b"PEEK", b"KEY", b"a"]);
-        client.send(&look.repeat(2));
-        client.reply();
-        client.reply();
-        client.ask("CL.THROTTLE user 3 1 3600 0");
-        let counted = metrics(&served.server);
-        let peeks = |policy: &str| counted[&format!("tidegate_peeks_total{{policy=\"{policy}\"}}")];
-        assert_eq!((peeks("p"), peeks("adhoc")), (3.0, 1.0));
-        let decided = "tidegate_decisions_total{policy=\"p\",result=\"allowed\"}";
-        assert_eq!(counted[decided], 1.0);
-    }
-}
