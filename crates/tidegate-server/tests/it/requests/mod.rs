@@ -446,3 +446,8 @@ fn reloads() {
 fn trials() {
     run("trial");
 }
+
+#[test]
+fn limits_that_come_along() {
+    run("adhoc");
+}

@@ -71,39 +71,8 @@ fn redis_benchmark_works() {
 #[test]
 fn redis_py_works() {
     let served = Served::start(CONFIG);
-    let program = r#"
-import sys, redis
-port = int(sys.argv[1])
-for protocol in (2, 3):
-    r = redis.Redis(port=port, protocol=protocol, client_name="me")
-    assert r.ping()
-    key = "user:%d" % protocol
-    assert r.execute_command("CL.THROTTLE", key, 15, 30, 60) == [0, 16, 15, -1, 2]
-    assert r.execute_command("THROTTLE", "t" + key, 10, 10, 60)[:3] == [1, 10, 9]
-    limited, limit, available, retry, full = r.execute_command("GCRA", "g" + key, 4, 1, 60)
-    assert (limited, limit, available, float(retry)) == (0, 5, 4, -1.0)
-    assert 59 < float(full) <= 60
-    reply = r.execute_command("TG.CHECK", "api", "KEY", key)
-    if protocol == 2:
-        reply = dict(zip(reply[::2], reply[1::2]))
-    assert reply[b"remaining"] == 2 and reply[b"allowed"], reply
-    pipe = r.pipeline(transaction=False)
-    for _ in range(1000):
-        pipe.execute_command("CL.THROTTLE", "p" + key, 999, 1, 3600)
-    replies = pipe.execute()
-    assert [reply[2] for reply in replies] == list(range(999, -1, -1))
-    try:
-        r.execute_command("TG.CHECK", "nope", "KEY", "a")
-        raise SystemExit("no error")
-    except redis.ResponseError as error:
-        assert "NOPOLICY" in str(error) or "no policy" in str(error), error
-pool = redis.ConnectionPool(port=port, max_connections=5)
-for n in range(20):
-    assert redis.Redis(connection_pool=pool).execute_command("TG.POLICIES") == [b"api"]
-print("done")
-"#;
     let mut python = Command::new("python3");
-    python.args(["-c", program, served.port()]);
+    python.args(["-c", include_str!("client.py"), served.port()]);
     python.env("PYTHONPATH", peer("python"));
     assert_eq!(lines(&mut python), ["done"]);
 }
@@ -111,28 +80,10 @@ print("done")
 #[test]
 fn ioredis_works() {
     let served = Served::start(CONFIG);
-    let program = r#"
-const assert = require("assert");
-const Redis = require("ioredis");
-(async () => {
-  const redis = new Redis({ port: Number(process.argv[2]), connectionName: "me" });
-  assert.strictEqual(await redis.ping(), "PONG");
-  assert.deepStrictEqual(await redis.call("CL.THROTTLE", "user", 15, 30, 60), [0, 16, 15, -1, 2]);
-  const flat = await redis.call("TG.CHECK", "api", "KEY", "a");
-  assert.strictEqual(flat[flat.indexOf("remaining") + 1], 2);
-  const pipeline = redis.pipeline();
-  for (let i = 0; i < 1000; i++) pipeline.call("CL.THROTTLE", "p", 999, 1, 3600);
-  const replies = await pipeline.exec();
-  replies.forEach(([error, reply], i) => {
-    assert.strictEqual(error, null);
-    assert.strictEqual(reply[2], 999 - i);
-  });
-  await assert.rejects(redis.call("TG.CHECK", "nope", "KEY", "a"), /NOPOLICY/);
-  await redis.quit();
-  console.log("done");
-})().catch((error) => { console.error(error); process.exit(1); });
-"#;
-    let file = served.server.folder().write("ask.js", program);
+    let file = served
+        .server
+        .folder()
+        .write("ask.js", include_str!("client.js"));
     let mut node = Command::new("node");
     node.arg(file).arg(served.port());
     node.env("NODE_PATH", peer("node/node_modules"));

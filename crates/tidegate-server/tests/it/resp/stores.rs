@@ -1,25 +1,20 @@
-//! Ad-hoc limits over Redis, and what they do without it.
+//! Ad-hoc limits over Redis. What they do without it is in `requests/adhoc.txt`.
 
-use super::{Reply, Served, command};
+use super::{Served, command};
 use crate::observed::metrics;
-use crate::process::until;
 use crate::redis_server::Server;
 
-fn config(redis: &Server, adhoc: &str) -> String {
+fn start(redis: &Server) -> Served {
     let url = redis.url();
-    format!(
-        "[stores.default]\nurl = \"{url}\"\ntimeout = \"10s\"\n\
-         [[policies]]\nname = \"p\"\nlimit = \"3/1h\"\n{adhoc}"
-    )
+    Served::start(&format!(
+        "[stores.default]\nurl = \"{url}\"\ntimeout = \"10s\"\n"
+    ))
 }
 
 #[test]
 fn servers_share_ad_hoc_limits_in_redis() {
     let redis = Server::start();
-    let (a, b) = (
-        Served::start(&config(&redis, "")),
-        Served::start(&config(&redis, "")),
-    );
+    let (a, b) = (start(&redis), start(&redis));
     let throttle = "CL.THROTTLE user 3 1 3600";
     let remaining: Vec<i64> = [&a, &b, &a, &b]
         .map(|it| it.ask(throttle).numbers()[2])
@@ -49,7 +44,7 @@ fn servers_share_ad_hoc_limits_in_redis() {
 #[test]
 fn commands_of_a_read_travel_to_redis_together() {
     let redis = Server::start();
-    let served = Served::start(&config(&redis, ""));
+    let served = start(&redis);
     let mut client = served.connect();
     // The first call loads the script.
     client.ask("CL.THROTTLE warm 3 1 3600");
@@ -87,85 +82,4 @@ fn commands_of_a_read_travel_to_redis_together() {
     }
     let sent = calls() - before;
     assert!(sent <= 160, "{sent} calls for 320 checks");
-}
-
-#[test]
-fn policy_adhoc_says_what_happens_without_redis() {
-    for (on_error, expected) in [("allow", 0), ("deny", 1), ("local", 0)] {
-        let mut redis = Server::start();
-        let adhoc = format!(
-            "[[policies]]\nname = \"adhoc\"\nlimit = \"1r/s\"\non_error = \"{on_error}\"\n"
-        );
-        let served = Served::start(&config(&redis, &adhoc).replace("10s", "200ms"));
-        let mut client = served.connect();
-        assert_eq!(
-            client.ask("CL.THROTTLE a 3 1 3600").numbers()[2],
-            3,
-            "{on_error}"
-        );
-        redis.kill();
-        let reply = until("the store is known to be down", || {
-            let reply = client.ask("CL.THROTTLE b 3 1 3600").numbers();
-            let text = served.server.get("/metrics");
-            let is_down = text
-                .text()
-                .contains("tidegate_store_up{store=\"default\"} 0");
-            is_down.then_some(reply)
-        });
-        assert_eq!(reply[..2], [expected, 4], "{on_error}");
-        if on_error == "local" {
-            // It goes on from where the store was.
-            assert_eq!(
-                client.ask("CL.THROTTLE a 3 1 3600").numbers()[..3],
-                [0, 4, 2]
-            );
-            assert_eq!(
-                client.ask("CL.THROTTLE a 3 1 3600 3").numbers()[..3],
-                [1, 4, 2]
-            );
-        }
-        // A look has nobody to ask.
-        let error = client.ask("TG.CHECK p PEEK KEY a");
-        assert!(error.error().starts_with("STORE "), "{error:?}");
-        assert_eq!(client.ask("PING"), Reply::Simple("PONG".into()));
-    }
-}
-
-#[test]
-fn policy_adhoc_chooses_store_and_mode() {
-    let redis = Server::start();
-    let adhoc = "[[policies]]\nname = \"adhoc\"\nlimit = \"1r/s\"\nmode = \"background\"\n";
-    let served = Served::start(&config(&redis, adhoc));
-    for remaining in [3, 2, 1, 0] {
-        assert_eq!(
-            served.ask("CL.THROTTLE user 3 1 3600").numbers()[2],
-            remaining
-        );
-    }
-    assert_eq!(served.ask("CL.THROTTLE user 3 1 3600").numbers()[0], 1);
-    let counted = metrics(&served.server);
-    assert_eq!(
-        counted["tidegate_source_total{policy=\"adhoc\",source=\"background\"}"],
-        5.0
-    );
-    let adhoc = "[stores.own]\nurl = \"memory:\"\n\
-        [[policies]]\nname = \"adhoc\"\nlimit = \"1r/s\"\nstore = \"own\"\n";
-    let served = Served::start(&config(&redis, adhoc));
-    // A batch of both: each in its store, answers in order.
-    let mut client = served.connect();
-    let throttle = command(&[b"CL.THROTTLE", b"mine", b"3", b"1", b"3600"]);
-    let check = command(&[b"TG.CHECK", b"p", b"KEY", b"a"]);
-    client.send(&[throttle.clone(), check.clone(), throttle, check].concat());
-    for remaining in [3, 2] {
-        assert_eq!(client.reply().numbers()[2], remaining);
-        assert_eq!(
-            client.reply().get("remaining"),
-            &Reply::Number(remaining - 1)
-        );
-    }
-    let keys: Vec<String> = redis::cmd("KEYS")
-        .arg("*mine*")
-        .query(&mut redis.connect())
-        .expect("keys");
-    assert!(keys.is_empty(), "{keys:?}");
 }
