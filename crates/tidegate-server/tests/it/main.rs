@@ -13,6 +13,7 @@ mod dashboard;
 mod doors;
 mod envoy;
 mod fleet;
+mod http2;
 mod live;
 mod nginx;
 mod observed;

@@ -3,6 +3,7 @@
 
 use crate::process::{Folder, Start, run};
 use crate::redis_server::Server;
+use crate::resp;
 
 const TOKEN: &str = "token-of-the-owner";
 const PASSWORD: &str = "password-of-the-store";
@@ -16,13 +17,13 @@ fn assert_hidden(where_: &str, text: &str) {
 /// Everything that a server says about itself, with a store that answers and without.
 fn look_everywhere(url: &str, format: &str) {
     let config = "[server]\nadmin_token = \"env:TOKEN\"\nlog_keys = true\n\
+                  resp = \"127.0.0.1:0\"\nresp_token = \"env:TOKEN\"\n\
                   [stores.default]\nurl = \"env:URL\"\ntimeout = \"200ms\"\n\
                   [[policies]]\nname = \"p\"\nlimit = \"5/1h\"\n";
-    let start = Start::new(config)
-        .argument("--log")
-        .argument("trace")
-        .argument("--log-format")
-        .argument(format);
+    let arguments = ["--log", "trace", "--log-format", format];
+    let start = arguments
+        .into_iter()
+        .fold(Start::new(config), Start::argument);
     let server = start.variable("TOKEN", TOKEN).variable("URL", url).start();
     let token = format!("Bearer {TOKEN}");
     let headers = [("Authorization", token.as_str())];
@@ -47,9 +48,13 @@ fn look_everywhere(url: &str, format: &str) {
         assert_hidden(path, answer.text());
         assert_hidden(path, &format!("{:?}", answer.headers));
     }
-    server
-        .folder()
-        .write("tidegate.toml", "[server]\nadmin_token = \"env:NOT_SET\"\n");
+    let mut client = resp::connect(&resp::address(&server));
+    assert_hidden(
+        "AUTH",
+        &format!("{:?}", client.ask(&format!("AUTH {TOKEN}"))),
+    );
+    let unset = "[server]\nadmin_token = \"env:NOT_SET\"\n";
+    server.folder().write("tidegate.toml", unset);
     let line = server.line("the old one stays in force");
     assert!(line.contains("NOT_SET"), "{line}");
     server.folder().write("tidegate.toml", format!("[server]\nadmin_token = \"{TOKEN} \"\n[stores.default]\nurl = \"redis://:{PASSWORD}@h:p\"\n"));

@@ -2,17 +2,17 @@
 //! give the same answers, on memory and on Redis in each mode, and leave the same behind: in
 //! the metrics, the most frequent keys, the record, the log and a trial.
 
-mod http2;
-
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 use tidegate_testkit::redis::Server;
+use tokio::runtime::Runtime;
 
 use crate::client::{Answer, Connection};
 use crate::envoy;
+use crate::http2;
 use crate::observed::metrics;
 use crate::process::{Start, Tidegate, ended, tidegate, until};
 use crate::resp::{self, Raw, Reply};
@@ -212,6 +212,27 @@ impl Door for Batch {
     }
 }
 
+/// `POST /v1/check` over HTTP/2.
+struct Http2(Runtime, http2::Sender);
+
+impl Http2 {
+    fn connect(server: &Tidegate) -> Self {
+        let runtime = Runtime::new().expect("a runtime");
+        let sender = runtime.block_on(http2::connect(server));
+        Self(runtime, sender)
+    }
+}
+
+impl Door for Http2 {
+    fn ask(&mut self, question: &Question) -> Option<String> {
+        let body = body(question).to_string();
+        let answer = self
+            .0
+            .block_on(http2::ask(&self.1, "POST", "/v1/check", body));
+        Some(from_answer(&answer.expect("an answer")))
+    }
+}
+
 /// `/v1/gate/{policy}`.
 struct Gate(Connection);
 
@@ -254,6 +275,14 @@ impl Door for Gate {
 
 /// `TG.CHECK`, in either version of the protocol.
 struct Resp(Raw);
+
+impl Resp {
+    fn connect(server: &Tidegate, version: &str) -> Self {
+        let mut raw = resp::connect(&resp::address(server));
+        raw.ask(&format!("HELLO {version}"));
+        Self(raw)
+    }
+}
 
 impl Door for Resp {
     fn ask(&mut self, question: &Question) -> Option<String> {
@@ -325,15 +354,13 @@ impl Door for Rls {
 }
 
 /// `tidegate check --server`.
-struct Command {
-    url: String,
-}
+struct Command(String);
 
 impl Door for Command {
     fn ask(&mut self, question: &Question) -> Option<String> {
         let folder = crate::process::Folder::new();
         let mut command = tidegate(folder.root());
-        command.args(["check", &question.policy, "--json", "--server", &self.url]);
+        command.args(["check", &question.policy, "--json", "--server", &self.0]);
         command.args(["--cost", &question.cost.to_string()]);
         command.args(question.peek.then_some("--peek"));
         for (name, value) in &question.attributes {
@@ -356,7 +383,7 @@ struct Left {
 }
 
 /// Puts all questions through a door, and judges what they leave behind.
-fn pass(name: &str, mode: &str, server: &mut Tidegate, mut door: impl Door) {
+fn pass(name: &str, mode: &str, server: &mut Tidegate, mut door: Box<dyn Door>) {
     let (mut left, mut wrong) = (Left::default(), String::new());
     for question in questions() {
         // A look asks the store, which hears of charges later in this mode.
@@ -448,42 +475,30 @@ fn judge(name: &str, server: &mut Tidegate, left: &Left) {
 
 /// Every door, each with a server of its own.
 fn every_door(store: impl Fn() -> String, mode: &str) {
-    let start = || {
+    type Open = fn(&Tidegate) -> Box<dyn Door>;
+    let doors: [(&str, Open); 8] = [
+        ("check", |it| Box::new(Check(it.connect()))),
+        ("batch", |it| Box::new(Batch(it.connect()))),
+        ("gate", |it| Box::new(Gate(it.connect()))),
+        ("http2", |it| Box::new(Http2::connect(it))),
+        ("resp2", |it| Box::new(Resp::connect(it, "2"))),
+        ("resp3", |it| Box::new(Resp::connect(it, "3"))),
+        ("rls", |it| {
+            let url = format!("http://{}", envoy::address(it));
+            Box::new(Rls(envoy::Client::new(&url)))
+        }),
+        ("command", |it| Box::new(Command(it.url().to_owned()))),
+    ];
+    for (name, open) in doors {
         let whole = if mode.contains("lease") { "" } else { mode };
         let config = CONFIG.replace("MODE", mode).replace("WHOLE", whole);
-        let config = format!("{}{config}", store());
-        let start = Start::new(&config).argument("--log").argument("debug");
-        let start = start.argument("--record").argument("record.jsonl");
-        start
-            .argument("--drain")
-            .argument("0")
-            .variable("NO_COLOR", "1")
-            .start()
-    };
-    let mut server = start();
-    let connection = server.connect();
-    pass("check", mode, &mut server, Check(connection));
-    let mut server = start();
-    let connection = server.connect();
-    pass("batch", mode, &mut server, Batch(connection));
-    let mut server = start();
-    let connection = server.connect();
-    pass("gate", mode, &mut server, Gate(connection));
-    let mut server = start();
-    let door = http2::Http2::connect(server.address());
-    pass("http2", mode, &mut server, door);
-    for version in ["2", "3"] {
-        let mut server = start();
-        let mut raw = resp::connect(&resp::address(&server));
-        raw.ask(&format!("HELLO {version}"));
-        pass(&format!("resp{version}"), mode, &mut server, Resp(raw));
+        let start = Start::new(&format!("{}{config}", store()));
+        let arguments = "--log debug --record record.jsonl --drain 0";
+        let start = arguments.split(' ').fold(start, Start::argument);
+        let mut server = start.variable("NO_COLOR", "1").start();
+        let door = open(&server);
+        pass(name, mode, &mut server, door);
     }
-    let mut server = start();
-    let client = envoy::Client::new(&format!("http://{}", envoy::address(&server)));
-    pass("rls", mode, &mut server, Rls(client));
-    let mut server = start();
-    let url = server.url().to_owned();
-    pass("command", mode, &mut server, Command { url });
 }
 
 #[test]
