@@ -33,7 +33,6 @@ mod pages;
 mod section;
 
 mod logs;
-mod record;
 mod reload;
 mod secrets;
 mod shutdown;

@@ -17,77 +17,7 @@ use crate::observed::metrics;
 use crate::process::{Start, Tidegate, ended, tidegate, until};
 use crate::resp::{self, Raw, Reply};
 
-/// Limits of an hour, so that no time passes for them. `MODE` is the mode's own line, and
-/// `WHOLE` the same unless it is `lease`: tokens on lease are not left for looks and larger costs.
-const CONFIG: &str = r#"
-[server]
-grpc = "127.0.0.1:0"
-resp = "127.0.0.1:0"
-admin_token = "sesame"
-
-[[policies]]
-name = "login"
-key = "{ip}"
-limit = "3/1h"
-algorithm = "fixed_window"
-headers = "x-ratelimit"
-MODE
-
-[[policies]]
-name = "bucket"
-limit = "10/1h"
-headers = "x-ratelimit"
-WHOLE
-
-[[policies]]
-name = "bucket-next"
-trial_of = "bucket"
-limit = "5/1h"
-
-[[policies]]
-name = "api"
-headers = "x-ratelimit"
-WHOLE
-[[policies.levels]]
-name = "resource"
-key = "{resource}"
-limit = "5/1h"
-algorithm = "fixed_window"
-[[policies.levels]]
-name = "consumer"
-key = "{resource}:{consumer}"
-limit = "3/1h"
-algorithm = "fixed_window"
-
-[[policies]]
-name = "special"
-limit = "2/1h"
-headers = "x-ratelimit"
-WHOLE
-[[policies.overrides]]
-match = { key = "gold" }
-limit = "100/1h"
-[[policies.overrides]]
-match = { key = "free" }
-enabled = false
-
-[[policies]]
-name = "watched"
-limit = "1/1h"
-shadow = true
-headers = "x-ratelimit"
-MODE
-
-[[policies]]
-name = "off"
-limit = "1/1h"
-enabled = false
-
-[[policies]]
-name = "closed"
-block = true
-headers = "x-ratelimit"
-"#;
+const CONFIG: &str = include_str!("policies.toml");
 
 struct Question {
     policy: String,

@@ -13,6 +13,7 @@
 //! | `metric NAME` | its value |
 //! | `log TEXT` | the first line of the log that has it |
 //! | `record TEXT` | the first line of `record.jsonl` that has it |
+//! | `sh SCRIPT` | what a shell prints in the folder of the server |
 //! | `until ROW` | what comes of the row, once it is as written |
 //! | `at FILE GET /` | the answer to a request or to `raw` bytes at a unix socket |
 //!
@@ -31,7 +32,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use tidegate_testkit::cases::{controls, pictures};
-use tidegate_testkit::console::is_like;
+use tidegate_testkit::console::{is_like, shell};
 
 use crate::client::{Answer, Connection, request};
 use crate::observed::metrics;
@@ -182,6 +183,7 @@ impl<'a> Session<'a> {
                 }
                 .ask(row, expected)
             }
+            "sh" => shell(self.server.folder().root(), rest, &[]),
             "until" => until(&row, || {
                 let got = self.ask(rest, expected);
                 is_as_written(&got, expected).then_some(got)
@@ -450,4 +452,9 @@ fn trials() {
 #[test]
 fn limits_that_come_along() {
     run("adhoc");
+}
+
+#[test]
+fn records_and_what_verify_says() {
+    run("record");
 }
