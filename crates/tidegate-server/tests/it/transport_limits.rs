@@ -1,8 +1,13 @@
 //! What nobody can make the server read or keep. What it waits for is in
 //! `src/serve/in_memory`.
 
+use std::sync::LazyLock;
+
 use crate::client::request;
 use crate::process::Tidegate;
+
+static SERVER: LazyLock<Tidegate> =
+    LazyLock::new(|| Tidegate::start("[[policies]]\nname = \"default\"\nlimit = \"10/1h\"\n"));
 
 const BODY: usize = 1 << 20;
 
@@ -15,8 +20,7 @@ fn check_of(length: usize) -> String {
 
 #[test]
 fn a_body_has_a_longest() {
-    let server = Tidegate::start("");
-    let mut connection = server.connect();
+    let mut connection = SERVER.connect();
     let answer = connection.ask("POST", "/v1/check", &[], check_of(BODY).as_bytes());
     assert_eq!(answer.status, 200);
     for length in [BODY + 1, 2 * BODY, 4 * BODY] {
@@ -30,9 +34,8 @@ fn a_body_has_a_longest() {
 
 #[test]
 fn a_body_that_only_claims_to_be_long_is_refused_at_once() {
-    let server = Tidegate::start("");
     for length in ["4194305", "9223372036854775807"] {
-        let mut connection = server.connect();
+        let mut connection = SERVER.connect();
         let head = format!(
             "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
         );
@@ -40,7 +43,7 @@ fn a_body_that_only_claims_to_be_long_is_refused_at_once() {
         assert_eq!(connection.receive("POST").expect("an answer").status, 413);
         assert!(connection.has_ended());
     }
-    let mut connection = server.connect();
+    let mut connection = SERVER.connect();
     connection
         .send(b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
     let chunk = [b"10000\r\n", &[b' '; 0x10000][..], b"\r\n"].concat();
@@ -53,20 +56,19 @@ fn a_body_that_only_claims_to_be_long_is_refused_at_once() {
 
 #[test]
 fn a_head_has_a_longest() {
-    let server = Tidegate::start("");
     let long = "x".repeat(60_000);
-    let answer = server.ask_with("GET", "/healthz", &[("X-Long", &long)], "");
+    let answer = SERVER.ask_with("GET", "/healthz", &[("X-Long", &long)], "");
     assert_eq!(answer.status, 200);
     let longer = "x".repeat(70_000);
-    let mut connection = server.connect();
+    let mut connection = SERVER.connect();
     connection.send(&request("GET", "/healthz", &[("X-Long", &longer)], b""));
     let answer = connection.receive("GET");
     assert!(answer.is_none_or(|answer| answer.status == 431));
-    let mut connection = server.connect();
+    let mut connection = SERVER.connect();
     connection.send(&request("GET", &format!("/{longer}"), &[], b""));
     let answer = connection.receive("GET");
     assert!(answer.is_none_or(|answer| [414, 431].contains(&answer.status)));
-    let mut connection = server.connect();
+    let mut connection = SERVER.connect();
     let many = [("a", "b"); 200];
     connection.send(&request("GET", "/healthz", &many, b""));
     assert_eq!(connection.receive("GET").expect("an answer").status, 431);
@@ -74,7 +76,6 @@ fn a_head_has_a_longest() {
 
 #[test]
 fn attributes_have_a_greatest_number() {
-    let server = Tidegate::start("[server]\ngate_headers = [\"ip\"]\n");
     let query = |count: usize| {
         let names: String = (1..count).map(|number| format!("&a{number}=1")).collect();
         format!("/v1/gate/default?key=k{names}")
@@ -85,34 +86,31 @@ fn attributes_have_a_greatest_number() {
             .collect();
         format!("{{\"policy\":\"default\",\"attributes\":{{{names}\"key\":\"k\"}}}}")
     };
-    assert_eq!(server.get(&query(64)).status, 200);
-    assert_eq!(server.check(&body(64)).status, 200);
-    let refused = server.get(&query(65));
+    assert_eq!(SERVER.get(&query(64)).status, 200);
+    assert_eq!(SERVER.check(&body(64)).status, 200);
+    let refused = SERVER.get(&query(65));
     assert_eq!(refused.status, 400);
     assert_eq!(
         refused.detail(),
         "the query: expected at most 64 attributes"
     );
-    let refused = server.check(&body(65));
+    let refused = SERVER.check(&body(65));
     assert_eq!(refused.status, 400);
     assert!(refused.detail().contains("expected at most 64 attributes"));
 }
 
 #[test]
 fn a_batch_has_a_thousand_questions_at_most_and_charges_none_if_it_has_more() {
-    let server = Tidegate::start("[[policies]]\nname = \"default\"\nlimit = \"10/1h\"\n");
     let question = |key: usize| format!("{{\"policy\":\"default\",\"key\":\"{key}\"}}");
     let batch = |count| {
-        format!(
-            "[{}]",
-            (0..count).map(question).collect::<Vec<_>>().join(",")
-        )
+        let questions: Vec<String> = (0..count).map(question).collect();
+        format!("[{}]", questions.join(","))
     };
-    let refused = server.check(&batch(1_001));
+    let refused = SERVER.check(&batch(1_001));
     assert_eq!(refused.status, 400);
     let expected = "the body: 1001 checks: expected at most 1000";
     assert_eq!(refused.detail(), expected);
-    let answers = server.check(&batch(1_000)).json();
+    let answers = SERVER.check(&batch(1_000)).json();
     let answers = answers.as_array().expect("a list");
     assert_eq!(answers.len(), 1_000);
     assert!(answers.iter().all(|answer| answer["remaining"] == 9));

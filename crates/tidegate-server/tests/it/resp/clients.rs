@@ -20,24 +20,16 @@ fn redis_cli_works() {
     assert!(served.cli(&["COMMAND", "COUNT"])[0].parse::<u32>().is_ok());
     // Commands from a file, all at once.
     let script = "printf 'THROTTLE k 3 1 60\\nTHROTTLE k 3 1 60\\nPING\\n'";
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("{script} | redis-cli -p {}", served.port())]);
-    let replies = lines(&mut shell);
+    let run = |flags: &str| {
+        let script = format!("{script} | redis-cli -p {} {flags}", served.port());
+        lines(Command::new("sh").args(["-c", &script]))
+    };
+    let replies = run("");
     assert_eq!(replies[..3], ["1", "3", "2"]);
     assert_eq!(replies[5..8], ["1", "3", "1"]);
     assert_eq!(replies[10], "PONG");
-    let mut shell = Command::new("sh");
-    shell.args([
-        "-c",
-        &format!("{script} | redis-cli -p {} --pipe", served.port()),
-    ]);
-    let piped = lines(&mut shell);
-    assert!(
-        piped
-            .iter()
-            .any(|line| line.contains("errors: 0, replies: 3")),
-        "{piped:?}"
-    );
+    let piped = run("--pipe").join("\n");
+    assert!(piped.contains("errors: 0, replies: 3"), "{piped}");
 }
 
 #[test]
