@@ -21,12 +21,13 @@
 //! `redis restart`.
 //!
 //! Requests of a server come over one connection, and commands of a case over one. An answer may
-//! be cut off at ` | `, and `…` stands for anything. No body is `-`. JSON has its type and is
-//! told without that, a problem by its detail, and `no-store` is told only where it is missing. Control characters and spaces in
-//! a value stand as their pictures (U+2400 and following), `⏎` is CR LF, and bytes of RESP and of
-//! `raw` may be `%XX`. Times of a few minutes less than some days are written as those days (`1d`,
-//! in milliseconds `1d000`), and the time of a decision as `now`. `$address` is that of the server, `$receipt` the receipt of an answer
-//! before, and `$hash`, `$hash2` ... the hashes of keys that answers showed before.
+//! be cut off at ` | `, and `…` stands for anything. No body is `-`. JSON is told without its
+//! type, a problem by its detail, and `cache-control` only where it is not `no-store`. Control
+//! characters, and spaces in a value, stand as their pictures (U+2400 and following), `⏎` is CR
+//! LF, and bytes of RESP and of `raw` may be `%XX`. Times of a few minutes less than some days are
+//! written as those days (`1d`, in milliseconds `1d000`), and the time of a decision as `now`.
+//! `$address` is that of the server, `$receipt`, `$receipt2` ... the receipts of the last answer
+//! with any, and `$hash`, `$hash2` ... the hashes of keys.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -320,6 +321,9 @@ fn shown(answer: &Answer) -> String {
         Some("no-store") => drop(fields.remove("cache-control")),
         Some(_) => {}
         None => drop(fields.insert("cache-control", "none".into())),
+    }
+    if !answer.body.is_empty() {
+        fields.entry("content-type").or_insert("none".into());
     }
     let body = match fields.get("content-type").map_or("", String::as_str) {
         _ if answer.body.is_empty() => "-".into(),
