@@ -7,11 +7,9 @@ mod pair;
 
 mod flush;
 mod leases;
-mod levels;
-mod logs;
+mod modes;
 mod random;
 mod scenarios;
-mod spread;
 mod written;
 
 pub(crate) use random::more;

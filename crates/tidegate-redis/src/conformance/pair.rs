@@ -9,12 +9,12 @@ use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryS
 use tokio::runtime::Runtime;
 
 use crate::call::{argument, decisions, marker, refund_at};
+use crate::lease::message::{Message, Reply};
 use crate::script::{Scripts, Task, Time};
 use crate::store::RedisStore;
 use tidegate_testkit::redis::Server;
 
-pub(super) const SECOND: u64 = 1_000_000;
-pub(super) const MINUTE: u64 = 60 * SECOND;
+pub(super) const MINUTE: u64 = 60_000_000;
 
 /// Some decades ahead of any real clock, so that the server expires nothing on its own:
 /// what has expired must be seen by the scripts. Minutes and hours begin here.
@@ -48,7 +48,7 @@ pub(super) struct Pair {
     clock: ManualClock,
     pub(super) redis: redis::Connection,
     store: Option<Arc<Asked>>,
-    scripts: Scripts,
+    pub(super) scripts: Scripts,
     loaded: HashSet<String>,
     /// Whether the server can tell when a key expires (since Redis 7).
     tells_expiry: bool,
@@ -113,20 +113,11 @@ impl Pair {
         self.clock.set_us(now_us);
     }
 
-    /// One check of cost 1.
-    pub(super) fn check(&mut self) -> Decision {
-        self.check_cost(Cost::ONE)
-    }
-
-    pub(super) fn check_cost(&mut self, cost: Cost) -> Decision {
-        self.checks(1, cost).remove(0)
-    }
-
     /// So many checks, which travel as one call.
     pub(super) fn checks(&mut self, asked: usize, cost: Cost) -> Vec<Decision> {
         let charge = self.charge;
-        let expected: Vec<Decision> = (0..asked).map(|_| self.in_memory(cost, charge)).collect();
         let got = self.in_redis(cost, charge, asked);
+        let expected = self.keep(cost, &got);
         let both = || got.iter().zip(&expected).enumerate();
         let differ = both().find(|(_, (got, expected))| got != expected);
         assert_eq!(
@@ -136,13 +127,25 @@ impl Pair {
             self.context,
             self.state()
         );
-        let both = expected.iter().zip(&got);
-        let receipts = both.filter_map(|(a, b)| Some([a.receipt()?, b.receipt()?]));
-        self.receipts.extend(receipts);
         if let Some(last) = got.last() {
             self.assert_expiry(last);
         }
         got
+    }
+
+    /// Has the store in memory decide the same checks, and keeps the receipts of both.
+    pub(super) fn keep(&mut self, cost: Cost, got: &[Decision]) -> Vec<Decision> {
+        let expected: Vec<Decision> = got
+            .iter()
+            .map(|_| self.in_memory(cost, self.charge))
+            .collect();
+        for (expected, got) in expected.iter().zip(got) {
+            let both = [expected.denied_by(), got.denied_by()];
+            assert_eq!(both[0], both[1], "{}: {}", self.context, self.state());
+            let receipts = expected.receipt().zip(got.receipt());
+            self.receipts.extend(receipts.map(|(a, b)| [a, b]));
+        }
+        expected
     }
 
     pub(super) fn look(&mut self, cost: Cost) -> Decision {
@@ -156,19 +159,6 @@ impl Pair {
             self.state()
         );
         got
-    }
-
-    /// How many of so many checks are admitted at this instant, each in a call of its own.
-    pub(super) fn admitted_of(&mut self, offered: usize) -> usize {
-        (0..offered).filter(|_| self.check().allowed()).count()
-    }
-
-    /// Offers one request at each instant; the instants of those that were admitted.
-    pub(super) fn admitted_at(&mut self, instants: impl IntoIterator<Item = u64>) -> Vec<u64> {
-        let instants = instants.into_iter();
-        instants
-            .filter(|instant| self.at(*instant).check().allowed())
-            .collect()
     }
 
     /// Gives one charge back.
@@ -277,19 +267,30 @@ impl Pair {
     fn run_on(
         &mut self,
         task: Task,
-        mut arguments: Vec<Vec<u8>>,
+        arguments: Vec<Vec<u8>>,
         times: usize,
         another: Option<String>,
     ) -> RedisResult<Value> {
-        let script = self.scripts.get(task, &self.limits);
-        arguments.push(self.now_us.to_string().into_bytes());
         let keyed = self.keys.iter().zip(&self.limits);
         let keys: Vec<String> = keyed
             .filter(|(_, limit)| **limit != Limit::block())
             .map(|(key, limit)| counter(key, limit))
             .collect();
         let keys = std::iter::repeat_n(keys, times).flatten();
-        let keys: Vec<String> = keys.chain(another).collect();
+        let keys = keys.chain(another).collect();
+        self.call(task, &self.limits.clone(), keys, arguments)
+    }
+
+    /// Runs the script for these limits at this instant.
+    pub(super) fn call(
+        &mut self,
+        task: Task,
+        limits: &[Limit],
+        keys: Vec<String>,
+        mut arguments: Vec<Vec<u8>>,
+    ) -> RedisResult<Value> {
+        let script = self.scripts.get(task, limits);
+        arguments.push(self.now_us.to_string().into_bytes());
         if let Some(asked) = &self.store {
             let answer = asked.store.script(script, keys, arguments);
             let answer = asked.runtime.block_on(answer);
@@ -311,6 +312,16 @@ impl Pair {
             .arg(&keys)
             .arg(&arguments)
             .query(&mut self.redis)
+    }
+
+    /// A message about the leases of the one key.
+    pub(super) fn message(&mut self, message: &Message) -> Reply {
+        let reply = self.run(Task::Lease, vec![message.argument()]);
+        let reply = reply.unwrap_or_else(|error| panic!("{}: {error}", self.context));
+        let reply = Vec::<Vec<u8>>::from_redis_value(reply).expect("a list of replies");
+        let script = self.scripts.get(Task::Lease, [&message.limit]);
+        let reply = Reply::read(&message.limit, &script, &reply[0], message.asks.len());
+        reply.expect("a reply of the script")
     }
 
     /// After a check: every key with something in it expires in the millisecond in

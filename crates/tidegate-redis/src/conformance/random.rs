@@ -227,66 +227,82 @@ pub(super) const RUN: Run = Run {
     steps_back: 3,
 };
 
-#[test]
-fn twenty_thousand_random_steps_give_the_same_decisions() {
-    seeds(&Server::start(), 100, RUN);
-}
-
-#[test]
-fn a_clock_that_steps_back_all_the_time_gives_the_same_decisions() {
-    let run = Run {
-        seed: 100_000,
-        levels: 2,
-        steps_back: 40,
-        ..RUN
-    };
-    seeds(&Server::start(), 20, run);
-}
-
-#[test]
-fn many_levels_give_the_same_decisions() {
-    let run = Run {
-        seed: 200_000,
-        steps: 100,
-        levels: 16,
-        ..RUN
-    };
-    seeds(&Server::start(), 20, run);
-}
-
-#[test]
-fn limits_that_come_with_calls_give_the_same_decisions() {
-    let run = Run {
-        seed: 500_000,
-        limits: CALLS,
-        levels: 2,
-        ..RUN
-    };
-    seeds(&Server::start(), 40, run);
-}
-
-#[test]
-fn other_servers_give_the_same_decisions() {
-    for server in Server::start_each().iter().skip(1) {
-        let run = Run {
-            seed: 300_000,
+/// How many seeds, and the first of the runs.
+const RUNS: &[(u64, Run)] = &[
+    (100, RUN),
+    // A clock that steps back all the time.
+    (
+        20,
+        Run {
+            seed: 100_000,
+            levels: 2,
+            steps_back: 40,
             ..RUN
-        };
-        seeds(server, 20, run);
-    }
-}
-
-#[test]
-fn logs_that_change_their_form_give_the_same_decisions() {
-    let server = Server::start();
-    for steps_back in [0, 4, 8] {
-        let run = Run {
+        },
+    ),
+    // Many levels.
+    (
+        20,
+        Run {
+            seed: 200_000,
+            steps: 100,
+            levels: 16,
+            ..RUN
+        },
+    ),
+    // Limits that come with calls.
+    (
+        40,
+        Run {
+            seed: 500_000,
+            limits: CALLS,
+            levels: 2,
+            ..RUN
+        },
+    ),
+    // Logs that change their form.
+    (
+        10,
+        Run {
             seed: 400_000,
             limits: LOGS,
             steps: 600,
             levels: 2,
-            steps_back,
-        };
-        seeds(&server, 7, run);
+            steps_back: 0,
+        },
+    ),
+    (
+        10,
+        Run {
+            seed: 400_000,
+            limits: LOGS,
+            steps: 600,
+            levels: 2,
+            steps_back: 4,
+        },
+    ),
+    (
+        10,
+        Run {
+            seed: 400_000,
+            limits: LOGS,
+            steps: 600,
+            levels: 2,
+            steps_back: 8,
+        },
+    ),
+];
+
+#[test]
+fn random_steps_give_the_same_decisions() {
+    for (number, server) in Server::start_each().iter().enumerate() {
+        for (count, first) in RUNS {
+            let count = if number == 0 {
+                *count
+            } else {
+                count.div_ceil(5)
+            };
+            seeds(server, count, *first);
+        }
     }
 }

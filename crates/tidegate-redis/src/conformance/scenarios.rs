@@ -1,14 +1,23 @@
-//! The conformance suite on a pair of stores: what is written down must come of both.
+//! The conformance suite on a pair of stores: what is written down must come of both, on a
+//! server by itself, in a cluster and behind sentinels.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate::{Cost, Decision, Limit};
+use tidegate_testkit::cluster::Cluster;
 use tidegate_testkit::conformance::{Subject, run};
 use tidegate_testkit::redis::Server;
+use tidegate_testkit::sentinels::Trio;
 
-use super::pair::{Host, Pair, START_US};
+use super::pair::{Asked, Host, Pair};
+use super::random::{RUN, seeds};
+use crate::options::RedisOptions;
+use crate::store::RedisStore;
 
 impl Subject for Pair {
     fn at(&mut self, since_start_us: u64) {
-        self.set_time(START_US + since_start_us);
+        Pair::at(self, since_start_us);
     }
 
     fn checks(&mut self, times: usize, cost: Cost) -> Vec<Decision> {
@@ -34,7 +43,7 @@ impl Subject for Pair {
 }
 
 /// Every scenario, on the store in memory and on this one.
-pub(super) fn come_out_as_written(server: &impl Host) {
+fn come_out_as_written(server: &impl Host) {
     run(|name, limits, charge| {
         let mut pair = Pair::new(server, name, limits);
         pair.charge = charge;
@@ -47,4 +56,64 @@ fn every_scenario_comes_out_as_written_on_both_stores() {
     for server in Server::start_each() {
         come_out_as_written(&server);
     }
+}
+
+/// Servers, and a store that knows where they are: what finds the right server changes no
+/// decision.
+struct Spread<S> {
+    servers: S,
+    asked: Arc<Asked>,
+}
+
+impl<S> Spread<S>
+where
+    Self: Host,
+{
+    fn conforms(servers: S, url: &str) {
+        let options = RedisOptions::default().timeout(Duration::from_secs(20));
+        let store = RedisStore::new(url, options).expect("a right url");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.expect("a runtime");
+        let asked = Arc::new(Asked { store, runtime });
+        let host = Self { servers, asked };
+        come_out_as_written(&host);
+        seeds(&host, 10, RUN.starting_at(500_000));
+    }
+}
+
+impl Host for Spread<Cluster> {
+    fn connect(&self, key: &str) -> redis::Connection {
+        let cluster = &self.servers;
+        cluster.master_of(cluster.slot(key))
+    }
+
+    fn store(&self) -> Option<Arc<Asked>> {
+        Some(Arc::clone(&self.asked))
+    }
+}
+
+impl Host for Spread<Trio> {
+    fn connect(&self, _key: &str) -> redis::Connection {
+        self.servers.servers[self.servers.master()].connect()
+    }
+
+    fn store(&self) -> Option<Arc<Asked>> {
+        Some(Arc::clone(&self.asked))
+    }
+}
+
+#[test]
+fn a_cluster_gives_the_same_decisions() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    Spread::conforms(cluster, &url);
+}
+
+#[test]
+fn a_master_behind_sentinels_gives_the_same_decisions() {
+    let trio = Trio::start();
+    let url = trio.url();
+    Spread::conforms(trio, &url);
 }

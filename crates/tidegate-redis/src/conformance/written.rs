@@ -110,36 +110,6 @@ fn giving_back_the_latest_of_a_million_events_is_quick() {
 }
 
 #[test]
-fn another_algorithm_starts_anew() {
-    let server = Server::start();
-    let limits = [
-        "10r/m",
-        "10r/m fixed_window",
-        "10r/m sliding_window",
-        "10r/m sliding_log",
-        "100r/m sliding_log",
-        "1000000r/m sliding_log",
-    ];
-    for old in limits {
-        for new in limits {
-            let [old, new] = [old, new].map(|text| Limit::parse(text).expect("a limit"));
-            let mut pair = Pair::new(&server, &format!("{old} {new}"), &[old]);
-            pair.admitted_of(10);
-            pair.limits = vec![new];
-            let left = pair.look(Cost::ONE).remaining();
-            let kept = if old.algorithm() == new.algorithm() {
-                10
-            } else {
-                0
-            };
-            assert_eq!(left, pair.look(Cost::ONE).limit() - kept, "{old} to {new}");
-            let _ = pair.check();
-            pair.admitted_of(100);
-        }
-    }
-}
-
-#[test]
 fn what_no_script_has_written_is_an_error() {
     let server = Server::start();
     // Of every length, so of those that states have, too; and with the first bytes that

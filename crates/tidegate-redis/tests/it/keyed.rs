@@ -1,11 +1,9 @@
 //! One limit for many keys, with the words of the limiter in memory.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use tidegate::{Cost, Decision, Limit, Mode, OnError, Policy, Source, WaitError};
 use tidegate_redis::{Limiter, SharedLimiter};
-use tokio::task::JoinSet;
 
 use crate::server::Server;
 use crate::support::{YEAR, admitted_of, check, every_algorithm, limiter, policy, store};
@@ -63,37 +61,6 @@ async fn answers_are_those_of_the_limiter_in_memory() {
 }
 
 #[tokio::test]
-async fn tuples_and_single_values_never_meet() {
-    let server = Server::start();
-    let limiter = over(&server, "p", Limit::per(1, YEAR));
-    assert!(limiter.check("a:b").await.allowed());
-    assert!(limiter.check("a%3Ab").await.allowed());
-    assert!(limiter.check(("a", "b")).await.allowed());
-    assert!(limiter.check(("a:b", "c")).await.allowed());
-    assert!(limiter.check(("a", "b:c")).await.allowed());
-    assert!(limiter.check(("a", "b", "c")).await.allowed());
-    assert!(limiter.check(("", "a:b")).await.allowed());
-    assert!(limiter.check("").await.allowed());
-    let all = ("a", "b", "c", "d", "e", "f");
-    assert!(limiter.check(all).await.allowed());
-    assert!(!limiter.check(all).await.allowed());
-    assert!(!limiter.check(("a", "b")).await.allowed());
-}
-
-#[tokio::test]
-async fn values_are_compared_as_text() {
-    let server = Server::start();
-    let limiter = over(&server, "p", Limit::per(1, YEAR));
-    let address: IpAddr = "2001:db8::7".parse().unwrap();
-    assert!(limiter.check(7_u64).await.allowed());
-    assert!(!limiter.check("7").await.allowed());
-    assert!(limiter.check(address).await.allowed());
-    assert!(!limiter.check(&b"2001:db8::7"[..]).await.allowed());
-    assert!(limiter.check((address, 7_i32)).await.allowed());
-    assert!(!limiter.check(("2001:db8::7", "7")).await.allowed());
-}
-
-#[tokio::test]
 async fn policies_of_the_same_name_share_the_limit() {
     let server = Server::start();
     for (name, limit) in every_algorithm(3, YEAR) {
@@ -112,27 +79,6 @@ async fn policies_of_the_same_name_share_the_limit() {
 }
 
 #[tokio::test]
-async fn any_number_of_handles_share_one_limit() {
-    let server = Server::start();
-    let mut checks = JoinSet::new();
-    for _ in 0..4 {
-        // As another process has it: with connections of its own.
-        let limiter = over(&server, "p", Limit::per(25, YEAR));
-        for _ in 0..20 {
-            let clone = limiter.clone();
-            checks.spawn(async move { clone.check("a").await });
-        }
-    }
-    let decisions = checks.join_all().await;
-    assert!(
-        decisions
-            .iter()
-            .all(|it| it.source() != Source::ErrorPolicy)
-    );
-    assert_eq!(decisions.iter().filter(|it| it.allowed()).count(), 25);
-}
-
-#[tokio::test]
 async fn set_limit_is_seen_by_clones_and_keeps_counts() {
     let server = Server::start();
     let limiter = over(&server, "p", Limit::per(2, YEAR));
@@ -148,22 +94,6 @@ async fn set_limit_is_seen_by_clones_and_keeps_counts() {
     assert_eq!(clone.check(("a", "b")).await.remaining(), 2);
     assert_eq!(clone.check(("a", "b", "c")).await.remaining(), 4);
     clone.set_limit(Limit::per(3, YEAR)).expect("a limit");
-    assert!(!limiter.check("a").await.allowed());
-}
-
-#[tokio::test]
-async fn refund_is_applied_once() {
-    let server = Server::start();
-    let limiter = over(&server, "p", Limit::per(3, YEAR).sliding_log());
-    let receipt = limiter.check("a").await.receipt().expect("a charge");
-    for _ in 0..2 {
-        assert!(limiter.check("a").await.allowed());
-    }
-    assert!(!limiter.check("a").await.allowed());
-    for _ in 0..3 {
-        limiter.refund("a", &receipt).await.expect("a store");
-    }
-    assert!(limiter.check("a").await.allowed());
     assert!(!limiter.check("a").await.allowed());
 }
 
@@ -258,21 +188,6 @@ async fn on_error_decides_while_redis_is_down() {
         assert_eq!(said, (allowed, Source::Local));
     }
     assert!(local.check(("a", "b")).await.allowed());
-}
-
-#[tokio::test]
-async fn redis_decides_once_it_is_up() {
-    let mut server = Server::start();
-    server.kill();
-    let limiter = Limiter::connect(&server.url(), "p", Limit::per(2, YEAR));
-    let limiter = limiter.expect("no Redis is needed");
-    assert_eq!(limiter.check("a").await.source(), Source::Local);
-    server.restart();
-    let deadline = Instant::now() + LONG;
-    while limiter.check("a").await.source() == Source::Local {
-        assert!(Instant::now() < deadline, "it is not asked again");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 #[test]

@@ -370,17 +370,3 @@ async fn tokens_of_a_node_that_is_gone_are_charged_and_drain() {
     tokio::time::sleep(full_in + Duration::from_millis(20)).await;
     assert_eq!(look(&exact, "p", &KEY).await.remaining(), 100);
 }
-
-#[tokio::test]
-async fn other_algorithms_cannot_lease() {
-    for limit in ["5r/s sliding_log", "5r/s sliding_window"] {
-        let limit = Limit::parse(limit).expect("a limit");
-        let policy = Policy::builder("p").limit(limit).mode(Mode::Lease).build();
-        let error = policy.expect_err("it cannot lease").to_string();
-        let expected = format!(
-            "policy \"p\": mode: \"lease\" with {}: only token_bucket and fixed_window can lease",
-            limit.algorithm()
-        );
-        assert_eq!(error, expected);
-    }
-}

@@ -8,7 +8,6 @@ mod user;
 
 mod access;
 mod background;
-mod checks;
 mod cluster;
 mod custom;
 mod docs;

@@ -9,31 +9,9 @@ use tidegate_redis::{ErrorKind, SharedLimiter, TryCheckError};
 use crate::monitor::Monitor;
 use crate::server::Server;
 use crate::support::{
-    YEAR, admitted_of, all_keys, check, every_algorithm, every_policy, levels, limiter, look,
-    policy, store, suffix,
+    YEAR, all_keys, check, every_algorithm, every_policy, levels, limiter, look, policy, store,
+    suffix,
 };
-
-/// A server that is a cluster of its own: it holds every slot, and refuses a command
-/// whose keys are in several.
-fn cluster() -> Server {
-    // Its second port, which would be 10,000 above the first, is one that nobody has.
-    let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-port", "{other}"]);
-    let mut redis = server.connect();
-    let slots: RedisResult<()> = redis::cmd("CLUSTER")
-        .arg("ADDSLOTSRANGE")
-        .arg(0)
-        .arg(16_383)
-        .query(&mut redis);
-    slots.expect("all slots");
-    loop {
-        let info = redis::cmd("CLUSTER").arg("INFO").query(&mut redis);
-        let info: String = info.expect("what the cluster says of itself");
-        if info.contains("cluster_state:ok") {
-            return server;
-        }
-        std::thread::yield_now();
-    }
-}
 
 /// Two levels that share a resource, and limits of every algorithm.
 fn two_levels(name: &str, first: Limit, second: Limit) -> Policy {
@@ -42,114 +20,6 @@ fn two_levels(name: &str, first: Limit, second: Limit) -> Policy {
         .level("consumer", "{resource}:{consumer}", second)
         .build()
         .expect("a policy")
-}
-
-/// Values that have broken other limiters.
-const AWKWARD: &[&[u8]] = &[
-    b"",
-    b"}x",
-    b"{",
-    b"{}",
-    b"a}b{c",
-    b":",
-    b"%",
-    b"a b",
-    b"\0",
-    b"\r\n",
-    b"\xff\xfe",
-    "Kaffee \u{2615}".as_bytes(),
-    &[b'k'; 65_536],
-];
-
-#[tokio::test]
-async fn keys_of_a_check_share_a_slot_whatever_they_are() {
-    let server = cluster();
-    let mut redis = server.connect();
-    let limits = every_algorithm(100, YEAR);
-    let policies = limits.map(|(name, limit)| two_levels(name, limit, limit));
-    let limiter = limiter(&server, policies);
-    for (name, _) in limits {
-        for resource in AWKWARD {
-            for consumer in AWKWARD {
-                let attributes: [(&str, &[u8]); 2] =
-                    [("resource", resource), ("consumer", consumer)];
-                let decision = check(&limiter, name, &attributes).await;
-                assert!(decision.allowed());
-                let receipt = decision.receipt().unwrap();
-                limiter.refund(name, &attributes, &receipt).await.unwrap();
-                let policy = limiter.policy(name).unwrap();
-                let keys = policy.stored_keys(&attributes, Which::All, "tg").unwrap();
-                let slots: HashSet<u16> = keys
-                    .iter()
-                    .map(|key| {
-                        let mut slot = redis::cmd("CLUSTER");
-                        slot.arg("KEYSLOT").arg(key).query(&mut redis).unwrap()
-                    })
-                    .collect();
-                assert_eq!(slots.len(), 1, "{keys:?}");
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn users_never_share_a_key() {
-    let server = Server::start();
-    let limiter = limiter(&server, every_policy(1, YEAR));
-    for (name, _) in every_algorithm(1, YEAR) {
-        // All different, so each has its one.
-        for key in [
-            "q", "q-t", "q:t", "q%3At", "Q", "q ", "q\0", "", "%", "%h", "q{t}", "tg:{q}",
-        ] {
-            assert_eq!(
-                admitted_of(&limiter, name, key, 2).await,
-                1,
-                "{name} {key:?}"
-            );
-        }
-    }
-}
-
-#[tokio::test]
-async fn names_and_values_that_run_together_are_told_apart() {
-    let server = Server::start();
-    let limit = Limit::per(1, YEAR);
-    let pair = |name: &str| {
-        Policy::builder(name)
-            .key("{a}:{b}")
-            .limit(limit)
-            .build()
-            .unwrap()
-    };
-    let limiter = limiter(&server, [pair("a"), pair("a-b"), policy("b", limit)]);
-    let tuples = [
-        ("1:2", "3"),
-        ("1", "2:3"),
-        ("", "1:2:3"),
-        ("1:2:3", ""),
-        ("1%3A2", "3"),
-    ];
-    for name in ["a", "a-b"] {
-        for (a, b) in tuples {
-            let attributes = [("a", a), ("b", b)];
-            assert!(
-                check(&limiter, name, &attributes).await.allowed(),
-                "{name} {a:?} {b:?}"
-            );
-            assert!(
-                !check(&limiter, name, &attributes).await.allowed(),
-                "{name} {a:?} {b:?}"
-            );
-        }
-    }
-    // And keys stay on one line wherever they are printed.
-    for key in AWKWARD {
-        let _ = check(&limiter, "b", &[("key", *key)]).await;
-    }
-    for key in all_keys(&mut server.connect()) {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-%:{}".contains(&byte);
-        assert!(key.bytes().all(plain), "{key:?}");
-    }
 }
 
 #[tokio::test]

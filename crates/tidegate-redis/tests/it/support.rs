@@ -8,8 +8,6 @@ use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 
 use crate::server::Server;
 
-pub(crate) const MINUTE: Duration = Duration::from_secs(60);
-
 /// Long enough that nothing comes back, and no window ends, while a test runs.
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 86_400);
 

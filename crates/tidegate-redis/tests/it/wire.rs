@@ -2,19 +2,20 @@
 //! together, names and expiries of keys.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Commands;
 use tidegate::{Limit, Policy};
 use tidegate_redis::{RedisStore, SharedLimiter};
 use tokio::task::JoinSet;
 
 use crate::monitor::{Command, Monitor};
+use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
 use crate::support::{
     YEAR, all_keys, check, check_cost, every_algorithm, every_policy, levels, limiter,
-    limiter_over, patient, policy, store, suffix,
+    limiter_over, patient, policy, store,
 };
 
 fn names(commands: &[Command], by_script: bool) -> Vec<&str> {
@@ -127,111 +128,6 @@ async fn checks_alike_travel_as_one_call_and_each_has_its_own_numbers() {
 }
 
 #[tokio::test]
-async fn keys_have_the_names_that_are_promised() {
-    let server = Server::start();
-    let limit = Limit::per(9, YEAR);
-    let api = Policy::builder("api")
-        .level("resource", "{resource}", limit)
-        .level("consumer", "{resource}:{consumer}", limit);
-    let mixed = Policy::builder("mixed")
-        .level("all", "", limit)
-        .level("ip", "{ip}", limit);
-    let policies = [
-        policy("login", limit),
-        api.build().unwrap(),
-        mixed.build().unwrap(),
-    ];
-    let limiter = limiter(&server, policies);
-    let _ = check(&limiter, "login", &[("key", "203.0.113.7")]).await;
-    let _ = check(&limiter, "login", &[("key", "")]).await;
-    let _ = check(
-        &limiter,
-        "api",
-        &[("resource", "1:2"), ("consumer", "caf\u{e9}")],
-    )
-    .await;
-    let _ = check(&limiter, "mixed", &[("ip", "::1")]).await;
-    let mut keys = all_keys(&mut server.connect());
-    keys.sort_unstable();
-    assert_eq!(
-        keys,
-        [
-            "tg:{%}:login:login",
-            "tg:{1%3A2}:api:consumer:1%3A2:caf%C3%A9",
-            "tg:{1%3A2}:api:resource",
-            "tg:{203.0.113.7}:login:login",
-            "tg:{mixed}:mixed:all",
-            "tg:{mixed}:mixed:ip:%3A%3A1",
-        ]
-    );
-}
-
-#[tokio::test]
-async fn every_key_expires_in_the_millisecond_its_quota_is_full() {
-    let server = Server::start();
-    let mut redis = server.connect();
-    let mut limits: Vec<(&str, Limit)> = every_algorithm(40, Duration::from_secs(3)).into();
-    limits.push((
-        "long",
-        Limit::per(100, Duration::from_secs(2)).sliding_log(),
-    ));
-    limits.push(("slow", Limit::per_minute(7).burst(100)));
-    let policies = limits.iter().map(|(name, limit)| policy(name, *limit));
-    let limiter = limiter(&server, policies);
-    let mut random = 88_172_645_463_325_252_u64;
-    let mut below = |end: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % end
-    };
-    for _ in 0..600 {
-        let (name, limit) = limits[usize::try_from(below(7)).unwrap()];
-        let user = format!("user {}", below(5));
-        let key = [("key", user.as_str())];
-        let cost = u32::try_from(1 + below(9)).unwrap();
-        let decision = check_cost(&limiter, name, &key, cost).await;
-        if below(4) == 0
-            && let Some(receipt) = decision.receipt()
-        {
-            limiter.refund(name, &key, &receipt).await.unwrap();
-        } else {
-            let stored = format!(
-                "tg:{{user%20{}}}:{name}:{name}{}",
-                &user[5..],
-                suffix(&limit)
-            );
-            let expires_ms: i64 = redis::cmd("PEXPIRETIME")
-                .arg(&stored)
-                .query(&mut redis)
-                .unwrap();
-            let (s, us): (u64, u64) = redis::cmd("TIME").query(&mut redis).unwrap();
-            let reset_us = u64::try_from(decision.reset_after().as_micros()).unwrap();
-            let fresh_ms = (decision.decided_at_us() + reset_us).div_ceil(1_000);
-            match u64::try_from(expires_ms) {
-                Ok(expires_ms) => assert_eq!(expires_ms, fresh_ms, "{name} {decision:?}"),
-                // Gone, as it has to be by now.
-                Err(_) => assert!(s * 1_000 + us / 1_000 >= fresh_ms, "{name} {decision:?}"),
-            }
-        }
-        for key in all_keys(&mut redis) {
-            let left_ms: i64 = redis.pttl(&key).unwrap();
-            // -2: gone since it was listed.
-            assert!(left_ms >= 0 || left_ms == -2, "{key}: {left_ms}");
-        }
-    }
-    // And when the time has come, they are gone.
-    let fast = ["fixed", "epoch", "sliding", "log", "long", "bucket"];
-    tokio::time::sleep(Duration::from_millis(6_050)).await;
-    let left = all_keys(&mut redis);
-    let stays = |key: &String| {
-        fast.iter()
-            .any(|name| key.contains(&format!(":{name}:{name}")))
-    };
-    assert!(!left.iter().any(stays), "{left:?}");
-}
-
-#[tokio::test]
 async fn a_refund_of_all_that_was_charged_leaves_no_key() {
     let server = Server::start();
     let limiter = limiter(&server, every_policy(50, YEAR));
@@ -250,6 +146,47 @@ async fn a_refund_of_all_that_was_charged_leaves_no_key() {
         keys.retain(|key| !key.contains("~refunded:"));
         assert_eq!(keys, [""; 0], "{name}");
     }
+}
+
+#[tokio::test]
+async fn checks_of_different_keys_that_wait_together_leave_as_one_call() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::new(&proxy.url(), patient().connections(1)).expect("a right url");
+    let limiter = Arc::new(limiter_over(
+        store.clone(),
+        [policy("p", Limit::per(9, YEAR))],
+    ));
+    let ask = |keys: Range<u32>| {
+        let mut asked = JoinSet::new();
+        for key in keys {
+            let limiter = Arc::clone(&limiter);
+            asked.spawn(async move {
+                let _ = check(&limiter, "p", &[("key", &*key.to_string())]).await;
+            });
+        }
+        asked
+    };
+    // The server has both scripts, for one check and for many.
+    ask(0..1).join_all().await;
+    ask(0..2).join_all().await;
+    let before = store.stats();
+    let sent = || {
+        let now = store.stats();
+        (now.batches - before.batches, now.commands - before.commands)
+    };
+    proxy.set(Replies::BlackHole);
+    let first = ask(0..1);
+    while sent() != (1, 1) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // They ask before the lane is polled again, however slow the machine is.
+    let more = ask(1..17);
+    while sent() == (1, 1) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(sent(), (2, 2), "16 checks leave as one call");
+    drop((first, more));
 }
 
 #[tokio::test]
