@@ -6,7 +6,7 @@ use tidegate::algorithm::{SlidingLogState, State};
 use tidegate::{Cost, Kind, Limit};
 
 use super::pair::{Pair, START_US};
-use super::random::{LIMITS, Random, more};
+use super::random::{Random, more, part};
 use crate::background::{Parcel, Unsent, heard};
 
 use crate::script::Task;
@@ -82,11 +82,8 @@ fn some_charges(random: &mut Random, limit: &Limit, now_us: u64) -> Unsent {
 
 fn run(server: &Server, seed: u64) {
     let mut random = Random(seed);
-    let limits: Vec<Limit> = LIMITS
-        .iter()
-        .filter(|limit| **limit != "block")
-        .map(|limit| Limit::parse(limit).expect("a limit"))
-        .collect();
+    let mut limits = part("any");
+    limits.retain(|limit| *limit != Limit::block());
     let limit = limits[random.index(limits.len())];
     let mut pair = Pair::one(server, &format!("flush {seed}"), limit);
     let mut expected = Expected {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tidegate::{Cost, Limit};
 
 use super::pair::{Host, Pair, START_US, counter};
-use super::random::{Random, more};
+use super::random::{Random, more, part};
 use crate::call::{Numbers, argument};
 use crate::count;
 use crate::lease::kept::Store;
@@ -15,40 +15,17 @@ use crate::lease::out::Out;
 use crate::script::Task;
 use tidegate_testkit::redis::Server;
 
-/// From the ordinary to the edges of what can be counted.
-const BUCKETS: &[&str] = &[
-    "10r/s",
-    "1000r/s",
-    "10r/s burst=3",
-    "3/1001us",
-    "7/1500us burst=2",
-    "15/60s burst=3 strict",
-    "1/366d burst=99",
-    "4294967295/1ms",
-    "4294967295/366d",
-    "4294967291/365d burst=4000000000",
-    "999983r/s burst=5000000",
-    "2r/m burst=1000",
-];
-
-const WINDOWS: &[&str] = &[
-    "3/60s fixed_window",
-    "1000/10s fixed_window",
-    "5/1500us fixed_window align=epoch",
-    "100/49ms fixed_window",
-    "100/51ms fixed_window",
-    "4294967295/366d fixed_window",
-    "300r/s fixed_window align=epoch",
-];
-
 struct Steps {
     pair: Pair,
     store: Store,
-    limit: Limit,
     nonces: Vec<u64>,
 }
 
 impl Steps {
+    fn limit(&self) -> Limit {
+        self.pair.limits[0]
+    }
+
     fn expire(&self) -> u64 {
         self.store.kept.as_ref().map_or(0, |kept| kept.expires_ms)
     }
@@ -61,7 +38,7 @@ impl Steps {
 
     /// A check as a node in the mode `exact` sends it.
     fn check(&mut self, cost: Cost, asked: u32) {
-        let limits = [self.limit];
+        let limits = [self.limit()];
         let reply = self
             .pair
             .run(Task::Check, vec![argument(&limits, cost, asked)]);
@@ -72,16 +49,16 @@ impl Steps {
         let mut numbers = Numbers::new(&numbers);
         let now_us = numbers.next().expect("the time");
         let admitted = numbers.next_u32().expect("admitted");
-        let (used, _) = count::read(&self.limit, now_us, &mut numbers).expect("a count");
+        let (used, _) = count::read(&self.limit(), now_us, &mut numbers).expect("a count");
         let out = crate::lease::out::Out::after(rest, 1).expect("what is out");
         let out = out.first().copied().unwrap_or_default();
         let got = (used, out, admitted);
-        let wanted = self.store.check(self.limit, cost, asked, now_us);
+        let wanted = self.store.check(self.limit(), cost, asked, now_us);
         assert_eq!(got, wanted, "{}: {asked} of {cost:?}", self.pair.context);
     }
 
     fn assert_expiry(&mut self) {
-        let key = counter(&self.pair.keys[0], &self.limit);
+        let key = counter(&self.pair.keys[0], &self.limit());
         let expires: i64 = redis::cmd("PEXPIRETIME")
             .arg(key)
             .query(&mut self.pair.redis)
@@ -95,7 +72,7 @@ fn some_message(random: &mut Random, run: &Steps) -> Message {
     let some = |random: &mut Random, most: u32| {
         u32::try_from(random.below(u64::from(most) + 1)).expect("a small one")
     };
-    let limit = run.limit;
+    let limit = run.limit();
     let mut settles: SmallVec<[Settle; 2]> = SmallVec::new();
     for _ in 0..random.below(3) {
         let known = !run.nonces.is_empty() && random.chance(80);
@@ -153,7 +130,6 @@ impl Steps {
         Self {
             pair: Pair::new(server, name, &[limit]),
             store: Store::default(),
-            limit,
             nonces: Vec::new(),
         }
     }
@@ -161,9 +137,12 @@ impl Steps {
 
 fn run(server: &impl Host, seed: u64, tells_expiry: bool) {
     let mut random = Random(seed);
-    let choice = if random.chance(50) { BUCKETS } else { WINDOWS };
-    let some =
-        |random: &mut Random| Limit::parse(choice[random.index(choice.len())]).expect("a limit");
+    let choice = part(if random.chance(50) {
+        "buckets"
+    } else {
+        "windows"
+    });
+    let some = |random: &mut Random| choice[random.index(choice.len())];
     let limit = some(&mut random);
     let mut run = Steps::new(server, &format!("leases {seed}"), limit);
     for step in 0..60 {
@@ -173,10 +152,9 @@ fn run(server: &impl Host, seed: u64, tells_expiry: bool) {
         }
         run.pair.set_time(now_us);
         if random.chance(4) {
-            run.limit = some(&mut random);
-            run.pair.limits = vec![run.limit];
+            run.pair.limits = vec![some(&mut random)];
         }
-        run.pair.context = format!("seed {seed}, step {step}: {}", run.limit);
+        run.pair.context = format!("seed {seed}, step {step}: {}", run.limit());
         match random.below(10) {
             0..3 => {
                 let asked = u32::try_from(random.below(4)).expect("a few");

@@ -53,71 +53,17 @@ impl Random {
     }
 }
 
-/// Limits from the ordinary to the edges of what can be counted.
-pub(super) const LIMITS: &[&str] = &[
-    "10r/s",
-    "10r/s burst=3",
-    "3/1001us",
-    "7/1500us burst=2",
-    "15/60s burst=3 strict",
-    "1/366d burst=99",
-    "4294967295/1ms",
-    "4294967295/366d",
-    "4294967291/365d burst=4000000000",
-    "999983r/s burst=5",
-    "5/10s",
-    "5/10s burst=3",
-    "2r/m burst=1000",
-    "3/60s fixed_window",
-    "3/10s fixed_window",
-    "5/10s fixed_window",
-    "5/1500us fixed_window align=epoch",
-    "4294967295/366d fixed_window",
-    "3r/s fixed_window align=epoch",
-    "10/60s sliding_window",
-    "7/60s sliding_window",
-    "10/10s sliding_window",
-    "268435456/366d sliding_window",
-    "268435399/365d sliding_window",
-    "3/1ms sliding_window",
-    "7/999999us sliding_window",
-    "5/10s sliding_log",
-    "3/10s sliding_log",
-    "64/1s sliding_log",
-    "65/1s sliding_log",
-    "200/2s sliding_log",
-    "1000000/366d sliding_log",
-    "block",
-];
-
-/// Logs of windows whose times take 4, 5 and 6 bytes, short and long: a key that goes from
-/// one to the other keeps its events in another form.
-const LOGS: &[&str] = &[
-    "5/10s sliding_log",
-    "30/70m sliding_log",
-    "60/70m sliding_log",
-    "70/70m sliding_log",
-    "70/72m sliding_log",
-    "300/12d sliding_log",
-    "70/13d sliding_log",
-    "400/13d sliding_log",
-    "1000/366d sliding_log",
-    "1000000/366d sliding_log",
-];
-
-/// Limits that come with each call, which continue with each other's debt, among limits
-/// that convert it.
-const CALLS: &[&str] = &[
-    "gcra 30/60s burst=16",
-    "gcra 7/60s burst=3",
-    "gcra 10r/s burst=100",
-    "gcra 999983r/s burst=5",
-    "gcra 1/366d burst=99",
-    "gcra 4294967295/366d burst=4294967295",
-    "7/60s burst=3",
-    "999983r/s burst=5",
-    "5/10s fixed_window",
-];
+/// The limits below the heading that begins like this.
+pub(super) fn part(heading: &str) -> Vec<Limit> {
+    let parts = include_str!("limits.txt").split("\n# ");
+    let part = parts.skip(1).find(|part| part.starts_with(heading));
+    part.expect(heading)
+        .lines()
+        .skip(1)
+        .filter(|line| !line.is_empty())
+        .map(limit)
+        .collect()
+}
 
 /// How many times as many seeds as usual: `TIDEGATE_SEEDS=100` for a long search.
 pub(crate) fn more() -> u64 {
@@ -129,7 +75,8 @@ pub(crate) fn more() -> u64 {
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     seed: u64,
-    limits: &'static [&'static str],
+    /// A part of `limits.txt`.
+    limits: &'static str,
     steps: usize,
     /// Levels, at most.
     levels: u64,
@@ -144,9 +91,9 @@ impl Run {
     }
 }
 
-fn limits(random: &mut Random, choice: &[&str], levels: u64) -> Vec<Limit> {
-    let texts = (0..levels).map(|_| choice[random.index(choice.len())]);
-    texts.map(limit).collect()
+fn limits(random: &mut Random, choice: &[Limit], levels: u64) -> Vec<Limit> {
+    let limits = (0..levels).map(|_| choice[random.index(choice.len())]);
+    limits.collect()
 }
 
 /// A limit from its text, or one that comes with a call.
@@ -164,8 +111,9 @@ fn limit(text: &str) -> Limit {
 
 fn run(server: &impl Host, run: Run) {
     let mut random = Random(run.seed);
+    let choice = part(run.limits);
     let levels = 1 + random.below(run.levels);
-    let first = limits(&mut random, run.limits, levels);
+    let first = limits(&mut random, &choice, levels);
     let name = format!("{} {} {}", run.seed, run.levels, run.steps_back);
     let mut pair = Pair::new(server, &name, &first);
     let counting = random.chance(25);
@@ -182,7 +130,7 @@ fn run(server: &impl Host, run: Run) {
         let cost = random.cost();
         match random.below(20) {
             0 => {
-                pair.limits = limits(&mut random, run.limits, levels);
+                pair.limits = limits(&mut random, &choice, levels);
                 pair.receipts.clear();
             }
             1 => {
@@ -221,88 +169,43 @@ pub(super) fn seeds(server: &impl Host, count: u64, first: Run) {
 /// Three levels at most, and a clock that seldom steps back.
 pub(super) const RUN: Run = Run {
     seed: 0,
-    limits: LIMITS,
+    limits: "any",
     steps: 200,
     levels: 3,
     steps_back: 3,
 };
 
-/// How many seeds, and the first of the runs.
-const RUNS: &[(u64, Run)] = &[
-    (100, RUN),
-    // A clock that steps back all the time.
-    (
-        20,
-        Run {
-            seed: 100_000,
-            levels: 2,
-            steps_back: 40,
-            ..RUN
-        },
-    ),
-    // Many levels.
-    (
-        20,
-        Run {
-            seed: 200_000,
-            steps: 100,
-            levels: 16,
-            ..RUN
-        },
-    ),
-    // Limits that come with calls.
-    (
-        40,
-        Run {
-            seed: 500_000,
-            limits: CALLS,
-            levels: 2,
-            ..RUN
-        },
-    ),
-    // Logs that change their form.
-    (
-        10,
-        Run {
-            seed: 400_000,
-            limits: LOGS,
-            steps: 600,
-            levels: 2,
-            steps_back: 0,
-        },
-    ),
-    (
-        10,
-        Run {
-            seed: 400_000,
-            limits: LOGS,
-            steps: 600,
-            levels: 2,
-            steps_back: 4,
-        },
-    ),
-    (
-        10,
-        Run {
-            seed: 400_000,
-            limits: LOGS,
-            steps: 600,
-            levels: 2,
-            steps_back: 8,
-        },
-    ),
+/// How many seeds from this one on; the limits, steps, levels, and how often the clock steps
+/// back.
+type Row = (u64, u64, &'static str, usize, u64, u64);
+
+const RUNS: [Row; 7] = [
+    (100, 0, "any", 200, 3, 3),
+    (20, 100_000, "any", 200, 2, 40),
+    (20, 200_000, "any", 100, 16, 3),
+    (40, 500_000, "limits that come", 200, 2, 3),
+    (10, 400_000, "logs", 600, 2, 0),
+    (10, 400_000, "logs", 600, 2, 4),
+    (10, 400_000, "logs", 600, 2, 8),
 ];
 
 #[test]
 fn random_steps_give_the_same_decisions() {
     for (number, server) in Server::start_each().iter().enumerate() {
-        for (count, first) in RUNS {
+        for (count, seed, limits, steps, levels, steps_back) in RUNS {
             let count = if number == 0 {
-                *count
+                count
             } else {
                 count.div_ceil(5)
             };
-            seeds(server, count, *first);
+            let first = Run {
+                seed,
+                limits,
+                steps,
+                levels,
+                steps_back,
+            };
+            seeds(server, count, first);
         }
     }
 }

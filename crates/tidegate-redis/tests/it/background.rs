@@ -135,28 +135,6 @@ async fn a_reset_forgets_what_was_counted_here_too() {
     assert_eq!(admitted(&limiter, "p", 5).await, 3);
 }
 
-#[tokio::test]
-async fn all_levels_are_charged_or_none() {
-    let server = Server::start();
-    let policy = Policy::builder("p")
-        .level("all", "", Limit::per(4, YEAR))
-        .level("each", "{key}", Limit::per(3, YEAR).sliding_log())
-        .mode(Mode::Background);
-    let limiter = limiter(&server, [policy.build().unwrap()]);
-    assert_eq!(admitted(&limiter, "p", 9).await, 3);
-    let other = check(&limiter, "p", &[("key", "b")]).await;
-    assert!(other.allowed());
-    let other = check(&limiter, "p", &[("key", "b")]).await;
-    assert_eq!(other.denied_by(), Some("all"));
-    assert!(limiter.flush(LONG).await);
-    let look = look(&limiter, "p", &[("key", "b")]).await;
-    let used: Vec<f64> = look.levels().map(|it| it.numbers().rate()).collect();
-    assert!(
-        (used[0] - 4.0).abs() < 0.001 && (used[1] - 1.0).abs() < 0.001,
-        "{used:?}"
-    );
-}
-
 /// Reports to the store once per minute, unless it is flushed.
 fn seldom(name: &str, limit: Limit) -> Policy {
     let policy = Policy::builder(name).limit(limit).mode(Mode::Background);

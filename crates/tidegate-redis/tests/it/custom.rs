@@ -1,17 +1,16 @@
 //! User-defined scripts: they run as they are, and their answers are validated.
 
 use std::path::Path;
-use std::time::Duration;
 
 use tidegate::{
     CheckError, Cost, CustomScript, Dialect, OnError, Policy, PolicyBuilder, PolicyDecision, Source,
 };
 use tidegate_config::Config;
-use tidegate_redis::{
-    ErrorKind, RedisOptions, RedisStore, SetupError, SharedLimiter, Store, TryCheckError,
-};
+use tidegate_redis::{ErrorKind, RedisStats, SetupError, SharedLimiter, Store, TryCheckError};
 
 use crate::server::Server;
+use crate::support::store;
+use crate::user::kind;
 
 /// A fixed window whose limit and length are arguments, with its numbers as headers.
 const WINDOW: &str = "
@@ -31,22 +30,29 @@ fn custom(lua: &str) -> PolicyBuilder {
         .headers(Dialect::Custom(names))
 }
 
-/// With time enough for a machine that does other things.
-fn store(server: &Server) -> RedisStore {
-    let options = RedisOptions::default().timeout(Duration::from_secs(10));
-    RedisStore::new(&server.url(), options).expect("a right url")
+fn limiter(server: &Server, policy: PolicyBuilder) -> SharedLimiter {
+    crate::support::limiter(server, [policy.build().expect("a policy")])
 }
 
-fn limiter(server: &Server, policy: PolicyBuilder) -> SharedLimiter {
-    let store = store(server);
-    let policy = policy.build().expect("a policy that is right");
-    SharedLimiter::new([("default", store)], [policy]).expect("a script that can be read")
-}
+const KEY: [(&str, &str); 1] = [("ip", "203.0.113.7")];
 
 async fn check(limiter: &SharedLimiter) -> PolicyDecision<'_> {
-    let attributes = [("ip", "203.0.113.7")];
-    let decision = limiter.check("custom", &attributes, Cost::ONE).await;
+    let decision = limiter.check("custom", &KEY, Cost::ONE).await;
     decision.expect("all attributes are there")
+}
+
+/// What the store says to a check that it cannot decide.
+async fn error(limiter: &SharedLimiter) -> ErrorKind {
+    let asked = limiter.try_check("custom", &KEY, Cost::ONE).await;
+    kind(&asked.expect_err("the script is broken"))
+}
+
+/// The store of a limiter.
+fn stats(limiter: &SharedLimiter) -> RedisStats {
+    match limiter.stores().next() {
+        Some((_, Store::Redis(store))) => store.stats(),
+        _ => panic!("a Redis store"),
+    }
 }
 
 #[tokio::test]
@@ -82,10 +88,7 @@ async fn a_script_decides_and_names_its_headers() {
     let mut redis = server.connect();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut redis).unwrap();
     assert_eq!(keys, ["tg:{203.0.113.7}:custom:custom"]);
-    let attributes = [("ip", "203.0.113.7")];
-    let forgotten = limiter
-        .reset("custom", &attributes, tidegate::Which::Only)
-        .await;
+    let forgotten = limiter.reset("custom", &KEY, tidegate::Which::Only).await;
     assert_eq!(forgotten, Ok(1));
     assert!(check(&limiter).await.allowed());
 }
@@ -118,17 +121,9 @@ async fn nonsense_is_a_store_error_and_never_an_allow() {
             let decision = check(&limiter).await;
             assert_eq!(decision.allowed(), on_error == OnError::Allow, "{lua}");
             assert_eq!(decision.source(), Source::ErrorPolicy, "{lua}");
-            let attributes = [("ip", "x")];
-            let error = limiter.try_check("custom", &attributes, Cost::ONE).await;
-            let Err(TryCheckError::Store(error)) = error else {
-                panic!("{lua}: {error:?}");
-            };
-            assert_eq!(error.kind(), ErrorKind::Script, "{lua}: {error}");
+            assert_eq!(error(&limiter).await, ErrorKind::Script, "{lua}");
             // A script that is broken says nothing about the store.
-            let Some((_, Store::Redis(store))) = limiter.stores().next() else {
-                panic!("a Redis store");
-            };
-            assert!(!store.stats().breaker_open);
+            assert!(!stats(&limiter).breaker_open);
         }
     }
 }
@@ -176,10 +171,7 @@ async fn a_config_names_a_script_relative_to_itself() {
     // Another config with the same store goes on with its connections and counts.
     let same = limiter.reconfigured(&config, server.folder()).unwrap();
     assert_eq!(check(&same).await.headers().get("x-left"), Some("1"));
-    let Some((_, Store::Redis(store))) = same.stores().next() else {
-        panic!("a Redis store");
-    };
-    assert_eq!(store.stats().questions, 2);
+    assert_eq!(stats(&same).questions, 2);
 }
 
 /// Without the cost, a script would count ten requests as one.
@@ -187,18 +179,15 @@ async fn a_config_names_a_script_relative_to_itself() {
 async fn a_script_that_is_not_told_the_cost_is_asked_for_one_only() {
     let server = Server::start();
     let limiter = limiter(&server, custom(WINDOW));
-    let attributes = [("ip", "203.0.113.7")];
     let untold = CheckError::CostUntold {
         policy: "custom".into(),
         cost: 2,
     };
-    let asked = limiter.check("custom", &attributes, Cost::of(2)).await;
+    let asked = limiter.check("custom", &KEY, Cost::of(2)).await;
     assert_eq!(asked.unwrap_err(), untold);
-    let asked = limiter.try_check("custom", &attributes, Cost::of(2)).await;
+    let asked = limiter.try_check("custom", &KEY, Cost::of(2)).await;
     assert_eq!(asked.unwrap_err(), TryCheckError::Check(untold.clone()));
-    let asked = limiter
-        .check_all(&["custom"], &attributes, Cost::of(2))
-        .await;
+    let asked = limiter.check_all(&["custom"], &KEY, Cost::of(2)).await;
     assert_eq!(asked.unwrap_err(), untold);
     assert_eq!(
         untold.to_string(),
@@ -248,11 +237,7 @@ async fn script_whose_error_reads_like_the_servers_runs_once() {
         let limiter = limiter(&server, custom(&lua));
         let mut redis = server.connect();
         let _: () = redis::cmd("FLUSHALL").query(&mut redis).expect("a server");
-        let asked = limiter.try_check("custom", &[("ip", "203.0.113.7")], Cost::ONE);
-        match asked.await {
-            Err(TryCheckError::Store(error)) => assert_eq!(error.kind(), ErrorKind::Script),
-            other => panic!("{text}: {other:?}"),
-        }
+        assert_eq!(error(&limiter).await, ErrorKind::Script, "{text}");
         let key = "tg:{203.0.113.7}:custom:custom";
         let runs: u32 = redis::cmd("GET")
             .arg(key)

@@ -2,14 +2,13 @@
 //! that of the kinds, keys and states are those a server has, and the script works.
 
 use std::path::Path;
-use std::time::Duration;
 
-use tidegate::{Cost, Limit, Policy, PolicyBuilder};
+use tidegate::{Cost, Limit, Policy};
 use tidegate_config::Config;
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{ErrorKind, SharedLimiter};
 
 use crate::server::Server;
-use crate::support::suffix;
+use crate::support::{check, limiter, policy, suffix};
 
 const MANUAL: &str = include_str!("../../../../docs/redis.md");
 
@@ -33,14 +32,6 @@ fn rows(header: &str) -> Vec<Vec<&'static str>> {
 /// The first piece of code in a text.
 fn code(text: &'static str) -> &'static str {
     text.split('`').nth(1).expect(text)
-}
-
-/// With time enough for a machine that does other things.
-fn limiter(server: &Server, policy: PolicyBuilder) -> SharedLimiter {
-    let options = RedisOptions::default().timeout(Duration::from_secs(10));
-    let store = RedisStore::new(&server.url(), options).expect("a right url");
-    let policy = policy.build().expect("a policy that is right");
-    SharedLimiter::new([("default", store)], [policy]).expect("one policy")
 }
 
 #[test]
@@ -87,9 +78,8 @@ async fn states_are_as_large_as_the_table_says() {
     for (row, limit) in rows.iter().zip(limits) {
         assert_eq!(code(row[0]), limit.algorithm().to_string());
         let name = code(row[0]);
-        let limiter = limiter(&server, Policy::builder(name).limit(limit));
-        let check = limiter.check(name, &[("key", "k")], Cost::ONE).await;
-        assert!(check.expect("a policy").allowed());
+        let limiter = limiter(&server, [policy(name, limit)]);
+        assert!(check(&limiter, name, &[("key", "k")]).await.allowed());
         let key = format!("tg:{{k}}:{name}:{name}{}", suffix(&limit));
         let length: usize = redis::cmd("STRLEN").arg(&key).query(&mut redis).unwrap();
         let numbers = row[1].split(|c: char| !c.is_ascii_digit());

@@ -155,39 +155,35 @@ async fn background_mode_tells_the_store_on_flush() {
 #[tokio::test]
 async fn on_error_decides_while_redis_is_down() {
     let url = format!("redis://127.0.0.1:{}", free_port());
-    let limit = Limit::per(2, YEAR);
-    let open = Limiter::builder("p", limit).on_error(OnError::Allow);
-    let open = open.connect(&url).expect("no Redis is needed");
-    for _ in 0..9 {
-        let decision = open.check("a").await;
-        let said = (decision.allowed(), decision.source());
-        assert_eq!(said, (true, Source::ErrorPolicy));
-        assert_eq!(decision.receipt(), None);
+    for (on_error, source, allowed) in [
+        (OnError::Allow, Source::ErrorPolicy, [true; 3]),
+        (OnError::Deny, Source::ErrorPolicy, [false; 3]),
+        (OnError::Local, Source::Local, [true, true, false]),
+    ] {
+        let limiter = Limiter::builder("p", Limit::per(2, YEAR)).on_error(on_error);
+        let limiter = limiter.connect(&url).expect("no Redis is needed");
+        for allowed in allowed {
+            let decision = limiter.check("a").await;
+            assert_eq!((decision.allowed(), decision.source()), (allowed, source));
+            let is_ready = limiter
+                .until_ready("b", Duration::from_millis(200))
+                .await
+                .is_ok();
+            assert!(is_ready || on_error != OnError::Allow);
+            if on_error == OnError::Deny {
+                assert!(!is_ready && decision.is_unavailable());
+                assert!(decision.retry_after().is_some());
+                let numbers = (decision.limit(), decision.remaining(), decision.denied_by());
+                assert_eq!(numbers, (0, 0, None), "no quota is claimed");
+            }
+            if source == Source::ErrorPolicy {
+                assert_eq!(decision.receipt(), None);
+            }
+        }
+        assert!(limiter.try_check("a", Cost::ONE).await.is_err());
+        assert!(limiter.peek("a", Cost::ONE).await.is_err());
+        assert!(limiter.reset("a").await.is_err());
     }
-    assert!(open.try_check("a", Cost::ONE).await.is_err());
-    assert!(open.peek("a", Cost::ONE).await.is_err());
-    assert!(open.reset("a").await.is_err());
-    assert!(open.until_ready("a", LONG).await.is_ok());
-
-    let closed = Limiter::builder("p", limit).on_error(OnError::Deny);
-    let closed = closed.connect(&url).expect("no Redis is needed");
-    let decision = closed.check("a").await;
-    let said = (decision.allowed(), decision.source());
-    assert_eq!(said, (false, Source::ErrorPolicy));
-    assert!(decision.retry_after().is_some());
-    assert!(decision.is_unavailable());
-    let numbers = (decision.limit(), decision.remaining(), decision.denied_by());
-    assert_eq!(numbers, (0, 0, None), "no quota is claimed");
-    let late = closed.until_ready("a", Duration::from_millis(200)).await;
-    assert!(matches!(late, Err(WaitError::Deadline(_))));
-
-    let local = Limiter::connect(&url, "p", limit).expect("no Redis is needed");
-    for allowed in [true, true, false] {
-        let decision = local.check("a").await;
-        let said = (decision.allowed(), decision.source());
-        assert_eq!(said, (allowed, Source::Local));
-    }
-    assert!(local.check(("a", "b")).await.allowed());
 }
 
 #[test]

@@ -151,21 +151,6 @@ async fn tokens_of_a_level_go_back_when_another_level_refuses() {
     }
 }
 
-/// A lease ends after a second, and is returned when nobody spends it for half of one. What
-/// was seen of it counts only if the machine did not stall meanwhile: otherwise it is looked
-/// at anew, with another key.
-struct InTime(Instant);
-
-impl InTime {
-    fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    fn is_over(&self) -> bool {
-        self.0.elapsed() > Duration::from_millis(350)
-    }
-}
-
 /// Checks until a lease is here with tokens that are not spent.
 async fn until_leased(node: &SharedLimiter, policy: &str) -> u32 {
     for admitted in 1..=400 {
@@ -188,134 +173,146 @@ async fn on_lease(limiter: &SharedLimiter, policy: &str) -> OnLease {
     explained[0].numbers.expect("it counts").on_lease()
 }
 
-/// A limit by each algorithm that can lease.
-fn limits(requests: u32) -> [Limit; 2] {
-    let limit = Limit::per(requests, YEAR);
-    [limit, limit.fixed_window()]
+/// A node with tokens on lease, beside nodes in the mode `exact`.
+struct Leasing {
+    name: String,
+    /// A bucket or a window of so many requests.
+    limit: fn(u32) -> Limit,
+    node: SharedLimiter,
+    exact: SharedLimiter,
+    admitted: u32,
 }
 
-#[tokio::test]
-async fn a_look_tells_what_is_on_lease() {
+impl Leasing {
+    async fn start(server: &Server, number: usize, counts_refusals: bool) -> Self {
+        let limit: fn(u32) -> Limit = match number % 2 {
+            0 => |requests| Limit::per(requests, YEAR),
+            _ => |requests| Limit::per(requests, YEAR).fixed_window(),
+        };
+        let name = format!("p{number}");
+        let policy = |mode: Mode| {
+            let policy = Policy::builder(&*name).limit(limit(1_000)).mode(mode);
+            let policy = policy.count_denied(counts_refusals);
+            policy.build().expect("a policy")
+        };
+        let (node, exact) = (
+            limiter(server, [policy(Mode::Lease)]),
+            limiter(server, [policy(Mode::Exact)]),
+        );
+        let admitted = until_leased(&node, &name).await;
+        Self {
+            name,
+            limit,
+            node,
+            exact,
+            admitted,
+        }
+    }
+}
+
+/// Looks four times at a node that leases, a bucket and a window in turn. A lease ends after
+/// a second, and is returned when nobody spends it for half of one, so what was seen counts
+/// only if the machine did not stall meanwhile: otherwise it is looked at anew.
+async fn look_in_time<S>(
+    counts_refusals: bool,
+    look: impl AsyncFn(&Server, &Leasing) -> S,
+    assert: impl AsyncFn(&Leasing, S),
+) {
     let server = Server::start();
     let mut seen = 0;
     for number in 0..40 {
-        let limit = limits(1_000)[number % 2];
-        let name = format!("p{number}");
-        let node = limiter(&server, [lease(&name, limit)]);
-        let exact = limiter(&server, [policy(&name, limit)]);
-        assert_eq!(on_lease(&exact, &name).await, OnLease::default());
-        let in_time = InTime::start();
-        until_leased(&node, &name).await;
-        let out = on_lease(&exact, &name).await;
-        let look = look(&exact, &name, &KEY).await;
-        let looked = look.levels().next().expect("a level").numbers().on_lease();
-        let here = tokens_of(&node, &name);
-        if in_time.is_over() {
-            continue;
+        let start = Instant::now();
+        let leasing = Leasing::start(&server, number, counts_refusals).await;
+        let saw = look(&server, &leasing).await;
+        if start.elapsed() <= Duration::from_millis(350) {
+            assert(&leasing, saw).await;
+            seen += 1;
         }
-        // What is spent of a lease is out until the store has heard of it.
-        assert!(u64::from(out.tokens) >= here, "{out:?}, {here} here");
-        assert!((1..=2).contains(&out.leases), "{out:?}");
-        assert_eq!(out, looked, "{limit}");
-        assert!(node.flush(Duration::from_secs(20)).await);
-        assert_eq!(on_lease(&exact, &name).await, OnLease::default(), "{limit}");
-        seen += 1;
         if seen == 4 {
             return;
         }
     }
     panic!("the machine stalls all the time");
+}
+
+#[tokio::test]
+async fn a_look_tells_what_is_on_lease() {
+    let look = async |_: &Server, it: &Leasing| {
+        let out = on_lease(&it.exact, &it.name).await;
+        let look = look(&it.exact, &it.name, &KEY).await;
+        let looked = look.levels().next().expect("a level").numbers().on_lease();
+        (out, looked, tokens_of(&it.node, &it.name))
+    };
+    look_in_time(false, look, async |it, (out, looked, here)| {
+        // What is spent of a lease is out until the store has heard of it.
+        assert!(u64::from(out.tokens) >= here, "{out:?}, {here} here");
+        assert!((1..=2).contains(&out.leases), "{out:?}");
+        assert_eq!(out, looked, "{}", it.name);
+        assert!(it.node.flush(Duration::from_secs(20)).await);
+        assert_eq!(on_lease(&it.exact, &it.name).await, OnLease::default());
+    })
+    .await;
 }
 
 /// Refusals that are counted use up what is there, and not what others have on lease.
 #[tokio::test]
 async fn counted_refusals_leave_leases_alone() {
-    let server = Server::start();
-    let mut seen = 0;
-    for number in 0..40 {
-        let limit = limits(1_000)[number % 2];
-        let name = format!("p{number}");
-        let counting = |mode: Mode| {
-            let policy = Policy::builder(&*name).limit(limit).mode(mode);
-            policy.count_denied(true).build().expect("a policy")
-        };
-        let node = limiter(&server, [counting(Mode::Lease)]);
-        let exact = limiter(&server, [counting(Mode::Exact)]);
-        let in_time = InTime::start();
-        until_leased(&node, &name).await;
-        let refused = check_cost(&exact, &name, &KEY, 1_000).await;
-        let full = look(&exact, &name, &KEY).await;
+    let look = async |_: &Server, it: &Leasing| {
+        let refused = check_cost(&it.exact, &it.name, &KEY, 1_000).await.allowed();
+        let full = look(&it.exact, &it.name, &KEY).await.rate();
+        let here = tokens_of(&it.node, &it.name);
         // Nothing is left, but what is out: that is spent, or comes back.
-        let here = tokens_of(&node, &name);
-        let spent = check(&node, &name, &KEY).await;
-        let refused_again = check(&exact, &name, &KEY).await;
-        let is_flushed = node.flush(Duration::from_secs(20)).await;
-        if in_time.is_over() {
-            continue;
-        }
-        assert!(!refused.allowed() && !refused_again.allowed(), "{limit}");
-        assert!((full.rate() - 1_000.0).abs() < 0.01, "{limit}: {full:?}");
-        assert!(
-            spent.allowed() && spent.source() == Source::Lease,
-            "{limit}"
-        );
-        assert!(is_flushed);
-        let back = look(&exact, &name, &KEY).await.remaining();
-        assert_eq!(u64::from(back), here - 1, "{limit}");
-        seen += 1;
-        if seen == 4 {
-            return;
-        }
-    }
-    panic!("the machine stalls all the time");
+        let spent = check(&it.node, &it.name, &KEY).await.source();
+        let refused_again = check(&it.exact, &it.name, &KEY).await.allowed();
+        let is_flushed = it.node.flush(Duration::from_secs(20)).await;
+        ([refused, refused_again, !is_flushed], full, here, spent)
+    };
+    look_in_time(true, look, async |it, (wrong, full, here, spent)| {
+        assert_eq!((wrong, spent), ([false; 3], Source::Lease), "{}", it.name);
+        assert!((full - 1_000.0).abs() < 0.01, "{full} used");
+        let back = crate::support::look(&it.exact, &it.name, &KEY)
+            .await
+            .remaining();
+        assert_eq!(u64::from(back), here - 1, "{}", it.name);
+    })
+    .await;
 }
 
 /// Below what is used and out, nothing is granted or admitted; leases run on.
 #[tokio::test]
 async fn lowered_limit_waits_for_what_is_used_and_out() {
-    let server = Server::start();
-    let mut seen = 0;
-    for number in 0..40 {
-        let limit = |requests| limits(requests)[number % 2];
-        let name = format!("p{number}");
-        let node = limiter(&server, [lease(&name, limit(1_000))]);
-        let exact = limiter(&server, [policy(&name, limit(1_000))]);
-        let in_time = InTime::start();
-        let admitted = until_leased(&node, &name).await;
-        let out = on_lease(&exact, &name).await.tokens;
-        let taken = 1_000 - look(&exact, &name, &KEY).await.remaining();
+    let look = async |server: &Server, it: &Leasing| {
+        let out = on_lease(&it.exact, &it.name).await.tokens;
+        let taken = 1_000 - look(&it.exact, &it.name, &KEY).await.remaining();
         // As much as is used and out together, so there is no room at all.
-        let lower = limit(taken);
-        let exact = exact.changed([policy(&name, lower)]).expect("policies");
-        let refused = check(&exact, &name, &KEY).await;
-        let other = limiter(&server, [lease(&name, lower)]);
-        let of_other = spend(&other, &name, 1).await.0;
-        let stats = other.lease_stats(&name).expect("the mode lease");
+        let lower = (it.limit)(taken);
+        let exact = it
+            .exact
+            .changed([policy(&it.name, lower)])
+            .expect("policies");
+        let refused = !check(&exact, &it.name, &KEY).await.allowed();
+        let other = limiter(server, [lease(&it.name, lower)]);
+        let of_other = spend(&other, &it.name, 1).await.0;
+        let grants = other.lease_stats(&it.name).expect("the mode lease").grants;
         // The node that has tokens goes on with them under the lower limit.
-        let here = tokens_of(&node, &name);
-        let node = node.changed([lease(&name, lower)]).expect("policies");
-        let spent = check(&node, &name, &KEY).await;
+        let here = tokens_of(&it.node, &it.name);
+        let node = it.node.changed([lease(&it.name, lower)]).expect("policies");
+        let spent = check(&node, &it.name, &KEY).await.source();
         let is_flushed = node.flush(Duration::from_secs(20)).await;
-        if in_time.is_over() {
-            continue;
-        }
-        assert!(out > 0 && taken >= admitted, "{out} out, {taken} taken");
-        assert!(!refused.allowed(), "{lower}");
-        assert_eq!((of_other, stats.grants), (0, 0), "{lower}");
-        assert!(
-            spent.allowed() && spent.source() == Source::Lease,
-            "{lower}"
-        );
-        assert!(is_flushed);
+        let has_taken = out > 0 && taken >= it.admitted;
+        (
+            (has_taken, refused, of_other, grants, spent, is_flushed),
+            exact,
+            here,
+        )
+    };
+    look_in_time(false, look, async |it, (seen, exact, here)| {
+        assert_eq!(seen, (true, true, 0, 0, Source::Lease, true), "{}", it.name);
         // What it returns can be admitted again, and no more.
-        let left = spend(&exact, &name, 2_000).await.0;
-        assert_eq!(u64::from(left), here - 1, "{lower}");
-        seen += 1;
-        if seen == 4 {
-            return;
-        }
-    }
-    panic!("the machine stalls all the time");
+        let left = spend(&exact, &it.name, 2_000).await.0;
+        assert_eq!(u64::from(left), here - 1, "{}", it.name);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -342,31 +339,4 @@ async fn on_error_decides_when_leases_have_run_out() {
         }
     }
     assert_eq!(sources.last(), Some(&Source::ErrorPolicy));
-}
-
-#[tokio::test]
-async fn tokens_of_a_node_that_is_gone_are_charged_and_drain() {
-    let server = Server::start();
-    let limit = Limit::per_second(100);
-    let exact = limiter(&server, [policy("p", limit)]);
-    let node = limiter(&server, [lease("p", limit)]);
-    // The node ends with its runtime: nothing is returned.
-    let leased = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        runtime.block_on(async {
-            for _ in 0..60 {
-                drop(check(&node, "p", &KEY).await);
-                let stats = node.lease_stats("p").expect("the mode lease");
-                if stats.leased_tokens > 0 {
-                    return stats.leased_tokens;
-                }
-            }
-            0
-        })
-    });
-    assert!(leased.join().expect("a node") > 0);
-    let full_in = look(&exact, "p", &KEY).await.reset_after();
-    assert!(full_in <= Duration::from_secs(2), "{full_in:?}");
-    tokio::time::sleep(full_in + Duration::from_millis(20)).await;
-    assert_eq!(look(&exact, "p", &KEY).await.remaining(), 100);
 }

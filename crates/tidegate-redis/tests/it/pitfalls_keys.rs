@@ -4,14 +4,15 @@ use std::collections::HashSet;
 
 use redis::{Commands, RedisResult};
 use tidegate::{Cost, Limit, OnError, Policy, Source, Which};
-use tidegate_redis::{ErrorKind, SharedLimiter, TryCheckError};
+use tidegate_redis::{ErrorKind, RedisStore};
 
 use crate::monitor::Monitor;
 use crate::server::Server;
 use crate::support::{
-    YEAR, all_keys, check, every_algorithm, every_policy, levels, limiter, look, policy, store,
-    suffix,
+    YEAR, all_keys, check, every_algorithm, every_policy, levels, limiter, limiter_over, look,
+    policy, store, suffix,
 };
+use crate::user::kind;
 
 /// Two levels that share a resource, and limits of every algorithm.
 fn two_levels(name: &str, first: Limit, second: Limit) -> Policy {
@@ -95,24 +96,10 @@ async fn a5_b5_c6_d4_no_key_is_ever_without_an_expiry() {
     }
 }
 
-fn kind(asked: Result<impl Sized, TryCheckError>) -> Option<ErrorKind> {
-    match asked {
-        Err(TryCheckError::Store(error)) => Some(error.kind()),
-        Err(TryCheckError::Check(error)) => panic!("{error}"),
-        Ok(_) => None,
-    }
-}
-
-fn counted(limiter: &SharedLimiter, kind: ErrorKind) -> u64 {
-    let stores = limiter.stores().filter_map(|(_, store)| match store {
-        tidegate_redis::Store::Redis(store) => Some(store.stats()),
-        tidegate_redis::Store::Memory(_) => None,
-    });
-    let errors = stores.flat_map(|stats| stats.errors);
-    errors
-        .filter(|(it, _)| *it == kind)
-        .map(|(_, count)| count)
-        .sum()
+/// How many errors of each kind a store has seen, but for kinds without any.
+fn counted(store: &RedisStore) -> Vec<(ErrorKind, u64)> {
+    let errors = store.stats().errors.into_iter();
+    errors.filter(|(_, count)| *count > 0).collect()
 }
 
 #[tokio::test]
@@ -121,12 +108,10 @@ async fn e11_a_key_of_another_type_is_an_error_of_its_own_kind() {
         let mut redis = server.connect();
         for on_error in [OnError::Allow, OnError::Deny] {
             for (name, limit) in every_algorithm(100, YEAR) {
-                let policy = Policy::builder(name)
-                    .key("{key}")
-                    .limit(limit)
-                    .on_error(on_error);
-                let limiter = limiter(&server, [policy.build().unwrap()]);
-                for (number, junk) in ["list", "text", "empty"].into_iter().enumerate() {
+                let policy = Policy::builder(name).limit(limit).on_error(on_error);
+                let store = store(&server);
+                let limiter = limiter_over(store.clone(), [policy.build().unwrap()]);
+                for (junk, errors) in [("list", 2), ("text", 4), ("empty", 6)] {
                     let stored = format!("tg:{{{junk}}}:{name}:{name}{}", suffix(&limit));
                     let made: RedisResult<()> = match junk {
                         "list" => redis.rpush(&stored, "1"),
@@ -141,16 +126,13 @@ async fn e11_a_key_of_another_type_is_an_error_of_its_own_kind() {
                         assert_eq!(decision.source(), Source::Store);
                         continue;
                     }
-                    assert_eq!(decision.source(), Source::ErrorPolicy, "{name} {junk}");
-                    assert_eq!(
-                        decision.allowed(),
-                        on_error == OnError::Allow,
-                        "{name} {junk}"
-                    );
+                    let said = (decision.source(), decision.allowed());
+                    let expected = (Source::ErrorPolicy, on_error == OnError::Allow);
+                    assert_eq!(said, expected, "{name} {junk}");
                     let asked = limiter.try_check(name, &key, Cost::ONE).await;
-                    assert_eq!(kind(asked), Some(ErrorKind::WrongType), "{name} {junk}");
-                    let errors = counted(&limiter, ErrorKind::WrongType);
-                    assert_eq!(errors, 2 * (number as u64 + 1), "{name} {junk}");
+                    let kind = kind(&asked.expect_err(junk));
+                    assert_eq!(kind, ErrorKind::WrongType, "{name} {junk}");
+                    assert_eq!(counted(&store), [(ErrorKind::WrongType, errors)], "{name}");
                 }
             }
         }
@@ -168,15 +150,16 @@ async fn level_that_fails_leaves_the_others_uncharged() {
         let _: () = redis.rpush(&broken, "1").unwrap();
         for _ in 0..3 {
             let asked = limiter.try_check(name, &attributes, Cost::ONE).await;
-            assert_eq!(kind(asked), Some(ErrorKind::WrongType), "{name}");
+            assert_eq!(
+                kind(&asked.expect_err(name)),
+                ErrorKind::WrongType,
+                "{name}"
+            );
         }
         let _: () = redis.del(&broken).unwrap();
         let seen = look(&limiter, name, &attributes).await;
-        assert_eq!(
-            seen.levels().next().unwrap().numbers().remaining(),
-            9,
-            "{name}"
-        );
+        let first = seen.levels().next().expect("a level");
+        assert_eq!(first.numbers().remaining(), 9, "{name}");
     }
 }
 
@@ -184,7 +167,8 @@ async fn level_that_fails_leaves_the_others_uncharged() {
 async fn f1_scripts_that_are_lost_are_reloaded_unseen() {
     for server in Server::start_each() {
         let mut redis = server.connect();
-        let limiter = limiter(&server, every_policy(100, YEAR));
+        let store = store(&server);
+        let limiter = limiter_over(store.clone(), every_policy(100, YEAR));
         for round in 1..=3 {
             for (name, _) in every_algorithm(100, YEAR) {
                 let _: () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut redis).unwrap();
@@ -192,11 +176,7 @@ async fn f1_scripts_that_are_lost_are_reloaded_unseen() {
                 assert_eq!(decision.remaining(), 100 - round, "{name}");
             }
         }
-        assert!(
-            ErrorKind::ALL
-                .iter()
-                .all(|kind| counted(&limiter, *kind) == 0)
-        );
+        assert_eq!(counted(&store), []);
     }
 }
 
@@ -207,14 +187,8 @@ async fn f3_a_reset_touches_only_its_own_keys() {
     let _: () = redis.set("tg:of others", "1").unwrap();
     let _: () = redis.set("others", "1").unwrap();
     let limit = Limit::per(9, YEAR);
-    let limiter = SharedLimiter::new(
-        [("default", store(&server))],
-        [
-            two_levels("api", limit, limit.sliding_log()),
-            policy("other", limit),
-        ],
-    )
-    .unwrap();
+    let api = two_levels("api", limit, limit.sliding_log());
+    let limiter = limiter(&server, [api, policy("other", limit)]);
     let mine = [("resource", "r"), ("consumer", "mine")];
     let yours = [("resource", "r"), ("consumer", "yours")];
     let _ = check(&limiter, "api", &mine).await;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tidegate::{Cost, Limit, Policy, Source, Which};
 use tidegate_redis::{RedisStore, SharedLimiter};
 
+use crate::monitor::Monitor;
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
 use crate::support::{YEAR, assert_used, check, check_cost, limiter, limiter_over, patient, store};
@@ -17,26 +18,11 @@ fn remembering(limit: Limit) -> Policy {
     policy.build().expect("a policy")
 }
 
-/// How many checks the server has decided.
-fn calls(server: &Server) -> u64 {
-    let mut redis = server.connect();
-    let mut question = redis::cmd("INFO");
-    let info = question.arg("commandstats").query(&mut redis);
-    let info: String = info.expect("statistics");
-    let calls = |command: &str| {
-        let line = info
-            .lines()
-            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-        let number = line.and_then(|line| line.split(',').next()?.parse().ok());
-        number.unwrap_or(0)
-    };
-    calls("eval") + calls("evalsha")
-}
-
 #[tokio::test]
 async fn a_refused_key_is_asked_for_once_and_others_as_ever() {
     let server = Server::start();
     let limiter = limiter(&server, [remembering(Limit::per(5, YEAR))]);
+    let mut monitor = Monitor::start(&server);
     let mut admitted = 0;
     let start = Instant::now();
     let mut asked = 0;
@@ -55,7 +41,9 @@ async fn a_refused_key_is_asked_for_once_and_others_as_ever() {
     assert_eq!(admitted, 5);
     assert!(asked <= 5 + seconds, "{asked} questions in {seconds} s");
     // NOSCRIPT, the first time.
-    assert!(calls(&server) <= asked + 1);
+    let sent = monitor.commands().into_iter();
+    let calls = sent.filter(|it| it.name.starts_with("EVAL")).count();
+    assert!(calls as u64 <= asked + 1, "{calls} calls");
     assert!(check(&limiter, "p", &[("key", "b")]).await.allowed());
     // Another cost is another question, and a look asks.
     let dear = check_cost(&limiter, "p", &KEY, 2).await;
