@@ -180,7 +180,7 @@ fn run(server: &impl Host, seed: u64, tells_expiry: bool) {
 #[test]
 fn leases_come_to_the_same_in_rust_and_lua() {
     for (number, server) in Server::start_each().iter().enumerate() {
-        // Only Redis of its own version says when a key expires.
+        // Other servers may not tell when a key expires.
         let (first, count) = if number == 0 { (0, 250) } else { (10_000, 60) };
         for seed in first..first + count * more() {
             run(server, seed, number == 0);

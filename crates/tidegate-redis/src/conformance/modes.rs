@@ -54,14 +54,18 @@ impl Cold {
             assert_eq!(message.grant, None, "a cold key wants no lease");
             let reply = self.0.message(&message);
             let answers = key.answered(1, &reply, now_us);
-            decisions.extend(answers.into_iter().map(|(_, answer)| told(answer, cost)));
+            decisions.extend(
+                answers
+                    .into_iter()
+                    .map(|(_, answer)| decision(answer, cost)),
+            );
         }
         decisions
     }
 }
 
 /// What a check makes of an answer.
-fn told(answer: Answer, cost: Cost) -> Decision {
+fn decision(answer: Answer, cost: Cost) -> Decision {
     let (at_us, outcome, mark, is_admitted) = match answer {
         Answer::Admitted {
             at_us,

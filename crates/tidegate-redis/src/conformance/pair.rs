@@ -26,7 +26,7 @@ pub(super) trait Host {
     fn connect(&self, key: &str) -> redis::Connection;
 
     /// The store to ask by, where scripts take the way that checks take.
-    fn store(&self) -> Option<Arc<Asked>> {
+    fn store(&self) -> Option<Arc<Client>> {
         None
     }
 }
@@ -38,7 +38,7 @@ impl Host for Server {
 }
 
 /// A store, and the runtime that it is asked on.
-pub(super) struct Asked {
+pub(super) struct Client {
     pub(super) store: RedisStore,
     pub(super) runtime: Runtime,
 }
@@ -47,7 +47,7 @@ pub(super) struct Pair {
     memory: MemoryStore,
     clock: ManualClock,
     pub(super) redis: redis::Connection,
-    store: Option<Arc<Asked>>,
+    store: Option<Arc<Client>>,
     pub(super) scripts: Scripts,
     loaded: HashSet<String>,
     /// Whether the server can tell when a key expires (since Redis 7).
@@ -291,9 +291,9 @@ impl Pair {
     ) -> RedisResult<Value> {
         let script = self.scripts.get(task, limits);
         arguments.push(self.now_us.to_string().into_bytes());
-        if let Some(asked) = &self.store {
-            let answer = asked.store.script(script, keys, arguments);
-            let answer = asked.runtime.block_on(answer);
+        if let Some(client) = &self.store {
+            let answer = client.store.script(script, keys, arguments);
+            let answer = client.runtime.block_on(answer);
             return answer.map_err(|error| {
                 (redis::ErrorKind::Client, "the store", error.to_string()).into()
             });

@@ -10,7 +10,7 @@ use tidegate_testkit::conformance::{Subject, run};
 use tidegate_testkit::redis::Server;
 use tidegate_testkit::sentinels::Trio;
 
-use super::pair::{Asked, Host, Pair};
+use super::pair::{Client, Host, Pair};
 use super::random::{RUN, seeds};
 use crate::options::RedisOptions;
 use crate::store::RedisStore;
@@ -62,7 +62,7 @@ fn every_scenario_comes_out_as_written_on_both_stores() {
 /// decision.
 struct Spread<S> {
     servers: S,
-    asked: Arc<Asked>,
+    client: Arc<Client>,
 }
 
 impl<S> Spread<S>
@@ -76,8 +76,8 @@ where
             .enable_all()
             .build();
         let runtime = runtime.expect("a runtime");
-        let asked = Arc::new(Asked { store, runtime });
-        let host = Self { servers, asked };
+        let client = Arc::new(Client { store, runtime });
+        let host = Self { servers, client };
         come_out_as_written(&host);
         seeds(&host, 10, RUN.starting_at(500_000));
     }
@@ -89,8 +89,8 @@ impl Host for Spread<Cluster> {
         cluster.master_of(cluster.slot(key))
     }
 
-    fn store(&self) -> Option<Arc<Asked>> {
-        Some(Arc::clone(&self.asked))
+    fn store(&self) -> Option<Arc<Client>> {
+        Some(Arc::clone(&self.client))
     }
 }
 
@@ -99,8 +99,8 @@ impl Host for Spread<Trio> {
         self.servers.servers[self.servers.master()].connect()
     }
 
-    fn store(&self) -> Option<Arc<Asked>> {
-        Some(Arc::clone(&self.asked))
+    fn store(&self) -> Option<Arc<Client>> {
+        Some(Arc::clone(&self.client))
     }
 }
 
