@@ -14,7 +14,7 @@ use crate::servers;
 /// sentinels, proxies, browsers, terminals, clients in other languages.
 const OTHER_PROGRAMS: &[&str] = &[
     "cluster::",
-    "command_top::",
+    "commands::top_in_a_terminal",
     "dashboard::",
     "envoy::gateway::",
     "envoy::manual::",

@@ -25,6 +25,16 @@ fn config() {
 }
 
 #[test]
+fn operations() {
+    check("operations.txt", 8, &[]);
+}
+
+#[test]
+fn top_in_a_terminal() {
+    check("top.txt", 3, &[]);
+}
+
+#[test]
 fn bench() {
     check("bench.txt", 5, &[]);
 }

@@ -42,6 +42,5 @@ mod bad_input;
 mod memory;
 
 mod bench;
-mod command_top;
 mod commands;
 mod simulate;
