@@ -19,6 +19,7 @@ const QUICK: &[(&str, &str)] = &[
     ("openssl", "openssl"),
     ("curl", "curl"),
     ("setpriv", "util-linux"),
+    ("zstd", "zstd"),
 ];
 
 /// Programs that all tests start.

@@ -150,6 +150,27 @@ impl Browser {
         self.command("Emulation.setEmulatedMedia", &params);
     }
 
+    /// Holds every text against what is behind it, in light and in dark colors.
+    pub fn assert_contrast(&mut self, what: &str) {
+        let grounds = ["light", "dark"].map(|scheme| {
+            self.prefer(scheme);
+            let found = self.evaluate(include_str!("contrast.js"));
+            let least = found[0].as_f64().expect("a number");
+            assert!(least >= 4.5, "{what}, {scheme}: {found}");
+            assert!(found[2].as_u64() > Some(20), "{what}: {found}");
+            self.evaluate("return getComputedStyle(document.body).backgroundColor")
+        });
+        assert_ne!(grounds[0], grounds[1], "{what}");
+    }
+
+    /// Asserts that a page of this width is not cut off: what is too wide scrolls within it.
+    pub fn assert_fits(&mut self, width: u32) {
+        self.resize(width, 800);
+        let fits =
+            "const page = document.documentElement; return page.scrollWidth <= page.clientWidth";
+        assert_eq!(self.evaluate(fits), json!(true), "{width}");
+    }
+
     /// The lines of the console since the last time.
     pub fn console(&mut self) -> Vec<String> {
         let lines = self.tell("se/log", &json!({"type": "browser"}));

@@ -41,7 +41,7 @@ fn bench() {
 
 #[test]
 fn simulate() {
-    check("simulate.txt", 15, &[]);
+    check("simulate.txt", 24, &[]);
 }
 
 #[test]
