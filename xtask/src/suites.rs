@@ -20,7 +20,7 @@ const OTHER_PROGRAMS: &[&str] = &[
     "envoy::manual::",
     "envoy::ratelimit::envoy_asks_",
     "nginx::",
-    "pages::express_middleware_",
+    "commands::pages_with_other_programs",
     "proxies::",
     "resp::clients::",
     "resp::module::",

@@ -3,7 +3,7 @@
 use tidegate_testkit::console;
 
 use crate::certificates::Certificates;
-use crate::process::{Start, Tidegate};
+use crate::process::{Start, Tidegate, free_port};
 use crate::redis_server::Server;
 
 /// Runs a file of tests/cmd.
@@ -18,10 +18,25 @@ fn usage() {
     check("usage.txt", 9, &[("VERSION", env!("CARGO_PKG_VERSION"))]);
 }
 
+const ROOT: (&str, &str) = ("ROOT", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+
 #[test]
 fn config() {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    check("config.txt", 9, &[("ROOT", root)]);
+    check("config.txt", 9, &[ROOT]);
+}
+
+#[test]
+fn pages() {
+    let redis = Server::start();
+    let address = format!("127.0.0.1:{}", redis.port());
+    check("pages.txt", 6, &[ROOT, ("REDIS", &address)]);
+}
+
+#[test]
+fn pages_with_other_programs() {
+    let ports = ["FRONT", "BACK", "APP"].map(|name| (name, free_port().to_string()));
+    let ports = ports.each_ref().map(|(name, port)| (*name, &**port));
+    check("programs.txt", 2, &[&[ROOT], &ports[..]].concat());
 }
 
 #[test]

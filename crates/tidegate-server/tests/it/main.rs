@@ -27,9 +27,8 @@ mod trial;
 
 mod operations;
 
-mod manual;
+mod docs;
 mod openapi;
-mod pages;
 mod section;
 
 mod logs;

@@ -1,9 +1,9 @@
 //! The log of a store's outage, as docs/operations.md shows it, and what no log shows.
 
-use crate::manual::blocks;
 use crate::observed::metrics;
 use crate::process::{Folder, Tidegate, until};
 use crate::redis_server::Server;
+use tidegate_testkit::page::blocks;
 
 /// A server with three policies, one for each way to go on without the store.
 fn start(redis: &Server) -> Tidegate {

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use serde_json::json;
 
 use crate::client::{Answer, Connection};
-use crate::manual::{blocks, section};
 use crate::process::{Folder, Tidegate, until};
 use crate::resp::peer;
+use tidegate_testkit::page::{blocks, section};
 
 const PAGE: &str = include_str!("../../../../docs/proxies.md");
 
