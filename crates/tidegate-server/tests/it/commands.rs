@@ -51,7 +51,9 @@ fn top_in_a_terminal() {
 
 #[test]
 fn bench() {
-    check("bench.txt", 5, &[]);
+    let (full, redis) = (Server::start_with(&["--maxmemory", "1"]), Server::start());
+    let (full, redis) = (full.url(), redis.url());
+    check("bench.txt", 13, &[("FULL", &full), ("REDIS", &redis)]);
 }
 
 #[test]
