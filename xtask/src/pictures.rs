@@ -33,14 +33,3 @@ fn bench() -> std::process::Command {
     bench.args(["run", "--quiet", "--package", "tidegate-bench", "--"]);
     bench
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn page_has_a_place_for_the_table() {
-        let page = include_str!("../../docs/scale.md");
-        assert!(figures::replace(page, SCALE, "new").is_ok());
-    }
-}

@@ -372,22 +372,4 @@ mod tests {
         assert!((13_000..13_800).contains(&counts[0]), "{}", counts[0]);
         assert!((1_150..1_550).contains(&counts[9]), "{}", counts[9]);
     }
-
-    #[test]
-    fn own_time_and_memory_are_found() {
-        let entry = Path::new("/proc/self");
-        assert!(most_memory(entry).is_some_and(|kilobytes| kilobytes > 100));
-        assert!(processor_time(entry).is_some());
-    }
-
-    #[test]
-    fn numbers_and_fields_are_read_and_written() {
-        assert_eq!(thousands(1_234_567), "1,234,567");
-        assert_eq!(thousands(12), "12");
-        assert_eq!(
-            field("{\"lines\":12,\"x\":{\"lines\":3}}", "lines").unwrap(),
-            12
-        );
-        assert!(field("{}", "lines").is_err());
-    }
 }

@@ -127,83 +127,26 @@ fn timing(cargo: &mut Command) -> &mut Command {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-    use std::process::Stdio;
-
     use super::*;
 
-    /// A package with one test that needs real time and one that does not. Both note that
-    /// they ran and fail the first time: a second run would pass.
-    const TESTS: &str = r#"
-        fn fails_once(name: &str) {
-            use std::io::Write;
-            let ran = std::path::Path::new(name).exists();
-            let file = std::fs::OpenOptions::new().create(true).append(true).open(name);
-            file.unwrap().write_all(b"ran\n").unwrap();
-            assert!(ran, "this was the first run");
-        }
-
-        #[test]
-        fn plain() {
-            fails_once("plain.txt");
-        }
-
-        mod timing {
-            #[test]
-            fn timed() {
-                super::fails_once("timed.txt");
-            }
-        }
-    "#;
-
-    struct Package(PathBuf);
-
-    impl Package {
-        fn new() -> Self {
-            let name = format!("tidegate-xtask-{}", std::process::id());
-            let folder = std::env::temp_dir().join(name);
-            let manifest = "[package]\nname = \"flaky\"\nedition = \"2024\"\n[workspace]\n";
-            std::fs::create_dir_all(folder.join("src")).unwrap();
-            std::fs::write(folder.join("Cargo.toml"), manifest).unwrap();
-            std::fs::write(folder.join("src/lib.rs"), TESTS).unwrap();
-            Self(folder)
-        }
-
-        fn cargo(&self) -> Command {
-            let mut command = cargo();
-            command.current_dir(&self.0).arg("--offline");
-            command.env("CARGO_TARGET_DIR", self.0.join("target"));
-            // A failure that is meant should not look like one in the output of CI.
-            command.stdout(Stdio::null()).stderr(Stdio::null());
-            command
-        }
-
-        /// How often a test ran.
-        fn ran(&self, file: &str) -> usize {
-            let noted = std::fs::read_to_string(self.0.join(file)).unwrap_or_default();
-            noted.lines().count()
-        }
-    }
-
-    impl Drop for Package {
-        fn drop(&mut self) {
-            drop(std::fs::remove_dir_all(&self.0));
-        }
-    }
-
+    /// In place of cargo, a program that notes how it is run, and fails.
     #[test]
     fn g8_a_failed_test_fails_the_run_and_is_not_run_again() {
-        let package = Package::new();
-        let failed = run(quick(&mut package.cargo())).unwrap_err().to_string();
-        assert!(failed.contains("test --workspace"), "{failed}");
-        assert_eq!((package.ran("plain.txt"), package.ran("timed.txt")), (1, 0));
-        let failed = run(timing(&mut package.cargo())).unwrap_err().to_string();
-        assert!(failed.contains("--test-threads=1"), "{failed}");
-        assert_eq!((package.ran("plain.txt"), package.ran("timed.txt")), (1, 1));
-        // The package is as it should be: each pass runs its own test, once.
-        run(quick(&mut package.cargo())).unwrap();
-        run(timing(&mut package.cargo())).unwrap();
-        assert_eq!((package.ran("plain.txt"), package.ran("timed.txt")), (2, 2));
+        let name = format!("tidegate-xtask-{}", std::process::id());
+        let notes = std::env::temp_dir().join(name);
+        for (pass, own) in [
+            (quick as fn(&mut Command) -> &mut Command, "--skip timing::"),
+            (rest, "--skip timing::"),
+            (timing, "--test-threads=1 timing::"),
+        ] {
+            let mut failing = Command::new("sh");
+            failing.args(["-c", "echo $* >>$0; false"]).arg(&notes);
+            run(pass(&mut failing)).unwrap_err();
+            let noted = std::fs::read_to_string(&notes).unwrap();
+            std::fs::remove_file(&notes).unwrap();
+            assert_eq!(noted.matches("test --workspace").count(), 1, "{noted}");
+            assert!(noted.lines().count() == 1 && noted.contains(own), "{noted}");
+        }
     }
 
     #[test]

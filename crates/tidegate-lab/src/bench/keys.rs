@@ -95,20 +95,6 @@ mod tests {
     }
 
     #[test]
-    fn the_text_has_the_run_and_the_number() {
-        let plan = Plan {
-            keys: 100_000,
-            ..plan()
-        };
-        let mut keys = Keys::new(&plan, 0);
-        for _ in 0..100 {
-            let number = keys.draw();
-            assert_eq!(keys.text(), plan.key(number));
-            assert_eq!(keys.value("any"), Some(plan.key(number).as_bytes()));
-        }
-    }
-
-    #[test]
     fn keys_are_drawn_alike_or_by_zipf() {
         let count = |drawn: &[u32], key| drawn.iter().filter(|other| **other == key).count();
         let alike = drawn(10, None);

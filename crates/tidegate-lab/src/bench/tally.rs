@@ -187,8 +187,6 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
-    use hdrhistogram::Histogram;
-
     use super::super::plan::tests::plan;
     use super::*;
 
@@ -218,29 +216,5 @@ mod tests {
         assert_eq!(tally.decisions.len(), 2);
         assert_eq!(tally.counted.unrecorded, 1);
         assert_eq!(tally.counted.admitted(), 9);
-    }
-
-    #[test]
-    fn latencies_count_from_when_a_check_should_have_begun() {
-        let mut tally = Tally::new(&Plan {
-            rate: Some(1.0),
-            ..plan()
-        });
-        tally.add(&mut vec![outcome(Source::Store, 400)]);
-        let intended = [500, 600].map(Duration::from_millis);
-        tally.unsent(intended.into_iter(), Duration::from_millis(900));
-        let counted = &tally.counted;
-        let ms = |histogram: &Histogram<u64>| -> Vec<u64> {
-            let values = histogram.iter_recorded();
-            values
-                .map(|it| it.value_iterated_to() / 1_000_000)
-                .collect()
-        };
-        assert_eq!(ms(&counted.waits), [210, 300, 400]);
-        assert_eq!(ms(&counted.lateness), [200, 300, 400]);
-        assert_eq!((counted.late, counted.unsent), (1, 2));
-        let offered: Vec<u64> = counted.bins.iter().map(|bin| bin.offered).collect();
-        assert_eq!(offered, [0, 0, 1, 0, 0, 1, 1, 0, 0, 0]);
-        assert_eq!(counted.bins[4].admitted, 1);
     }
 }

@@ -344,20 +344,3 @@ pub(super) fn named<'n>(
         ),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn s21_the_sections_of_the_server_are_left_to_it() {
-        let target = Target::Store {
-            text: "[server]\ngrpc = \"127.0.0.1:0\"\n[envoy]\nquota = true\n".into(),
-            file: "tidegate.toml".into(),
-            folder: PathBuf::new(),
-            url: None,
-        };
-        let config = target.config().expect("a valid config");
-        assert_eq!(config, Config::default());
-    }
-}

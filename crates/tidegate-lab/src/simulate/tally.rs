@@ -197,35 +197,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_and_minutes_are_counted() {
-        let mut tally = Tally::default();
-        // Client n asks n times per minute, and every second of its requests is marked.
-        for minute in 0..3_u64 {
-            for client in 1..=20_u64 {
-                let at_us = 1_000 * MINUTE_US + minute * MINUTE_US + client * 1_000;
-                let (value, is_marked) = (client.to_string(), minute < 2 + client / 20);
-                for number in 0..client {
-                    let values = [value.as_bytes()].into_iter();
-                    tally.add(at_us, values, number % 2 == 1 && is_marked);
-                }
-            }
-        }
-        let all = tally.all();
-        assert_eq!((all.requests, all.marked), (3 * 210, 2 * 100 + 10));
-        // Client 1 is never marked.
-        let clients = tally.clients();
-        assert_eq!((clients.requests, clients.marked), (20, 19));
-        assert_eq!(tally.most(), 60);
-        let worst = tally.worst().unwrap();
-        assert_eq!((worst.at_us, worst.marked), (1_000 * MINUTE_US, 100));
-        // 19 and 18 are marked equally often; 19 has more requests.
-        let top = tally.top(2).into_iter();
-        let top = top.map(|it| (it.values, it.counts.marked));
-        assert!(top.eq([(vec![b"20".to_vec()], 30), (vec![b"19".to_vec()], 18)]));
-        assert_eq!(tally.top(100).len(), 19);
-    }
-
-    #[test]
     fn keys_are_tuples() {
         let prints = Prints::default();
         let print = |values: [&str; 2]| prints.of(values.iter().map(|value| value.as_bytes()));

@@ -53,7 +53,7 @@ fn top_in_a_terminal() {
 fn bench() {
     let (full, redis) = (Server::start_with(&["--maxmemory", "1"]), Server::start());
     let (full, redis) = (full.url(), redis.url());
-    check("bench.txt", 13, &[("FULL", &full), ("REDIS", &redis)]);
+    check("bench.txt", 14, &[("FULL", &full), ("REDIS", &redis)]);
 }
 
 #[test]
