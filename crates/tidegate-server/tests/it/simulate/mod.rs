@@ -59,6 +59,10 @@ impl Random {
         self.0 % bound
     }
 
+    fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).expect("below a length")
+    }
+
     /// One of a few clients, the first of which asks most, and one of three paths.
     fn client(&mut self) -> (String, String) {
         let client = self.below(6) * self.below(2);
@@ -251,10 +255,10 @@ fn random_bytes_are_lines_like_any_other() {
     for number in 0..3_000 {
         let mut line = seeds[number % 3].clone().into_bytes();
         for _ in 0..random.below(4) {
-            let at = random.below(line.len() as u64) as usize;
+            let at = random.index(line.len());
             match random.below(3) {
                 0 => drop(line.remove(at)),
-                1 => line.insert(at, b"\"[]{}\\:. -\0\xff9"[random.below(13) as usize]),
+                1 => line.insert(at, b"\"[]{}\\:. -\0\xff9"[random.index(13)]),
                 _ => line.truncate(at + 1),
             }
             line.retain(|byte| *byte != b'\n');
