@@ -14,13 +14,13 @@ use crate::servers;
 /// sentinels, proxies, browsers, terminals, clients in other languages.
 const OTHER_PROGRAMS: &[&str] = &[
     "cluster::",
+    "commands::pages_with_other_programs",
     "commands::top_in_a_terminal",
     "dashboard::",
     "envoy::gateway::",
     "envoy::manual::",
     "envoy::ratelimit::envoy_asks_",
     "nginx::",
-    "commands::pages_with_other_programs",
     "proxies::",
     "resp::clients::",
     "resp::module::",

@@ -431,12 +431,12 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         rows(ROWS, "numbers on the screen of top", |row| {
-            let (what, number) = row.split_once(' ').unwrap();
-            let number: f64 = number.parse().unwrap();
+            let (what, text) = row.split_once(' ').unwrap();
+            let number: f64 = text.parse().unwrap();
             match what {
                 "rate" => rate(number),
                 "micros" => micros(Some(number)),
-                "span" => span(number as u64),
+                "span" => span(text.parse().unwrap()),
                 _ => share(number, 8.0),
             }
         });
