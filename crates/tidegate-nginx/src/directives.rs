@@ -20,7 +20,6 @@ use crate::spec::{Counting, DEFAULT_STORE, Headers, StoreSpec, ZoneSpec, flag, s
 
 const EVERYWHERE: u32 = NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF;
 
-
 type Set = unsafe extern "C" fn(*mut ngx_conf_t, *mut ngx_command_t, *mut c_void) -> *mut c_char;
 
 /// nginx compares names as C does, by their final zero.
