@@ -156,8 +156,12 @@ impl Connection {
             body: Vec::new(),
         };
         let length = answer.header("content-length");
+        let ends = length.is_none() && answer.header("connection") == Some("close");
         let length = length.map_or(0, |length| length.parse().expect("a length"));
-        if method != "HEAD" {
+        if method != "HEAD" && ends {
+            while self.read() {}
+            answer.body = std::mem::take(&mut self.rest);
+        } else if method != "HEAD" {
             while self.rest.len() < length {
                 assert!(self.read(), "the body is cut off");
             }

@@ -18,6 +18,7 @@ pub mod conformance;
 pub mod console;
 pub mod http;
 pub mod limits;
+pub mod nginx;
 pub mod page;
 pub mod process;
 pub mod proxy;

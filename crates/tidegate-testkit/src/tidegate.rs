@@ -41,8 +41,12 @@ pub fn tidegate(folder: &Path) -> Command {
     program(&binary(), folder)
 }
 
-/// The binary of the package whose integration tests run: cargo puts it beside their folder.
+/// The binary that `TIDEGATE` names, or that of the package whose integration tests run: cargo
+/// puts it beside their folder.
 pub fn binary() -> PathBuf {
+    if let Some(binary) = std::env::var_os("TIDEGATE") {
+        return binary.into();
+    }
     let test = std::env::current_exe().expect("a path");
     let folder = test
         .ancestors()

@@ -1,101 +1,68 @@
-//! Two nginx that share one limit through Redis, in each mode, judged by the checker.
+//! Two nginx of two workers share one limit through Redis, in each mode, judged by the checker.
 
 mod timing {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
-    use tidegate::audit::{Audit, Background, Record};
-    use tidegate::{Cost, Limit, Source};
+    use tidegate::Limit;
+    use tidegate::audit::{Audit, Background};
+    use tidegate_testkit::nginx::Nginx;
+    use tidegate_testkit::redis::Server;
 
-    use crate::client::get;
-    use crate::nginx::{Nginx, under_valgrind};
-    use crate::redis::Redis;
+    use crate::decisions::{Decision, LOG, judge, read};
+    use crate::nginx::{Load, serving, start, store};
 
-    const LIMIT: &str = "50r/s";
-    const FORMAT: &str = "log_format t '$tidegate_decided_at $tidegate_source $status'; access_log FOLDER/t.log t; tidegate_headers off; tidegate_log_level info;";
+    const LIMIT: &str = "rate=50r/s burst=20";
 
-    /// A line of an access log: when, who, and whether it passed.
-    fn record(line: &str) -> (u64, Source, bool) {
-        let [at_us, source, status] = line.split(' ').collect::<Vec<_>>()[..] else {
-            panic!("not a record: {line}");
-        };
-        let source = Source::ALL.into_iter().find(|it| it.as_str() == source);
-        (at_us.parse().unwrap(), source.unwrap(), status == "200")
+    fn audit() -> Audit {
+        let limit = LIMIT.strip_prefix("rate=").unwrap();
+        Audit::new(Limit::parse(limit).unwrap())
     }
 
-    /// Two nginx of two workers under load for a while: what they decided.
-    fn run(mode: &str) -> Vec<Vec<(u64, Source, bool)>> {
-        let redis = Redis::start();
-        let zones = format!(
-            "{} tidegate_zone z key=all rate={LIMIT} burst=20 {mode}; {FORMAT}",
-            redis.store()
+    /// So many nginx under load for three seconds: what they decided.
+    fn run<const N: usize>(mode: &str) -> [Vec<Decision>; N] {
+        let redis = Server::start();
+        let zone = format!("tidegate_zone z key=all {LIMIT} mode={mode}; {LOG}");
+        let config = serving(
+            &(store(&redis, "10s") + &zone),
+            "location / { tidegate z; }",
         );
-        let fleet = [(); 2].map(|()| Nginx::serve(2, &zones, "location / { tidegate z; }"));
-        let until = Instant::now() + Duration::from_secs(3);
+        let fleet: [Nginx; N] = [(); N].map(|()| start(2, &config));
         std::thread::scope(|scope| {
             for nginx in &fleet {
-                for _ in 0..2 {
-                    scope.spawn(move || {
-                        while Instant::now() < until {
-                            let status = get(nginx.port, "/").status;
-                            assert!(matches!(status, 200 | 429), "{status}");
-                        }
-                    });
-                }
+                scope.spawn(|| {
+                    Load::run(nginx.port(), &["/"], &[200, 429], |_| {
+                        std::thread::sleep(Duration::from_secs(3));
+                    })
+                });
             }
         });
-        let logs = fleet.iter().map(|nginx| nginx.read("t.log"));
-        logs.map(|log| log.lines().map(record).collect()).collect()
+        fleet.each_ref().map(|nginx| read(nginx, 0))
     }
 
-    fn judge(audit: Audit, fleet: &[Vec<(u64, Source, bool)>]) {
-        let records = fleet.iter().flatten();
-        let records: Vec<Record<'_>> = records
-            .map(|&(at_us, source, allowed)| Record {
-                key: b"all",
-                at_us,
-                cost: Cost::ONE,
-                source,
-                allowed,
-            })
-            .collect();
-        let passed = records.iter().filter(|record| record.allowed).count();
-        let refused = records.len() - passed;
-        assert!(
-            passed > 20 && refused > 0 || under_valgrind(),
-            "{passed} passed, {refused} refused"
-        );
-        let failed = records
-            .iter()
-            .filter(|it| it.source == Source::ErrorPolicy)
-            .count();
-        assert!(failed == 0 || under_valgrind(), "the store was there");
-        let verdict = audit.judge(records);
-        assert!(verdict.held(), "{verdict:?}");
-    }
-
-    fn limit() -> Limit {
-        Limit::parse(&format!("{LIMIT} burst=20")).unwrap()
+    #[test]
+    fn local_keeps_the_limit_over_two_workers() {
+        judge(audit(), run::<1>("local").iter().flatten());
     }
 
     #[test]
     fn exact_keeps_the_limit_over_two_instances() {
-        judge(Audit::new(limit()), &run("mode=exact"));
+        judge(audit(), run::<2>("exact").iter().flatten());
     }
 
     #[test]
     fn lease_keeps_the_limit_over_two_instances() {
-        judge(Audit::new(limit()), &run("mode=lease"));
+        judge(audit(), run::<2>("lease").iter().flatten());
     }
 
     #[test]
     fn background_keeps_its_formula_over_two_instances() {
-        let fleet = run("mode=background");
+        let fleet = run::<2>("background");
         // Each worker is a node, which may have had all that its instance was offered in any
         // stretch of D; D allows for a machine that stalls for a second.
         let (interval, trip) = (Duration::from_millis(50), Duration::from_secs(1));
         let stale_us = 2 * 1_050_000 + 1_000_000;
-        let offered = fleet.iter().flat_map(|records| {
-            let mut times: Vec<u64> = records.iter().map(|(at_us, ..)| *at_us).collect();
+        let offered = fleet.iter().flat_map(|decisions| {
+            let mut times: Vec<u64> = decisions.iter().map(|it| it.at_us).collect();
             times.sort_unstable();
             let most = (0..times.len()).map(|first| {
                 let end = times.partition_point(|at_us| *at_us <= times[first] + stale_us);
@@ -105,6 +72,6 @@ mod timing {
             [most, most]
         });
         let nodes = Background::new(interval, trip, offered);
-        judge(Audit::new(limit()).background(nodes), &fleet);
+        judge(audit().background(nodes), fleet.iter().flatten());
     }
 }

@@ -5,18 +5,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod client;
-mod process;
-
+mod decisions;
 mod nginx;
-mod redis;
-mod upstream;
 
 #[allow(dead_code, reason = "tests of its own are in the file")]
 #[path = "../../src/lock.rs"]
 mod lock;
 
-mod answers;
 mod directives;
 mod fleet;
 mod leases;
@@ -24,6 +19,5 @@ mod manual;
 mod memory;
 mod operations;
 mod requests;
-mod seeds;
 mod soak;
 mod stores;

@@ -1,23 +1,18 @@
 //! Zones in shared memory.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use tidegate_testkit::http::{get, statuses};
+use tidegate_testkit::nginx::pipelined;
+use tidegate_testkit::process::until;
 
-use crate::client::{get, statuses};
-use crate::nginx::{Nginx, serving};
+use crate::nginx::{reload, serving, start};
 
 #[test]
 fn workers_share_a_zone() {
-    let zones = "tidegate_zone z key=all rate=100r/d;";
-    let nginx = Nginx::serve(4, zones, "location / { tidegate z; tidegate_headers off; }");
-    assert_eq!(nginx.worker_ids().len(), 4);
+    let zone = "tidegate_zone z key=all rate=100r/d; tidegate_headers off;";
+    let nginx = start(4, &serving(zone, "location / { tidegate z; }"));
     let passed: usize = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| statuses(nginx.port, "/", 40)))
-            .collect();
-        let all = clients
-            .into_iter()
-            .flat_map(|client| client.join().unwrap());
+        let clients = [(); 8].map(|()| scope.spawn(|| statuses(nginx.port(), "/", 40)));
+        let all = clients.into_iter().flat_map(|it| it.join().unwrap());
         all.filter(|&status| status == 200).count()
     });
     assert_eq!(passed, 100);
@@ -30,67 +25,42 @@ fn reload_keeps_counts_and_another_limit_keeps_what_was_used() {
         let zone = format!("tidegate_zone z key=all rate={rate} size={size};");
         serving(&zone, "location / { tidegate z; }")
     };
-    let nginx = Nginx::start_workers(2, &config("5r/d", "1m"));
-    assert_eq!(statuses(nginx.port, "/", 3), [200; 3]);
-    nginx.reload(&config("5r/d", "1m"));
-    assert_eq!(statuses(nginx.port, "/", 3), [200, 200, 429]);
-    nginx.reload(&config("10r/d", "1m"));
-    let next = get(nginx.port, "/");
-    assert_eq!(next.status, 200);
-    assert!(
-        next.header("RateLimit").unwrap().starts_with("\"z\";r=4;"),
-        "{next:?}"
-    );
-    nginx.reload(&config("3r/d", "1m"));
-    assert_eq!(get(nginx.port, "/").status, 429);
+    let nginx = start(2, &config("5r/d", "1m"));
+    let reload = |rate, size| reload(&nginx, 2, &config(rate, size));
+    let port = nginx.port();
+    assert_eq!(statuses(port, "/", 3), [200; 3]);
+    reload("5r/d", "1m");
+    assert_eq!(statuses(port, "/", 3), [200, 200, 429]);
+    reload("10r/d", "1m");
+    let next = get(port, "/");
+    let limit = next.header("RateLimit").unwrap();
+    assert!(limit.starts_with("\"z\";r=4;"), "{next:?}");
+    reload("3r/d", "1m");
+    assert_eq!(statuses(port, "/", 1), [429]);
     // Memory of another size is other memory.
-    nginx.reload(&config("3r/d", "2m"));
-    assert_eq!(statuses(nginx.port, "/", 4), [200, 200, 200, 429]);
+    reload("3r/d", "2m");
+    assert_eq!(statuses(port, "/", 2), [200, 200]);
     assert_eq!(nginx.errors(), Vec::<String>::new());
-}
-
-#[test]
-fn wrong_config_is_not_loaded_and_the_old_one_goes_on() {
-    let config = serving(
-        "tidegate_zone z key=all rate=2r/d;",
-        "location / { tidegate z; }",
-    );
-    let nginx = Nginx::start(&config);
-    assert_eq!(get(nginx.port, "/").status, 200);
-    let text = nginx.read("nginx.conf").replace("rate=2r/d", "rate=2r/y");
-    std::fs::write(nginx.folder.path().join("nginx.conf"), text).unwrap();
+    // A wrong config is not loaded, and the old one goes on.
+    let text = nginx.read("nginx.conf").replace("rate=3r/d", "rate=3r/y");
+    nginx.folder().write("nginx.conf", text);
     nginx.signal("HUP");
-    crate::process::wait_for(|| {
-        nginx
-            .read("error.log")
-            .contains("rate=2r/y: ")
-            .then_some(())
+    until("an error", || {
+        (nginx.count("…rate=3r/y: …") > 0).then_some(())
     });
-    assert_eq!(statuses(nginx.port, "/", 2), [200, 429]);
+    assert_eq!(statuses(port, "/", 2), [200, 429]);
 }
 
 #[test]
 fn zone_of_a_fixed_size_takes_any_number_of_keys() {
-    let zones = "tidegate_zone z key=$arg_k rate=1r/h size=128k; keepalive_requests 1000000;";
-    let nginx = Nginx::serve(1, zones, "location / { tidegate z; tidegate_headers off; }");
-    let mut stream = TcpStream::connect(("127.0.0.1", nginx.port)).unwrap();
-    let answers = stream.try_clone().unwrap();
-    let keys = 20_000;
-    let reader = std::thread::spawn(move || {
-        let (mut lines, mut statuses) = (BufReader::new(answers).lines(), Vec::new());
-        while statuses.len() < keys {
-            let line = lines.next().expect("cut off").unwrap();
-            if let Some(status) = line.strip_prefix("HTTP/1.1 ") {
-                statuses.push(status.to_owned());
-            }
-        }
-        statuses
-    });
-    for key in 0..keys {
-        let request = format!("HEAD /index.html?k={key} HTTP/1.1\r\nHost: x\r\n\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
+    let zone = "tidegate_zone z key=$arg_k rate=1r/h size=128k; tidegate_headers off;";
+    let nginx = start(1, &serving(zone, "location / { tidegate z; }"));
+    for round in 0..40 {
+        let keys = round * 500..(round + 1) * 500;
+        let targets: Vec<String> = keys.map(|key| format!("/index.html?k={key}")).collect();
+        let answers = pipelined(nginx.port(), "HEAD", &targets);
+        let passed = answers.iter().filter(|answer| answer.status == 200);
+        assert_eq!(passed.count(), 500);
     }
-    let statuses = reader.join().unwrap();
-    assert!(statuses.iter().all(|status| status == "200 OK"));
     assert_eq!(nginx.errors(), Vec::<String>::new());
 }

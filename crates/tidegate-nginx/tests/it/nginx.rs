@@ -1,263 +1,103 @@
 //! An nginx with the module, and a config of the test's own.
 
-use std::fmt::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
-use crate::process::{Folder, Process, free_port, send_signal, wait_for};
+use tidegate_testkit::http::{Connection, request};
+use tidegate_testkit::nginx::{self, Nginx};
+use tidegate_testkit::process::{Folder, free_port, until};
+use tidegate_testkit::redis::Server;
 
-pub(crate) struct Nginx {
-    /// `None` where it runs by itself, as a daemon does.
-    process: Option<Process>,
-    id: u32,
-    pub(crate) folder: Folder,
-    pub(crate) port: u16,
-    workers: usize,
-}
-
-/// The module, which lies beside this test's own folder.
-fn module() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().and_then(Path::parent).unwrap();
-    folder.join("libtidegate_nginx.so")
-}
-
-/// The line of the config where `http` begins, so that tests can say where theirs is.
-pub(crate) const FIRST_LINE: usize = 9;
+/// The line of the config where `http` begins.
+const FIRST_LINE: usize = 9;
 
 /// A config around what a test has in `http`. `PORT` is where to listen.
-fn config(folder: &Path, port: u16, workers: usize, http: &str) -> String {
-    let (module, folder) = (module(), folder.display());
-    let mut config = format!(
-        "load_module {};\nworker_processes {workers};\nworker_shutdown_timeout 30s;\nerror_log {folder}/error.log info;\npid {folder}/nginx.pid;\nevents {{ worker_connections 1024; }}\nhttp {{\n",
-        module.display()
-    );
-    for name in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
-        write!(config, "{name}_temp_path {folder}/{name}; ").unwrap();
-    }
-    let log = if http.contains("access_log") {
-        ""
-    } else {
-        "access_log off;"
+pub(crate) fn config(folder: &Path, port: u16, workers: usize, http: &str) -> String {
+    // The module lies beside this test's own folder.
+    let test = std::env::current_exe().unwrap();
+    let module = test
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join("libtidegate_nginx.so");
+    let (module, folder) = (module.display(), folder.display());
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temporary = temporary.map(|name| format!("{name}_temp_path {folder}/{name};"));
+    let temporary = temporary.join(" ");
+    let log = match http.contains("access_log") {
+        true => "",
+        false => "access_log off;",
     };
-    writeln!(config, "{log}").unwrap();
     let http = http.replace("PORT", &port.to_string());
     let http = http.replace("FOLDER", &folder.to_string());
-    writeln!(config, "{http}\n}}").unwrap();
-    assert_eq!(
-        config.lines().position(|it| http.starts_with(it)),
-        Some(FIRST_LINE - 1)
+    let config = format!(
+        "load_module {module};
+worker_processes {workers};
+worker_shutdown_timeout 30s;
+error_log {folder}/error.log info;
+pid {folder}/nginx.pid;
+events {{ worker_connections 1024; }}
+http {{
+{temporary} {log}
+{http}
+}}
+"
     );
+    let first = config.lines().nth(FIRST_LINE - 1).unwrap();
+    assert!(http.starts_with(first), "{config}");
     config
 }
 
-/// The nginx to test with: the one that `TIDEGATE_NGINX` names, or the installed one. An
-/// upgrade runs the program under the name that it was started by, so this is its whole path.
-fn program() -> PathBuf {
-    if let Some(program) = std::env::var_os("TIDEGATE_NGINX") {
-        return program.into();
-    }
-    let path = std::env::var("PATH").unwrap();
-    let folders = path.split(':').chain(["/usr/sbin"]);
-    let mut programs = folders.map(|folder| Path::new(folder).join("nginx"));
-    let program = programs.find(|program| program.is_file());
-    program.expect("`cargo xtask test` installs nginx")
-}
-
-/// Whether nginx runs under valgrind, which writes what it finds into the folder. It is too
-/// slow then to be asked for more than a limit admits, and for the deadline of a store.
-pub(crate) fn under_valgrind() -> bool {
-    std::env::var_os("TIDEGATE_VALGRIND").is_some()
-}
-
-fn command(folder: &Folder) -> Command {
-    let mut command = match under_valgrind() {
-        true => {
-            let mut valgrind = Command::new("valgrind");
-            let suppressions = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/valgrind.supp");
-            valgrind
-                .args(["--quiet", "--trace-children=yes", "--leak-check=full"])
-                .args(["--show-leak-kinds=definite", "--vgdb=no"])
-                .arg(format!("--suppressions={suppressions}"))
-                .arg(format!(
-                    "--log-file={}/valgrind.%p",
-                    folder.path().display()
-                ))
-                .arg(program());
-            valgrind
-        }
-        false => Command::new(program()),
-    };
-    command
-        .arg("-p")
-        .arg(folder.path())
-        .arg("-c")
-        .arg(folder.path().join("nginx.conf"))
-        .arg("-e")
-        .arg(folder.path().join("error.log"));
-    command
-}
-
-/// What `nginx -t` says to this, and whether it accepts it.
-pub(crate) fn check(http: &str) -> (bool, String) {
+/// What `nginx -t` says to this: errors after the line of `http` that they are about.
+pub(crate) fn check(http: &str) -> String {
     let folder = Folder::new();
-    let text = config(folder.path(), free_port(), 1, http);
-    std::fs::write(folder.path().join("nginx.conf"), text).unwrap();
-    let checked = command(&folder).arg("-t").output().unwrap();
-    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
-    (
-        checked.status.success(),
-        said.replace(&*folder.path().to_string_lossy(), ""),
-    )
-}
-
-impl Nginx {
-    /// With one worker.
-    pub(crate) fn start(http: &str) -> Self {
-        Self::start_workers(1, http)
-    }
-
-    pub(crate) fn start_workers(workers: usize, http: &str) -> Self {
-        Self::launch(workers, http, false)
-    }
-
-    /// As a daemon, whose program can be replaced while it runs.
-    pub(crate) fn start_daemon(workers: usize, http: &str) -> Self {
-        Self::launch(workers, http, true)
-    }
-
-    fn launch(workers: usize, http: &str, daemon: bool) -> Self {
-        let (folder, port) = (Folder::new(), free_port());
-        let html = folder.path().join("html");
-        std::fs::create_dir(&html).unwrap();
-        std::fs::write(html.join("index.html"), "page\n").unwrap();
-        let text = config(folder.path(), port, workers, http);
-        std::fs::write(folder.path().join("nginx.conf"), text).unwrap();
-        let mut command = command(&folder);
-        command.stderr(Stdio::null());
-        let process = match daemon {
-            true => {
-                assert!(command.status().unwrap().success());
-                None
+    let text = config(folder.root(), free_port(), 1, http);
+    let file = folder.write("nginx.conf", text).display().to_string();
+    let said = nginx::check(&folder);
+    let errors = said.lines().filter_map(|line| {
+        let line = line.strip_prefix("nginx: [emerg] ")?;
+        Some(match line.split_once(&format!(" in {file}:")) {
+            Some((error, number)) => {
+                let number: usize = number.parse().unwrap();
+                format!("{}: {error}", (number + 1).saturating_sub(FIRST_LINE))
             }
-            false => {
-                let mut process = Process::start(command.args(["-g", "daemon off;"]));
-                process.wait_for_port(port);
-                Some(process)
-            }
-        };
-        let id = match &process {
-            Some(process) => process.id(),
-            None => wait_for(|| master(&folder, "nginx.pid")),
-        };
-        wait_for(|| (children(id).len() == workers).then_some(()));
-        Self {
-            process,
-            id,
-            folder,
-            port,
-            workers,
-        }
-    }
-
-    /// With `http` and one server, whose locations these are.
-    pub(crate) fn serve(workers: usize, http: &str, server: &str) -> Self {
-        Self::start_workers(workers, &serving(http, server))
-    }
-
-    /// Replaces the config and has it read, and waits until all workers are new.
-    pub(crate) fn reload(&self, http: &str) {
-        let text = config(self.folder.path(), self.port, self.workers, http);
-        std::fs::write(self.folder.path().join("nginx.conf"), text).unwrap();
-        let before = self.worker_ids();
-        self.signal("HUP");
-        wait_for(|| {
-            let now = self.worker_ids();
-            let old = now.iter().any(|id| before.contains(id));
-            (!old && now.len() == self.workers).then_some(())
-        });
-    }
-
-    /// The id of its master.
-    pub(crate) fn id(&self) -> u32 {
-        self.id
-    }
-
-    pub(crate) fn signal(&self, signal: &str) {
-        send_signal(self.id, signal);
-    }
-
-    /// Waits until it ends by itself, and says whether all went well.
-    pub(crate) fn ends(&mut self) -> bool {
-        self.process.as_mut().unwrap().ends()
-    }
-
-    /// The ids of its workers.
-    pub(crate) fn worker_ids(&self) -> Vec<u32> {
-        children(self.id)
-    }
-
-    pub(crate) fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.folder.path().join(name)).unwrap()
-    }
-
-    /// Lines of the log that are at least errors, but for refusals.
-    pub(crate) fn errors(&self) -> Vec<String> {
-        let log = self.read("error.log");
-        let grave = ["[emerg]", "[alert]", "[crit]", "[error]"];
-        let lines = log
-            .lines()
-            .filter(|line| grave.iter().any(|grave| line.contains(grave)));
-        let lines = lines.filter(|line| !line.contains("limiting requests"));
-        lines.map(String::from).collect()
+            None => line.to_owned(),
+        })
+    });
+    let errors: Vec<String> = errors.collect();
+    match said.contains("test is successful") {
+        true => "accepted".to_owned(),
+        false => errors.join("; "),
     }
 }
 
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        self.stop();
-        if under_valgrind() && !std::thread::panicking() {
-            let found = findings(&self.folder);
-            assert!(found.is_empty(), "valgrind: {found}");
-        }
-    }
+/// A folder with a config, and where it listens.
+fn prepared(workers: usize, http: &str) -> (Folder, u16) {
+    let (folder, port) = (Folder::new(), free_port());
+    std::fs::create_dir(folder.path("html")).unwrap();
+    folder.write("html/index.html", "page\n");
+    let text = config(folder.root(), port, workers, http);
+    folder.write("nginx.conf", text);
+    (folder, port)
 }
 
-/// What valgrind has found in all processes of an nginx.
-fn findings(folder: &Folder) -> String {
-    let files = std::fs::read_dir(folder.path()).unwrap();
-    let files = files.map(|file| file.unwrap().path());
-    let files = files.filter(|file| file.display().to_string().contains("valgrind."));
-    files
-        .map(|file| std::fs::read_to_string(file).unwrap())
-        .collect()
+/// An nginx with this in `http`.
+pub(crate) fn start(workers: usize, http: &str) -> Nginx {
+    let (folder, port) = prepared(workers, http);
+    Nginx::start(folder, port)
 }
 
-impl Nginx {
-    fn stop(&mut self) {
-        if self.process.is_none() {
-            // After an upgrade there may be two.
-            for file in ["nginx.pid", "nginx.pid.oldbin"] {
-                if let Some(id) = master(&self.folder, file) {
-                    send_signal(id, "TERM");
-                    wait_for(|| (!is_running(id)).then_some(()));
-                }
-            }
-        }
-        drop(self.process.take());
-    }
+/// The same as a daemon.
+pub(crate) fn start_daemon(workers: usize, http: &str) -> Nginx {
+    let (folder, port) = prepared(workers, http);
+    Nginx::start_daemon(folder, port)
 }
 
-/// The master that a file names, if it runs.
-fn master(folder: &Folder, file: &str) -> Option<u32> {
-    let id = std::fs::read_to_string(folder.path().join(file)).ok()?;
-    let id = id.trim().parse().ok()?;
-    is_running(id).then_some(id)
-}
-
-fn is_running(id: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat"));
-    stat.is_ok_and(|stat| !stat.contains(") Z "))
+/// Has another config read.
+pub(crate) fn reload(nginx: &Nginx, workers: usize, http: &str) {
+    let root = nginx.folder().root();
+    nginx.reload(&config(root, nginx.port(), workers, http));
 }
 
 /// `http`, and one server with these locations.
@@ -265,10 +105,92 @@ pub(crate) fn serving(http: &str, server: &str) -> String {
     format!("{http}\nserver {{ listen 127.0.0.1:PORT backlog=4096; root FOLDER/html;\n{server}\n}}")
 }
 
-/// The processes that this one has started.
-pub(crate) fn children(id: u32) -> Vec<u32> {
-    let path = format!("/proc/{id}/task/{id}/children");
-    let children = std::fs::read_to_string(path).unwrap_or_default();
-    let ids = children.split_ascii_whitespace();
-    ids.map(|id| id.parse().unwrap()).collect()
+/// `http`, and one server that has a location for each of these zones.
+pub(crate) fn serving_zones(http: &str, zones: &[&str]) -> String {
+    let zones = zones.iter();
+    let locations: String = zones
+        .map(|zone| {
+            format!("location /{zone} {{ tidegate {zone}; try_files /index.html =404; }}\n")
+        })
+        .collect();
+    serving(http, &locations)
+}
+
+/// The directive that names a store. The default deadline is short for a machine that does
+/// other things, so most tests have ten seconds.
+pub(crate) fn store(redis: &Server, timeout: &str) -> String {
+    format!("tidegate_store default {}0 timeout={timeout};", redis.url())
+}
+
+/// What a command of Redis returns.
+pub(crate) fn command<T: redis::FromRedisValue>(server: &Server, words: &str) -> T {
+    let mut words = words.split(' ');
+    let mut command = redis::cmd(words.next().unwrap());
+    command.arg(words.collect::<Vec<_>>());
+    command.query(&mut server.connect()).unwrap()
+}
+
+/// What four clients have got.
+#[derive(Default)]
+pub(crate) struct Load {
+    stop: AtomicBool,
+    answered: AtomicUsize,
+    /// Requests that were cut off.
+    cut: AtomicUsize,
+}
+
+/// Tells clients to stop when it is dropped, whatever happens.
+pub(crate) struct Stop<'s>(pub(crate) &'s AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+impl Load {
+    /// Asks all the time while something else happens. Each request that is not cut off is
+    /// answered with one of these statuses.
+    pub(crate) fn run(
+        port: u16,
+        paths: &[&str],
+        statuses: &[u16],
+        work: impl FnOnce(&Self),
+    ) -> usize {
+        let load = Self::default();
+        let address = format!("127.0.0.1:{port}");
+        std::thread::scope(|scope| {
+            for client in 0..4 {
+                let (load, address) = (&load, &address);
+                scope.spawn(move || {
+                    for path in paths.iter().cycle().skip(client) {
+                        if load.stop.load(Relaxed) {
+                            break;
+                        }
+                        let mut connection = Connection::tcp(address);
+                        connection.send(&request("HEAD", path, &[("Connection", "close")], &[]));
+                        match connection.receive("HEAD") {
+                            Some(it) => assert!(statuses.contains(&it.status), "{path}: {it:?}"),
+                            None => {
+                                load.cut.fetch_add(1, Relaxed);
+                                std::thread::sleep(Duration::from_millis(5));
+                            }
+                        }
+                        load.answered.fetch_add(1, Relaxed);
+                    }
+                });
+            }
+            let _stop = Stop(&load.stop);
+            work(&load);
+        });
+        load.cut.into_inner()
+    }
+
+    /// Waits until so many more requests have ended.
+    pub(crate) fn wait_for(&self, more: usize) {
+        let end = self.answered.load(Relaxed) + more;
+        until("answers", || {
+            (self.answered.load(Relaxed) >= end).then_some(())
+        });
+    }
 }

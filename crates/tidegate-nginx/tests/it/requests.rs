@@ -1,270 +1,182 @@
-//! Requests that nginx sends around, and unusual ones.
+//! Requests, as data: `requests.txt` is in the language of [`tidegate_testkit::nginx`].
+//!
+//! All cases are in one nginx, each in a server of its own. A case whose config says `MODE`
+//! runs in each mode. In a config, lines that begin with `tidegate_zone`, `tidegate_store` or
+//! `server` are in `http`, and `file` makes a file below the root. More steps are these:
+//!
+//! | step | its answer |
+//! | --- | --- |
+//! | `keys *name` | the keys in Redis that are like this |
+//! | `bodies 5` | how many bodies have come to the server behind nginx, all of this length |
+//! | `h2load 8` | the statuses of so many streams of HTTP/2 on one connection |
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use crate::client::{get, send, statuses, try_exchange};
-use crate::nginx::{Nginx, serving};
-use crate::process::wait_for;
-use crate::redis::{Redis, store};
-use crate::upstream;
+use tidegate_testkit::nginx::{Case, Nginx, body_of, cases};
+use tidegate_testkit::process::{free_port, until};
+use tidegate_testkit::redis::Server;
 
-/// Zones in memory and in Redis, whose directives follow each other.
-fn each_kind(zone: &str, check: impl Fn(&str)) {
-    let redis = Redis::start();
-    for mode in ["mode=local", "mode=exact", "mode=lease", "mode=background"] {
-        redis.command(&["FLUSHALL"]);
-        check(&format!("{} tidegate_zone {zone} {mode};", redis.store()));
+use crate::nginx::{command, start, store};
+
+const FILE: &str = include_str!("requests.txt");
+
+/// What logs the bodies that it gets. Only a server that passes them on knows them.
+const BEHIND: &str = "
+    log_format body escape=none $request_body;
+    server {
+        listen unix:FOLDER/behind;
+        client_max_body_size 2m; client_body_buffer_size 2m; access_log FOLDER/bodies body;
+        location / { proxy_pass http://unix:FOLDER/nothing; }
     }
-}
+    server { listen unix:FOLDER/nothing; location / { return 200 received; } }";
 
-#[test]
-fn internal_redirects_are_counted_once() {
-    each_kind("z key=all rate=4r/d", |zones| {
-        let locations = "
-            tidegate z;
-            location / { index index.html; }
-            location /try { try_files /none /index.html =404; }
-            location /gone { error_page 404 /index.html; }
-            location /named { error_page 404 = @named; }
-            location @named { try_files /index.html =404; }";
-        let nginx = Nginx::serve(1, zones, locations);
-        let left = |path| {
-            let response = get(nginx.port, path);
-            let limit = response.header("RateLimit").map(String::from);
-            (response.status, limit.map(|it| it[..7].to_owned()))
+/// Starts an nginx with these cases. Each listens on a port of its own.
+fn start_cases(redis: &Server, cases: &[&Case<'_>], ports: &[u16], mode: &str) -> Nginx {
+    let (mut http, mut servers) = (
+        store(redis, "10s") + BEHIND + "\naccess_log off;\n",
+        String::new(),
+    );
+    for (case, port) in cases.iter().zip(ports) {
+        let lines = case.config.iter().filter(|line| !line.starts_with("file "));
+        let is_http = |line: &&&str| {
+            let starts = ["tidegate_zone ", "tidegate_store ", "server "];
+            starts.iter().any(|start| line.starts_with(start))
         };
-        assert_eq!(left("/"), (200, Some("\"z\";r=3".into())), "{zones}");
-        assert_eq!(left("/try"), (200, Some("\"z\";r=2".into())), "{zones}");
-        assert_eq!(left("/gone"), (404, Some("\"z\";r=1".into())), "{zones}");
-        assert_eq!(left("/named"), (200, Some("\"z\";r=0".into())), "{zones}");
-        assert_eq!(get(nginx.port, "/").status, 429, "{zones}");
-    });
-}
-
-#[test]
-fn redirect_to_another_zone_is_counted_there() {
-    let zones = "tidegate_zone a key=all rate=2r/d; tidegate_zone b key=all rate=1r/d;";
-    let locations = "
-        location /a { tidegate a; try_files /none /index.html; }
-        location / { tidegate b; tidegate a; }";
-    let nginx = Nginx::serve(1, zones, locations);
-    let both = get(nginx.port, "/a");
-    assert_eq!(both.status, 200);
-    assert_eq!(both.headers("RateLimit").len(), 2, "{both:?}");
-    assert_eq!(get(nginx.port, "/a").status, 429);
-}
-
-#[test]
-fn error_page_of_the_config_replaces_the_problem_and_is_not_limited() {
-    each_kind("z key=all rate=1r/d", |zones| {
-        let locations = "
-            tidegate z;
-            error_page 429 = @limited;
-            location / { }
-            location @limited { default_type text/plain; try_files /index.html =500; }";
-        let nginx = Nginx::serve(1, zones, locations);
-        assert_eq!(get(nginx.port, "/").status, 200);
-        let page = get(nginx.port, "/");
-        assert_eq!((page.status, &*page.body), (200, "page\n"), "{zones}");
-        assert!(page.header("Retry-After").is_some(), "{page:?}");
-    });
-}
-
-#[test]
-fn satisfy_any_grants_nothing_for_being_within_a_limit() {
-    each_kind("z key=all rate=3r/d", |zones| {
-        let locations = "location / { satisfy any; deny all; auth_basic x; auth_basic_user_file FOLDER/users; tidegate z; }";
-        let nginx = Nginx::serve(1, zones, locations);
-        std::fs::write(nginx.folder.path().join("users"), "me:{PLAIN}secret\n").unwrap();
-        let me = [("Authorization", "Basic bWU6c2VjcmV0")];
-        assert_eq!(get(nginx.port, "/").status, 401, "{zones}");
-        assert_eq!(send(nginx.port, "GET", "/", &me).status, 200, "{zones}");
-        assert_eq!(get(nginx.port, "/").status, 401, "{zones}");
-        assert_eq!(send(nginx.port, "GET", "/", &me).status, 429, "{zones}");
-    });
-}
-
-#[test]
-fn subrequests_belong_to_their_request() {
-    each_kind("z key=all rate=4r/d", |zones| {
-        let locations = "
-            location / { tidegate z; auth_request /auth; }
-            location = /auth { tidegate z; try_files /index.html =404; }
-            location /ssi { ssi on; ssi_types *; try_files /ssi.html =404; }
-            location /part { tidegate z; try_files /index.html =404; }";
-        let nginx = Nginx::serve(1, zones, locations);
-        let page =
-            "<!--# include virtual=\"/part/1\" --><!--# include virtual=\"/part/2\" -->end\n";
-        std::fs::write(nginx.folder.path().join("html/ssi.html"), page).unwrap();
-        assert_eq!(statuses(nginx.port, "/", 2), [200; 2], "{zones}");
-        // Two parts of one request count once.
-        let page = get(nginx.port, "/ssi");
-        assert_eq!(
-            (page.status, page.body.matches("page").count()),
-            (200, 2),
-            "{zones} {page:?}"
-        );
-        assert_eq!(get(nginx.port, "/").status, 200, "{zones}");
-        assert_eq!(get(nginx.port, "/").status, 429, "{zones}");
-        let page = get(nginx.port, "/ssi");
-        assert!(
-            page.status == 200 && page.body.contains("end\n"),
-            "{zones} {page:?}"
-        );
-        assert!(page.body.matches("page").count() < 2, "{zones} {page:?}");
-        let alerts = nginx.read("error.log").contains("[alert]");
-        assert!(!alerts, "{}", nginx.read("error.log"));
-    });
-}
-
-#[test]
-fn s14_refused_mirror_leaves_later_locations_limited() {
-    let zones = "tidegate_zone copies key=all rate=1r/d; tidegate_zone z key=all rate=2r/d;
-        server { listen unix:FOLDER/upstream; add_header X-Accel-Redirect /limited; location / { return 200; } }";
-    let locations = "
-        location / { mirror /copy; proxy_pass http://unix:FOLDER/upstream; }
-        location /copy { tidegate copies; try_files /index.html =404; }
-        location /limited { tidegate z; try_files /index.html =404; }";
-    let nginx = Nginx::serve(1, zones, locations);
-    assert_eq!(statuses(nginx.port, "/", 4), [200, 200, 429, 429]);
-    let log = nginx.read("error.log");
-    assert_eq!(log.matches("by zone \"copies\"").count(), 3, "{log}");
-}
-
-/// The response is sent, and asks for the variable, while the handler has the request's state.
-#[test]
-fn s15_variables_are_read_while_a_refusal_is_sent() {
-    each_kind("z key=all rate=1r/d", |zones| {
-        let headers = "add_header X-Status $tidegate_status always; add_header X-Wait $tidegate_retry_after always;";
-        let nginx = Nginx::serve(1, zones, &format!("location / {{ tidegate z; {headers} }}"));
-        assert_eq!(get(nginx.port, "/").header("X-Status"), Some("PASSED"));
-        let refused = get(nginx.port, "/");
-        assert_eq!(refused.status, 429, "{zones}");
-        assert_eq!(refused.header("X-Status"), Some("REJECTED"), "{zones}");
-        assert_eq!(
-            refused.header("X-Wait"),
-            refused.header("Retry-After"),
-            "{zones}"
-        );
-    });
-}
-
-#[test]
-fn bodies_of_a_megabyte_arrive() {
-    let upstream = upstream::start();
-    each_kind("z key=all rate=2r/d", |zones| {
-        let location = format!(
-            "client_max_body_size 2m; location / {{ tidegate z; proxy_pass http://127.0.0.1:{upstream}; }}"
-        );
-        let nginx = Nginx::serve(1, zones, &location);
-        let body: Vec<u8> = (0..1_000_000_u32).map(|at| at.to_le_bytes()[0]).collect();
-        let sum: u64 = body.iter().copied().map(u64::from).sum();
-        let head =
-            "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1000000\r\n\r\n";
-        let post = [head.as_bytes(), &body].concat();
-        for _ in 0..2 {
-            let response = try_exchange(nginx.port, &post).unwrap();
-            assert_eq!(
-                (response.status, response.body),
-                (200, format!("1000000 {sum}")),
-                "{zones}"
-            );
-        }
-        // A refusal does not read it, but the client can send it all.
-        let mut stream = TcpStream::connect(("127.0.0.1", nginx.port)).unwrap();
-        stream.write_all(&post).unwrap();
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"HTTP/1.1 429", "{zones}");
-    });
-}
-
-#[test]
-fn streams_of_http2_are_requests_of_their_own() {
-    each_kind("z key=all rate=5r/d", |zones| {
-        let zones =
-            format!("{zones} log_format t '$server_protocol $status'; access_log FOLDER/t.log t;");
-        let config = serving(&zones, "location / { tidegate z; }").replace("PORT", "PORT http2");
-        let nginx = Nginx::start(&config);
-        let url = format!("http://127.0.0.1:{}/", nginx.port);
-        let done = Command::new("h2load")
-            .args(["-n", "8", "-c", "1", "-m", "8"])
-            .arg(url)
-            .output();
-        let said = String::from_utf8(done.unwrap().stdout).unwrap();
-        let expected = "status codes: 5 2xx, 0 3xx, 3 4xx, 0 5xx";
-        assert!(said.contains(expected), "{zones} {said}");
-        assert!(
+        let (shared, own): (Vec<&str>, Vec<&str>) = lines.partition(is_http);
+        let own = own.join("\n");
+        let listen = match own.contains("listen ") {
+            true => "",
+            false => "listen CASE;",
+        };
+        let case = format!("server {{ {listen} root FOLDER/html;\n{own}\n}}\n");
+        servers += &case.replace("CASE", &format!("127.0.0.1:{port}"));
+        http += &(shared.join("\n") + "\n");
+    }
+    let own = "server { listen 127.0.0.1:PORT; }";
+    let http = http.replace("MODE", &format!("mode={mode}"));
+    let http = http.replace("DEAD", &format!("127.0.0.1:{}", free_port()));
+    let nginx = start(1, &format!("{http}{servers}{own}"));
+    for line in cases.iter().flat_map(|case| &case.config) {
+        if let Some((name, text)) = line.strip_prefix("file ").and_then(|it| it.split_once(' ')) {
             nginx
-                .read("t.log")
-                .lines()
-                .all(|line| line.starts_with("HTTP/2.0 "))
-        );
-        assert_eq!(nginx.errors(), Vec::<String>::new());
+                .folder()
+                .write(&format!("html/{name}"), format!("{text}\n"));
+        }
+    }
+    nginx
+}
+
+fn keys(redis: &Server, pattern: &str) -> String {
+    let mut keys: Vec<String> = command(redis, &format!("KEYS {pattern}"));
+    keys.sort_unstable();
+    keys.join(" ")
+}
+
+/// nginx logs a request when it has been answered.
+fn bodies(nginx: &Nginx, length: usize) -> String {
+    let body = String::from_utf8(body_of(length)).unwrap();
+    let log = until("a line", || {
+        let log = nginx.read("bodies");
+        log.ends_with('\n').then_some(log)
     });
+    let intact = log.lines().all(|line| line == body);
+    assert!(intact, "other bodies have come than were sent");
+    log.lines().count().to_string()
+}
+
+fn h2load(port: u16, streams: &str) -> String {
+    let mut h2load = Command::new("h2load");
+    h2load.args(["-n", streams, "-c", "1", "-m", streams]);
+    let output = h2load.arg(format!("http://127.0.0.1:{port}/")).output();
+    let output = String::from_utf8(output.unwrap().stdout).unwrap();
+    let line = output
+        .lines()
+        .find_map(|it| it.strip_prefix("status codes: "));
+    line.unwrap().to_owned()
+}
+
+fn run(mode: &str) {
+    let redis = Server::start();
+    let all = cases(FILE);
+    let has_mode = |case: &&Case<'_>| case.config.iter().any(|line| line.contains("MODE"));
+    let cases: Vec<&Case<'_>> = all
+        .iter()
+        .filter(|case| mode == "local" || has_mode(case))
+        .collect();
+    assert!(cases.len() >= 8, "is requests.txt cut off?");
+    let ports: Vec<u16> = cases.iter().map(|_| free_port()).collect();
+    let nginx = start_cases(&redis, &cases, &ports, mode);
+    let wrong = cases.iter().zip(&ports).map(|(case, port)| {
+        case.run(|step| match step.split_once(' ') {
+            Some(("keys", pattern)) => keys(&redis, pattern),
+            Some(("bodies", length)) => bodies(&nginx, length.parse().unwrap()),
+            Some(("h2load", streams)) => h2load(*port, streams),
+            _ => nginx.answer(*port, step),
+        })
+    });
+    let wrong: String = wrong.collect();
+    assert!(wrong.is_empty(), "{mode}, otherwise than written:\n{wrong}");
+    assert_eq!(nginx.count("…[alert]…"), 0, "{}", nginx.read("error.log"));
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order() {
-    each_kind("z key=all rate=3r/d", |zones| {
-        let nginx = Nginx::serve(1, zones, "location / { tidegate z; }");
-        let mut stream = TcpStream::connect(("127.0.0.1", nginx.port)).unwrap();
-        let request = "HEAD / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(4);
-        stream.write_all(request.as_bytes()).unwrap();
-        stream
-            .write_all(b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            .unwrap();
-        let mut said = String::new();
-        stream.read_to_string(&mut said).unwrap();
-        let statuses: Vec<&str> = said
-            .lines()
-            .filter_map(|line| line.strip_prefix("HTTP/1.1 "))
-            .map(|line| &line[..3])
-            .collect();
-        assert_eq!(statuses, ["200", "200", "200", "429", "429"], "{zones}");
-    });
+fn local() {
+    run("local");
 }
 
-/// Clients that go away while Redis does not answer take nothing with them.
-mod timing {
-    use super::*;
+#[test]
+fn exact() {
+    run("exact");
+}
 
+#[test]
+fn lease() {
+    run("lease");
+}
+
+#[test]
+fn background() {
+    run("background");
+}
+
+mod timing {
+    use std::time::{Duration, Instant};
+
+    use tidegate_testkit::http::{Connection, get, request};
+    use tidegate_testkit::process::until;
+    use tidegate_testkit::redis::Server;
+
+    use crate::nginx::{serving, start, store};
+
+    /// Clients that go away while Redis does not answer take nothing with them.
     #[test]
     fn client_that_goes_away_while_it_waits_is_forgotten() {
-        let redis = Redis::start();
-        let zones = format!(
-            "{} tidegate_zone z key=$arg_k rate=5r/d mode=exact; log_format t $status; access_log FOLDER/t.log t;",
-            store(redis.port, "30s")
-        );
-        let nginx = Nginx::serve(1, &zones, "location / { tidegate z; }");
-        assert_eq!(get(nginx.port, "/?k=a").status, 200);
+        let redis = Server::start();
+        let zones = "tidegate_zone z key=$arg_k rate=5r/d mode=exact; log_format t $status; access_log FOLDER/t.log t;";
+        let zones = format!("{} {zones}", store(&redis, "30s"));
+        let nginx = start(1, &serving(&zones, "location / { tidegate z; }"));
+        assert_eq!(get(nginx.port(), "/?k=a").status, 200);
         let sockets = || {
             let id = nginx.worker_ids()[0];
             let entries = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap();
             entries.count()
         };
         let before = sockets();
-        redis.process.signal("STOP");
+        redis.signal("STOP");
         let start = Instant::now();
         for _ in 0..50 {
-            let mut stream = TcpStream::connect(("127.0.0.1", nginx.port)).unwrap();
-            stream
-                .write_all(&crate::client::request("GET", "/?k=b", &[]))
-                .unwrap();
-            stream.shutdown(Shutdown::Both).unwrap();
+            let mut connection = Connection::tcp(&format!("127.0.0.1:{}", nginx.port()));
+            connection.send(&request("GET", "/?k=b", &[], &[]));
         }
         // Logged as closed by the client, long before Redis answers.
-        wait_for(|| (nginx.read("t.log").matches("499").count() == 50).then_some(()));
-        assert!(
-            start.elapsed() < Duration::from_secs(25),
-            "only after the deadline"
-        );
-        redis.process.signal("CONT");
-        assert_eq!(get(nginx.port, "/?k=c").status, 200);
-        wait_for(|| (sockets() <= before).then_some(()));
+        until("50 lines", || {
+            (nginx.read("t.log").matches("499").count() == 50).then_some(())
+        });
+        let waited = start.elapsed();
+        assert!(waited < Duration::from_secs(25), "only after the deadline");
+        redis.signal("CONT");
+        assert_eq!(get(nginx.port(), "/?k=c").status, 200);
+        until("closed sockets", || (sockets() <= before).then_some(()));
         assert_eq!(nginx.errors(), Vec::<String>::new());
     }
 }
