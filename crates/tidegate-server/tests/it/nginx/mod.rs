@@ -2,20 +2,16 @@
 //! Redis where limits are shared.
 
 mod proxy;
-mod relay;
 mod tidegate;
 
-mod answers;
 mod connections;
 mod fallback;
 mod fleet;
-mod keys;
 mod readme;
-mod seeds;
+mod requests;
 
 use std::ffi::OsString;
 
-use tidegate_testkit::redis::Server;
 use tidegate_testkit::tidegate::binary;
 
 /// Where programs are: the one that is tested first, and servers where only root looks.
@@ -26,10 +22,4 @@ fn path() -> OsString {
         .chain(std::env::split_paths(&path))
         .chain(["/usr/sbin".into()]);
     std::env::join_paths(folders).expect("folders without a colon")
-}
-
-/// The part of a config that names a Redis, with time enough for a busy machine.
-fn store(redis: &Server) -> String {
-    let url = redis.url();
-    format!("[stores.default]\nurl = \"{url}0\"\ntimeout = \"10s\"\n")
 }

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use super::path;
 use super::tidegate::{Tidegate, example};
-use tidegate_testkit::process::{Folder, Process, command, free_port};
+use tidegate_testkit::nginx;
+use tidegate_testkit::process::{Folder, free_port};
 
 /// What the files of the example are named.
 const FILES: [&str; 5] = [
@@ -23,27 +23,21 @@ const LOCATIONS: &str = "        location /health {";
 /// So that a machine that does other things is not taken for one without a tidegate.
 pub(crate) const PATIENT: [Change<'static>; 2] = [(" 100ms;", " 10s;"), (" 200ms;", " 10s;")];
 
-pub(crate) struct Nginx {
-    _process: Process,
-    folder: Folder,
-    port: u16,
-}
-
 /// What a test changes: a text of the example, and what stands there instead.
 pub(crate) type Change<'a> = (&'a str, &'a str);
+
+pub(crate) struct Nginx(pub(crate) nginx::Nginx);
 
 impl Nginx {
     /// In front of a tidegate.
     pub(crate) fn start(tidegate: &Tidegate) -> Self {
-        Self::start_with(&[&tidegate.address()], &[])
+        Self::start_with(&[tidegate.0.address()], &[])
     }
 
-    /// With one more location in front of a tidegate.
-    pub(crate) fn start_location(tidegate: &Tidegate, location: &str) -> Self {
-        Self::start_with(
-            &[&tidegate.address()],
-            &[add_location(location).as_change()],
-        )
+    /// With more locations in front of a tidegate.
+    pub(crate) fn start_location(tidegate: &Tidegate, locations: &str) -> Self {
+        let locations = format!("{locations}\n{LOCATIONS}");
+        Self::start_with(&[tidegate.0.address()], &[(LOCATIONS, &locations)])
     }
 
     /// In front of several, or of something else.
@@ -58,58 +52,23 @@ impl Nginx {
         let servers: String = servers
             .map(|server| format!("    server {server};\n"))
             .collect();
-        let changes = [changes, &[(UPSTREAM, &servers)]].concat();
+        // The workers keep connections of their own, so a test that counts them has to know
+        // how many there are.
+        let workers = ("worker_processes auto;", "worker_processes 2;");
+        let changes = [changes, &[(UPSTREAM, &servers), workers]].concat();
         copy(folder.root(), port, &changes);
-        let mut nginx = command("nginx", "TERM");
-        nginx.arg("-p").arg(folder.root());
-        nginx.arg("-c").arg(folder.path("nginx.conf"));
-        nginx.args(["-g", "daemon off;"]).env("PATH", path());
-        let mut process = Process::start(nginx);
-        process.wait_for_port(port);
-        Self {
-            _process: process,
-            folder,
-            port,
-        }
+        Self(nginx::Nginx::start(folder, port))
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.0.port()
     }
-
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.root()
-    }
-
-    /// What went wrong so far.
-    pub(crate) fn errors(&self) -> String {
-        std::fs::read_to_string(self.folder.root().join("error.log"))
-            .expect("a log that nginx has created")
-    }
-}
-
-/// A text that is put before the last location of the example.
-pub(crate) struct Location(String);
-
-impl Location {
-    pub(crate) fn as_change(&self) -> Change<'_> {
-        (LOCATIONS, &self.0)
-    }
-}
-
-/// One more location.
-pub(crate) fn add_location(text: &str) -> Location {
-    Location(format!("{text}\n{LOCATIONS}"))
 }
 
 /// Copies the example, with other ports and whatever else changes. Each change has to
 /// find its place.
 pub(crate) fn copy(folder: &Path, port: u16, changes: &[Change<'_>]) {
-    let application = free_port();
-    let (port, application) = (
-        format!("127.0.0.1:{port}"),
-        format!("127.0.0.1:{application}"),
-    );
+    let [port, application] = [port, free_port()].map(|port| format!("127.0.0.1:{port}"));
     let ports = [("127.0.0.1:8000", &*port), ("127.0.0.1:8001", &application)];
     std::fs::create_dir_all(folder.join("tidegate")).expect("a folder to write to");
     let mut unused: Vec<&str> = changes.iter().map(|(from, _)| *from).collect();

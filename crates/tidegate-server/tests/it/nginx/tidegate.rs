@@ -1,109 +1,30 @@
-//! The `tidegate` binary, with a config of the test's or that of `examples/nginx/`.
+//! Tidegate with the config of `examples/nginx/`, or with other policies.
 
-use std::fs::File;
 use std::path::PathBuf;
 
-use tidegate_testkit::http::get;
-use tidegate_testkit::process::{Folder, Process, command};
-use tidegate_testkit::tidegate::binary;
+use tidegate_testkit::tidegate as server;
 
 /// The part of a config that goes with `examples/nginx/tidegate/server.conf`.
 const SERVER: &str = "[server]\ngate_headers = [\"ip\", \"method\", \"key\"]\n";
 
-pub(crate) struct Tidegate {
-    process: Process,
-    folder: Folder,
-    port: u16,
-}
+pub(crate) struct Tidegate(pub(crate) server::Tidegate);
 
 impl Tidegate {
-    /// With the config in `examples/nginx/`, as it stands.
-    pub(crate) fn example() -> Self {
-        Self::run(Folder::new(), example("tidegate.toml"), &[])
-    }
-
-    /// With other policies.
+    /// With these policies.
     pub(crate) fn start(policies: &str) -> Self {
-        Self::start_with(policies, &[])
+        Self(server::Tidegate::start(&(SERVER.to_owned() + policies)))
     }
 
-    /// With other policies, and more arguments.
-    pub(crate) fn start_with(policies: &str, arguments: &[&str]) -> Self {
-        let server = if policies.contains("[server]") {
-            ""
-        } else {
-            SERVER
-        };
-        let folder = Folder::new();
-        let config = folder.root().join("tidegate.toml");
-        std::fs::write(&config, format!("{server}{policies}")).expect("a folder to write to");
-        Self::run(folder, config, arguments)
+    /// With these policies, at this address.
+    pub(crate) fn start_at(address: &str, policies: &str) -> Self {
+        let start = server::Start::configured(&(SERVER.to_owned() + policies));
+        Self(start.argument("--http").argument(address).start())
     }
 
-    fn run(folder: Folder, config: PathBuf, arguments: &[&str]) -> Self {
-        let log = File::create(folder.root().join("log")).expect("a folder to write to");
-        // The workers of nginx are another user, who may write to a socket file only if
-        // everybody may.
-        let mut serve = command("sh", "KILL");
-        serve
-            .args(["-c", "umask 0; exec \"$0\" \"$@\""])
-            .arg(binary())
-            .args(["serve", "--http", "127.0.0.1:0", "--config"])
-            .arg(config)
-            .args(["--drain", "0"])
-            .args(arguments)
-            .env("NO_COLOR", "1")
-            .stderr(log);
-        let mut process = Process::start(serve);
-        let log = folder.root().join("log");
-        // It opens one listener after the other: all of them have to be there.
-        let listeners = 1 + arguments.iter().filter(|word| **word == "--http").count();
-        let port = process.wait_for(|| {
-            let log = std::fs::read_to_string(&log).expect("a log that was created");
-            if log.matches("listening on ").count() < listeners {
-                return None;
-            }
-            let (_, rest) = log.split_once("listening on http://127.0.0.1:")?;
-            rest.split_once('\n')?.0.parse().ok()
-        });
-        Self {
-            process,
-            folder,
-            port,
-        }
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Where it is, for `server` in an `upstream` of nginx.
-    pub(crate) fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-
-    pub(crate) fn process(&mut self) -> &mut Process {
-        &mut self.process
-    }
-
-    pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.root().join("log")).expect("a log that was created")
-    }
-
-    /// The sum of a metric over all labels that contain a text.
-    pub(crate) fn metric(&self, name: &str, labels: &str) -> f64 {
-        let metrics = get(self.port, "/metrics");
-        let lines = metrics
-            .text()
-            .lines()
-            .filter_map(|line| line.rsplit_once(' '));
-        let lines = lines.filter(|(metric, _)| {
-            let (metric, rest) = metric.split_once('{').unwrap_or((metric, ""));
-            metric == name && rest.contains(labels)
-        });
-        lines
-            .map(|(_, value)| value.parse::<f64>().expect("a number"))
-            .sum()
+    /// With the config in `examples/nginx/`.
+    pub(crate) fn example() -> Self {
+        let config = std::fs::read_to_string(example("tidegate.toml"));
+        Self(server::Tidegate::start(&config.expect("the example")))
     }
 }
 
