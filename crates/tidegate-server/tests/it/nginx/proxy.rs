@@ -21,7 +21,7 @@ const UPSTREAM: &str = "    server 127.0.0.1:8080;\n";
 const LOCATIONS: &str = "        location /health {";
 
 /// So that a machine that does other things is not taken for one without a tidegate.
-pub(crate) const PATIENT: [Change<'static>; 2] = [(" 100ms;", " 10s;"), (" 200ms;", " 10s;")];
+const PATIENT: [Change<'static>; 2] = [(" 100ms;", " 10s;"), (" 200ms;", " 10s;")];
 
 /// What a test changes: a text of the example, and what stands there instead.
 pub(crate) type Change<'a> = (&'a str, &'a str);
@@ -67,7 +67,7 @@ impl Nginx {
 
 /// Copies the example, with other ports and whatever else changes. Each change has to
 /// find its place.
-pub(crate) fn copy(folder: &Path, port: u16, changes: &[Change<'_>]) {
+fn copy(folder: &Path, port: u16, changes: &[Change<'_>]) {
     let [port, application] = [port, free_port()].map(|port| format!("127.0.0.1:{port}"));
     let ports = [("127.0.0.1:8000", &*port), ("127.0.0.1:8001", &application)];
     std::fs::create_dir_all(folder.join("tidegate")).expect("a folder to write to");
