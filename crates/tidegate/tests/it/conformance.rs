@@ -109,7 +109,12 @@ impl Subject for Memory {
     }
 
     fn reset(&mut self, level: usize) {
-        self.store.reset(&self.levels()[level], "key");
+        let levels = self.levels();
+        let (own, beside) = levels.split_at(self.limits.len());
+        // The others never refuse, even after the largest costs.
+        for level in beside.iter().chain([&own[level]]) {
+            self.store.reset(level, "key");
+        }
     }
 
     fn set_limits(&mut self, limits: Vec<Limit>) {
