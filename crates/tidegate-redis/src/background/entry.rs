@@ -230,16 +230,6 @@ impl Entry {
         more && self.enqueue()
     }
 
-    /// A parcel is forgotten, and with it what was in it.
-    #[cfg(test)]
-    pub(super) fn lose(&mut self) -> bool {
-        self.in_flight = Some(Unsent::none(&self.local));
-        let pending = self.pending;
-        let again = self.failed();
-        self.pending = pending;
-        again || !pending.is_none() && self.enqueue()
-    }
-
     /// Whether nothing is lost with it, now.
     pub(super) fn is_spent(&mut self, now: Duration) -> bool {
         let limit = self.limit;

@@ -295,34 +295,6 @@ impl Table {
         self.landed(outgoing, Entry::failed);
     }
 
-    /// Broken on purpose: what was sent is forgotten.
-    #[cfg(test)]
-    pub(crate) fn lose(&self, outgoing: &Outgoing) {
-        self.landed(outgoing, Entry::lose);
-    }
-
-    /// Broken on purpose: leaves out the node's own count of what it admits.
-    #[cfg(test)]
-    pub(crate) fn decide_by_hearsay(
-        &self,
-        keys: &Keys<'_>,
-        cost: Cost,
-        now: Duration,
-    ) -> Option<Decision> {
-        let fingerprint = self.fingerprints.of(&keys.iter().next()?);
-        let before = self
-            .shard(fingerprint)
-            .keys
-            .get(&fingerprint)
-            .map(|entry| entry.local);
-        let decision = self.decide(keys, cost, now)?.decision;
-        let mut shard = self.shard(fingerprint);
-        let entry = shard.keys.get_mut(&fingerprint)?;
-        let new = entry.limit.new_state(entry.now_us(now));
-        entry.local = before.unwrap_or(new);
-        Some(decision)
-    }
-
     fn landed(&self, outgoing: &Outgoing, change: impl FnOnce(&mut Entry) -> bool) {
         let mut shard = self.shard(outgoing.fingerprint);
         let entry = shard.keys.get_mut(&outgoing.fingerprint);

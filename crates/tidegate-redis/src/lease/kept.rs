@@ -5,7 +5,6 @@
 use tidegate::algorithm::{FixedWindowState, Span, State};
 use tidegate::{Align, Cost, Kind, Limit};
 
-use super::fault::Fault;
 use super::message::{MOST_TOKENS, Message, Reply, TERM_US, size};
 use super::out::{Out, charged};
 
@@ -45,7 +44,6 @@ struct Current {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Store {
     pub(crate) kept: Option<Kept>,
-    pub(crate) fault: Fault,
 }
 
 impl Store {
@@ -54,17 +52,17 @@ impl Store {
         let limit = message.limit;
         let mut current = self.current(limit, now_us);
         for settle in &message.settles {
-            current.settle(settle.nonce, settle.spent, self.fault);
+            current.settle(settle.nonce, settle.spent);
         }
         let asks = message.asks.iter();
-        let admitted = asks.map(|run| current.ask(run.cost, run.count, self.fault));
+        let admitted = asks.map(|run| current.ask(run.cost, run.count));
         let admitted = admitted.collect();
         let grant = message.grant.map(|grant| match current.find(grant.nonce) {
-            Some(at) if self.fault != Fault::RepeatedGrantAdds => {
+            Some(at) => {
                 let record = current.records[at];
                 (record.tokens, record.ends_us - now_us)
             }
-            _ => current.grant(grant.nonce, grant.want, now_us, self.fault),
+            None => current.grant(grant.nonce, grant.want, now_us),
         });
         let (given, lease_us) = grant.unwrap_or((0, 0));
         let reply = Reply {
@@ -93,7 +91,7 @@ impl Store {
     ) -> (State, Out, u32) {
         let mut current = self.current(limit, now_us);
         let before = (current.used, current.out(now_us));
-        let admitted = current.ask(cost, count, self.fault);
+        let admitted = current.ask(cost, count);
         if current.is_changed || current.is_outdated && count > 0 {
             self.keep(current, now_us);
         }
@@ -141,13 +139,7 @@ impl Store {
                 let out = charged(bucket, Span::default(), out);
                 let ceil_us = |parts: u64| parts.div_ceil(bucket.parts_per_us().into());
                 let parts = u64::from(state.debt.parts) + u64::from(out.parts);
-                match self.fault {
-                    Fault::ExpiresWithLeases => {
-                        let debt_us = state.debt.us + u64::from(state.debt.parts > 0);
-                        last_us.max(now_us + debt_us)
-                    }
-                    _ => last_us.max(now_us) + state.debt.us + out.us + ceil_us(parts),
-                }
+                last_us.max(now_us) + state.debt.us + out.us + ceil_us(parts)
             }
             (State::FixedWindow(state), _) if state.count == 0 && records.is_empty() => {
                 self.kept = None;
@@ -202,14 +194,9 @@ impl Store {
                 break;
             }
             current.records.remove(0);
-            if self.fault != Fault::ExpiredLeasesReturned {
-                used = lapsed(&limit, used, record, &mut era_us);
-            }
+            used = lapsed(&limit, used, record, &mut era_us);
         }
         current.used = limit.at(used, now_us);
-        if self.fault == Fault::OutDrains {
-            drain_out(&limit, &mut current, now_us.saturating_sub(last_us));
-        }
         let is_new = current.used == limit.new_state(now_us);
         let counts = match current.used {
             State::FixedWindow(_) => !is_new,
@@ -272,21 +259,6 @@ fn tokens(records: &[Record]) -> u32 {
     records.iter().map(|record| record.tokens).sum()
 }
 
-/// Broken on purpose: what is out gets less as time passes.
-fn drain_out(limit: &Limit, current: &mut Current, elapsed_us: u64) {
-    let Kind::TokenBucket(bucket) = limit.kind() else {
-        return;
-    };
-    let drained = u128::from(elapsed_us) * u128::from(bucket.parts_per_us());
-    let mut drained = u32::try_from(drained / u128::from(bucket.token_parts())).unwrap_or(0);
-    for record in &mut current.records {
-        let less = drained.min(record.tokens);
-        record.tokens -= less;
-        drained -= less;
-        current.is_changed |= less > 0;
-    }
-}
-
 impl Current {
     fn out(&self, now_us: u64) -> Out {
         Out {
@@ -300,18 +272,13 @@ impl Current {
         self.records.iter().position(|it| it.nonce == nonce)
     }
 
-    fn settle(&mut self, nonce: u64, spent: u32, fault: Fault) {
+    fn settle(&mut self, nonce: u64, spent: u32) {
         let Some(at) = self.find(nonce) else {
             return;
         };
         let record = self.records.remove(at);
         self.is_changed = true;
-        let spent = match fault {
-            Fault::SettleChargesAll => record.tokens,
-            Fault::SettleIsTrusted => spent,
-            _ => spent.min(record.tokens),
-        };
-        self.charge(spent);
+        self.charge(spent.min(record.tokens));
     }
 
     /// So many tokens are used, whether they fit or not.
@@ -332,12 +299,8 @@ impl Current {
     }
 
     /// Whether so much more fits.
-    fn fits(&self, cost: u128, fault: Fault) -> bool {
-        let out = match fault {
-            Fault::OutLeftOut => 0,
-            _ => tokens(&self.records),
-        };
-        let wanted = cost + u128::from(out);
+    fn fits(&self, cost: u128) -> bool {
+        let wanted = cost + u128::from(tokens(&self.records));
         match (self.used, self.limit.kind()) {
             (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
                 let per_us = u128::from(bucket.parts_per_us());
@@ -352,9 +315,9 @@ impl Current {
         }
     }
 
-    fn ask(&mut self, cost: Cost, count: u32, fault: Fault) -> u32 {
+    fn ask(&mut self, cost: Cost, count: u32) -> u32 {
         let mut admitted = 0;
-        while admitted < count && self.fits(cost.get().into(), fault) {
+        while admitted < count && self.fits(cost.get().into()) {
             self.charge(cost.get());
             self.is_changed = true;
             admitted += 1;
@@ -362,7 +325,7 @@ impl Current {
         admitted
     }
 
-    fn grant(&mut self, nonce: u64, want: u32, now_us: u64, fault: Fault) -> (u32, u64) {
+    fn grant(&mut self, nonce: u64, want: u32, now_us: u64) -> (u32, u64) {
         let out = tokens(&self.records);
         let half = size(&self.limit) / 2;
         let mut give = want
@@ -372,7 +335,7 @@ impl Current {
         let (mut fits, mut most) = (0, give);
         while fits < most {
             let middle = fits + (most - fits).div_ceil(2);
-            match self.fits(middle.into(), fault) {
+            match self.fits(middle.into()) {
                 true => fits = middle,
                 false => most = middle - 1,
             }

@@ -13,8 +13,6 @@ use smallvec::SmallVec;
 use tidegate::algorithm::{Outcome, State};
 use tidegate::{Cost, Kind, Limit};
 
-#[cfg(test)]
-use super::fault::Fault;
 use super::held::{Facts, Held, Lease, Spent};
 use super::message::{
     Grant, MOST_TOKENS, Message, RUNS, Reply, Run, SETTLES, Settle, TERM_US, size,
@@ -61,8 +59,6 @@ pub(crate) struct Key<W> {
     refunded_at_us: u64,
     /// What has become of leases since somebody asked.
     pub(crate) tally: Tally,
-    #[cfg(test)]
-    pub(crate) fault: Fault,
 }
 
 /// Leases by what has become of them.
@@ -205,8 +201,6 @@ impl<W> Key<W> {
             refusal: None,
             refunded_at_us: 0,
             tally: Tally::default(),
-            #[cfg(test)]
-            fault: Fault::None,
         }
     }
 
@@ -435,24 +429,11 @@ impl<W> Key<W> {
         self.closed
             .sort_by_key(|it| std::cmp::Reverse(it.tokens - it.spent));
         let settles = self.closed.iter().take(SETTLES);
-        #[allow(unused_mut, reason = "tests add to it")]
-        let mut settles: SmallVec<[Settle; SETTLES]> = settles
-            .map(|it| Settle {
-                nonce: it.nonce,
-                spent: it.spent,
-            })
-            .collect();
-        #[cfg(test)]
-        if self.fault == Fault::ClosesAfterSending
-            && let Some(held) = self.held.first()
-        {
-            settles.push(Settle {
-                nonce: held.nonce(),
-                spent: held.spent(),
-            });
-            settles.truncate(SETTLES);
-        }
-        settles
+        let settles = settles.map(|it| Settle {
+            nonce: it.nonce,
+            spent: it.spent,
+        });
+        settles.collect()
     }
 
     /// Those that the store has charged in full by now are not told of any more.
@@ -522,32 +503,16 @@ impl<W> Key<W> {
     /// The store has answered a request. Only the first answer to the one that is on its
     /// way counts. Returns the answer of each caller. Callers that still wait need another message.
     pub(crate) fn answered(&mut self, id: u64, reply: &Reply, now_us: u64) -> Vec<(W, Answer)> {
-        let request = self.request.take_if(|request| request.id == id);
-        #[cfg(test)]
-        if request.is_none() && self.fault == Fault::AcceptsLateAnswers && reply.given > 0 {
-            let valid_until_us = now_us + reply.lease_us / 10 * 9;
-            self.take_lease((id, now_us), reply, valid_until_us, now_us);
-        }
-        let Some(request) = request else {
+        let Some(request) = self.request.take_if(|request| request.id == id) else {
             return Vec::new();
         };
         let known = self.closed.len();
         self.closed
             .retain(|it| !request.settled.contains(&it.nonce));
         self.tally.settles += (known - self.closed.len()) as u64;
-        #[cfg(test)]
-        if self.fault == Fault::ClosesAfterSending {
-            self.held
-                .retain(|it| !request.settled.contains(&it.nonce()));
-        }
         if reply.given > 0 {
             let sent_at_us = request.sent_at_us;
-            #[allow(unused_mut, reason = "tests change it")]
-            let mut valid_until_us = sent_at_us + reply.lease_us / 10 * 9;
-            #[cfg(test)]
-            if self.fault == Fault::ValidFromReceipt {
-                valid_until_us = now_us + reply.lease_us;
-            }
+            let valid_until_us = sent_at_us + reply.lease_us / 10 * 9;
             self.take_lease((id, sent_at_us), reply, valid_until_us, now_us);
         } else if request.want.is_some() {
             self.no_grant_until_us = request.sent_at_us + self.horizon_us;
@@ -763,16 +728,6 @@ impl<W> Key<W> {
         (self.demand, self.counted_at_us, self.spent) = (0.0, now_us, 0);
         self.asked = AtomicU64::new(0);
         self.tally = Tally::default();
-    }
-
-    /// Broken on purpose: a message that leaves again is dated anew.
-    #[cfg(test)]
-    pub(crate) fn sent_again(&mut self, now_us: u64) {
-        if self.fault == Fault::RetryDatedAnew
-            && let Some(request) = &mut self.request
-        {
-            request.sent_at_us = now_us;
-        }
     }
 }
 

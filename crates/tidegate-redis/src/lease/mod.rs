@@ -8,8 +8,6 @@
 
 mod clock;
 mod cold;
-#[cfg(test)]
-pub(crate) mod fault;
 mod fork;
 pub(crate) mod held;
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The rules of the protocol, one by one, each beside the mistake that breaks it.
+//! The rules of the protocol, one by one. `crates/tidegate-testkit/mutations` has the mistakes
+//! that break them.
 
 use smallvec::{SmallVec, smallvec};
 use tidegate::{Cost, Limit};
 
-use super::fault::Fault;
 use super::held::Lease;
 use super::kept::Store;
 use super::key::{Answer, Key, Reason};
@@ -22,15 +22,12 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(limit: &str, fault: Fault) -> Self {
+    fn new(limit: &str) -> Self {
         let limit = Limit::parse(limit).expect("a limit");
-        let mut key = Key::new(limit, 0);
-        key.fault = fault;
-        let store = Store { kept: None, fault };
         Self {
             limit,
-            key,
-            store,
+            key: Key::new(limit, 0),
+            store: Store::default(),
             nonces: 0,
         }
     }
@@ -70,108 +67,89 @@ impl Pair {
     }
 }
 
-/// A rule, and how it is broken.
-fn holds(fault: Fault, rule: impl Fn(Fault) -> bool) {
-    assert!(rule(Fault::None), "the rule that {fault:?} breaks");
-    assert!(!rule(fault), "{fault:?} is not noticed");
-}
-
 #[test]
 fn lease_is_valid_from_when_it_was_asked_for() {
-    holds(Fault::ValidFromReceipt, |fault| {
-        let mut pair = Pair::new("100r/s", fault);
-        let (id, message) = pair.send(0);
-        let reply = pair.arrive(&message, 0);
-        pair.key.answered(id, &reply, 400 * MS);
-        pair.spends(899 * MS) && !pair.spends(900 * MS)
-    });
+    let mut pair = Pair::new("100r/s");
+    let (id, message) = pair.send(0);
+    let reply = pair.arrive(&message, 0);
+    pair.key.answered(id, &reply, 400 * MS);
+    assert!(pair.spends(899 * MS) && !pair.spends(900 * MS));
 }
 
 #[test]
-fn message_that_leaves_again_keeps_its_date() {
-    holds(Fault::RetryDatedAnew, |fault| {
-        let mut pair = Pair::new("100r/s", fault);
-        let (id, message) = pair.send(0);
-        pair.key.sent_again(300 * MS);
-        let reply = pair.arrive(&message, 0);
-        pair.key.answered(id, &reply, 400 * MS);
-        pair.spends(899 * MS) && !pair.spends(900 * MS)
-    });
+fn request_keeps_the_date_of_its_first_message() {
+    let mut pair = Pair::new("100r/s");
+    let (id, message) = pair.send(0);
+    // Somebody asks while the message is handed over once more.
+    pair.key.wait(Cost::ONE, 1);
+    assert_eq!(pair.key.message(300 * MS, Reason::Usual, || 2), None);
+    let reply = pair.arrive(&message, 300 * MS);
+    pair.key.answered(id, &reply, 400 * MS);
+    assert!(pair.spends(899 * MS) && !pair.spends(900 * MS));
 }
 
 #[test]
 fn answer_to_a_request_that_was_given_up_is_ignored() {
-    holds(Fault::AcceptsLateAnswers, |fault| {
-        let mut pair = Pair::new("100r/s", fault);
-        let (id, message) = pair.send(0);
-        let reply = pair.arrive(&message, 0);
-        pair.key.sweep(500 * MS);
-        pair.key.answered(id, &reply, 501 * MS);
-        !pair.spends(502 * MS)
-    });
+    let mut pair = Pair::new("100r/s");
+    let (id, message) = pair.send(0);
+    let reply = pair.arrive(&message, 0);
+    pair.key.sweep(500 * MS);
+    pair.key.answered(id, &reply, 501 * MS);
+    assert!(!pair.spends(502 * MS));
 }
 
 #[test]
 fn lease_that_is_returned_is_not_spent_any_more() {
-    holds(Fault::ClosesAfterSending, |fault| {
-        let mut pair = Pair::new("100r/s", fault);
-        pair.lease(0);
-        // While a second one is asked for, the first is spent on.
-        while pair.key.tokens() > 20 {
-            assert!(pair.spends(MS));
-        }
-        let (_, message) = pair.send(2 * MS);
-        let returned: Vec<u64> = message.settles.iter().map(|it| it.nonce).collect();
-        let spent = pair.key.spend(Cost::ONE, 3 * MS);
-        spent.is_none_or(|spent| !returned.contains(&spent.nonce))
-    });
+    let mut pair = Pair::new("100r/s");
+    pair.lease(0);
+    // While a second one is asked for, the first is spent on.
+    while pair.key.tokens() > 20 {
+        assert!(pair.spends(MS));
+    }
+    let (_, message) = pair.send(2 * MS);
+    let returned: Vec<u64> = message.settles.iter().map(|it| it.nonce).collect();
+    let spent = pair.key.spend(Cost::ONE, 3 * MS);
+    assert!(spent.is_none_or(|spent| !returned.contains(&spent.nonce)));
 }
 
 #[test]
 fn what_is_out_is_not_there_for_others() {
-    holds(Fault::OutLeftOut, |fault| {
-        let mut pair = Pair::new("10/100s", fault);
-        pair.lease(0);
-        assert_eq!(pair.look(0), (1, 5));
-        let (_, _, admitted) = pair.store.check(pair.limit, Cost::ONE, 9, START_US);
-        admitted == 4
-    });
+    let mut pair = Pair::new("10/100s");
+    pair.lease(0);
+    assert_eq!(pair.look(0), (1, 5));
+    let (_, _, admitted) = pair.store.check(pair.limit, Cost::ONE, 9, START_US);
+    assert_eq!(admitted, 4);
 }
 
 #[test]
 fn lease_that_ends_is_charged_in_full() {
-    holds(Fault::ExpiredLeasesReturned, |fault| {
-        let mut pair = Pair::new("10/100s", fault);
-        pair.lease(0);
-        pair.look(1_000 * MS) == (6, 0)
-    });
+    let mut pair = Pair::new("10/100s");
+    pair.lease(0);
+    assert_eq!(pair.look(1_000 * MS), (6, 0));
 }
 
 #[test]
 fn what_is_out_does_not_drain() {
-    holds(Fault::OutDrains, |fault| {
-        let mut pair = Pair::new("10r/s", fault);
-        pair.lease(0);
-        assert_eq!(pair.look(0), (1, 5));
-        pair.look(900 * MS) == (0, 5)
-    });
+    let mut pair = Pair::new("10r/s");
+    pair.lease(0);
+    assert_eq!(pair.look(0), (1, 5));
+    assert_eq!(pair.look(900 * MS), (0, 5));
 }
 
 #[test]
 fn key_outlives_its_leases_until_they_have_drained() {
-    holds(Fault::ExpiresWithLeases, |fault| {
-        let mut pair = Pair::new("10r/s", fault);
-        pair.lease(0);
-        let expires_ms = pair.store.kept.as_ref().map(|kept| kept.expires_ms);
-        // One used and five out: a second, and what six take to drain.
-        expires_ms == Some(START_US / MS + 1_600)
-    });
+    let mut pair = Pair::new("10r/s");
+    pair.lease(0);
+    let expires_ms = pair.store.kept.as_ref().map(|kept| kept.expires_ms);
+    // One used and five out: a second, and what six take to drain.
+    assert_eq!(expires_ms, Some(START_US / MS + 1_600));
 }
 
 #[test]
 fn lease_that_is_returned_is_charged_for_what_was_spent() {
-    let settled = |fault: Fault, spent: u32| {
-        let mut pair = Pair::new("10/100s", fault);
+    // At most for what it had.
+    for (spent, used) in [(2, 3), (8, 6)] {
+        let mut pair = Pair::new("10/100s");
         pair.lease(0);
         let message = Message {
             limit: pair.limit,
@@ -180,35 +158,31 @@ fn lease_that_is_returned_is_charged_for_what_was_spent() {
             grant: None,
         };
         pair.arrive(&message, 0);
-        pair.look(0)
-    };
-    holds(Fault::SettleChargesAll, |fault| settled(fault, 2) == (3, 0));
-    holds(Fault::SettleIsTrusted, |fault| settled(fault, 8) == (6, 0));
+        assert_eq!(pair.look(0), (used, 0), "{spent} spent");
+    }
 }
 
 #[test]
 fn message_that_arrives_twice_takes_one_lease() {
-    holds(Fault::RepeatedGrantAdds, |fault| {
-        let mut pair = Pair::new("100/100s", fault);
-        let message = Message {
-            limit: pair.limit,
-            settles: SmallVec::new(),
-            asks: smallvec![Run {
-                cost: Cost::ONE,
-                count: 1,
-            }],
-            grant: Some(Grant { nonce: 1, want: 9 }),
-        };
-        let first = pair.arrive(&message, 0);
-        let second = pair.arrive(&message, 100 * MS);
-        assert_eq!((first.given, first.lease_us), (9, 1_000 * MS));
-        (second.given, second.lease_us) == (9, 900 * MS) && pair.look(100 * MS).1 == 9
-    });
+    let mut pair = Pair::new("100/100s");
+    let message = Message {
+        limit: pair.limit,
+        settles: SmallVec::new(),
+        asks: smallvec![Run {
+            cost: Cost::ONE,
+            count: 1,
+        }],
+        grant: Some(Grant { nonce: 1, want: 9 }),
+    };
+    let replies = [0, 100 * MS].map(|now_us| pair.arrive(&message, now_us));
+    let leases = replies.map(|reply| (reply.given, reply.lease_us));
+    assert_eq!(leases, [(9, 1_000 * MS), (9, 900 * MS)]);
+    assert_eq!(pair.look(100 * MS).1, 9);
 }
 
 #[test]
 fn few_tokens_are_asked_for_without_a_lease() {
-    let mut pair = Pair::new("100r/s", Fault::None);
+    let mut pair = Pair::new("100r/s");
     pair.key.note(Cost::of(3));
     pair.key.wait(Cost::ONE, 7);
     let message = pair
@@ -224,7 +198,7 @@ fn few_tokens_are_asked_for_without_a_lease() {
 
 #[test]
 fn callers_that_arrive_during_a_request_are_served_in_order() {
-    let mut pair = Pair::new("100r/s", Fault::None);
+    let mut pair = Pair::new("100r/s");
     let (id, message) = pair.send(0);
     for who in 1..=3 {
         pair.key.wait(Cost::ONE, who);
@@ -243,7 +217,7 @@ fn callers_that_arrive_during_a_request_are_served_in_order() {
 
 #[test]
 fn tokens_go_back_into_an_open_lease_only() {
-    let mut pair = Pair::new("100r/s", Fault::None);
+    let mut pair = Pair::new("100r/s");
     pair.lease(0);
     let before = pair.key.tokens();
     let spent = pair.key.spend(Cost::of(3), MS).expect("a lease");
@@ -258,7 +232,7 @@ fn tokens_go_back_into_an_open_lease_only() {
 #[test]
 fn r8_token_of_an_ended_lease_does_not_go_back_into_a_later_one() {
     for limit in ["10000r/s", "10000r/s fixed_window"] {
-        let mut pair = Pair::new(limit, Fault::None);
+        let mut pair = Pair::new(limit);
         pair.lease(0);
         let spent = pair.key.spend(Cost::ONE, MS).expect("a lease");
         let lease = |pair: &Pair| {
@@ -276,7 +250,7 @@ fn r8_token_of_an_ended_lease_does_not_go_back_into_a_later_one() {
 
 #[test]
 fn idle_lease_is_returned_unspent() {
-    let mut pair = Pair::new("100r/s", Fault::None);
+    let mut pair = Pair::new("100r/s");
     pair.lease(0);
     assert!(pair.look(0).1 > 0);
     pair.key.sweep(50 * MS);
@@ -295,7 +269,7 @@ fn idle_lease_is_returned_unspent() {
 
 #[test]
 fn refusal_holds_for_as_long_as_the_store_said() {
-    let mut pair = Pair::new("10r/s burst=2", Fault::None);
+    let mut pair = Pair::new("10r/s burst=2");
     for who in 0..3 {
         pair.key.wait(Cost::ONE, who);
     }
@@ -315,7 +289,7 @@ fn refusal_holds_for_as_long_as_the_store_said() {
 
 #[test]
 fn returned_leases_are_told_of_until_the_store_has_heard() {
-    let mut pair = Pair::new("100r/s", Fault::None);
+    let mut pair = Pair::new("100r/s");
     pair.lease(0);
     pair.key.close_all();
     let first = pair

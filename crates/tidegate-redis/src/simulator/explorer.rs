@@ -12,7 +12,6 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use tidegate::{Cost, Limit};
 
-use crate::lease::fault::Fault;
 use crate::lease::kept::Store;
 use crate::lease::key::{Answer, Key, Reason};
 use crate::lease::message::{Message, Reply};
@@ -52,7 +51,6 @@ struct State {
 
 struct Explorer {
     limit: Limit,
-    fault: Fault,
     token_us: u64,
     seen: HashSet<(u64, u64)>,
     most_us: u64,
@@ -61,12 +59,11 @@ struct Explorer {
 }
 
 impl Explorer {
-    fn new(burst: u32, fault: Fault, budget: u64) -> Self {
+    fn new(burst: u32, budget: u64) -> Self {
         // A token per 250 ms: a lease outlives four of them.
         let limit = Limit::parse(&format!("4r/s burst={burst}")).expect("a limit");
         Self {
             limit,
-            fault,
             token_us: 250_000,
             seen: HashSet::new(),
             most_us: 0,
@@ -76,17 +73,10 @@ impl Explorer {
     }
 
     fn first(&self) -> State {
-        let node = || {
-            let mut key = Key::new(self.limit, 0);
-            key.fault = self.fault;
-            key
-        };
+        let node = || Key::new(self.limit, 0);
         State {
             nodes: [node(), node()],
-            store: Store {
-                kept: None,
-                fault: self.fault,
-            },
+            store: Store::default(),
             parcels: Vec::new(),
             now_us: 0,
             offset_us: 0,
@@ -138,9 +128,6 @@ impl Explorer {
                 let mut twice = next.clone();
                 twice.repeats += 1;
                 twice.parcels.push(parcel.clone());
-                if let Parcel::Message { node, .. } = parcel {
-                    twice.nodes[node].sent_again(twice.now_us);
-                }
                 self.arrive(&mut twice, parcel.clone());
                 all.push(twice);
             }
@@ -170,7 +157,6 @@ impl Explorer {
             let mut next = state.clone();
             next.crashes += 1;
             next.nodes[0] = Key::new(self.limit, next.now_us);
-            next.nodes[0].fault = self.fault;
             all.push(next);
         }
         // A node in the mode `exact` asks.
@@ -248,8 +234,8 @@ fn store_us(state: &State) -> u64 {
 }
 
 /// The most that was admitted, against the bound, and how many states there were.
-fn explore(burst: u32, fault: Fault, depth: u32, budget: u64) -> (u64, u64, usize) {
-    let mut explorer = Explorer::new(burst, fault, budget);
+fn explore(burst: u32, depth: u32, budget: u64) -> (u64, u64, usize) {
+    let mut explorer = Explorer::new(burst, budget);
     let first = explorer.first();
     explorer.explore(&first, depth);
     (explorer.most_us, explorer.bound_us, explorer.seen.len())
@@ -263,7 +249,7 @@ fn depth() -> u32 {
 #[test]
 fn no_order_of_events_breaks_the_bound() {
     for burst in [2, 3] {
-        let (most, bound, states) = explore(burst, Fault::None, depth(), u64::MAX);
+        let (most, bound, states) = explore(burst, depth(), u64::MAX);
         println!("burst {burst}: {states} states, depth {}", depth());
         assert!(most <= bound, "burst {burst}: {most} us, at most {bound}");
         assert!(states > 10_000, "only {states} states");

@@ -23,16 +23,6 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// Where the clocks begin.
 const START_US: u64 = 1_700_000_000_000_000;
 
-/// What is broken on purpose, to see whether the simulator notices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mutation {
-    None,
-    /// A node decides by what it has heard alone.
-    LocalCountLeftOut,
-    /// What could not be told is forgotten.
-    DroppedOnFailure,
-}
-
 /// What a run is like.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
@@ -53,7 +43,6 @@ pub(super) struct Setting {
     /// How far clocks of nodes are off, and how wrong they run, in parts of a million.
     pub(super) skew_us: u64,
     pub(super) drift: u64,
-    pub(super) mutation: Mutation,
 }
 
 /// What a run came to.
@@ -263,10 +252,7 @@ impl World {
                 for key in it.offered.keys() {
                     it.failing.entry(stored(&self.policy, key)).or_insert(sent);
                 }
-                match self.setting.mutation {
-                    Mutation::DroppedOnFailure => it.table.lose(&outgoing),
-                    _ => it.table.failed(&outgoing),
-                }
+                it.table.failed(&outgoing);
                 it.sender.failed(&it.table, interval, now);
                 self.drive(node);
             }
@@ -345,13 +331,10 @@ impl World {
         let attributes = [("key", key)];
         let keys = self.policy.keys(&attributes).expect("the one attribute");
         let table = &self.nodes[node].table;
-        let decision = match self.setting.mutation {
-            Mutation::LocalCountLeftOut => table.decide_by_hearsay(&keys, cost, clock),
-            _ => table
-                .decide(&keys, cost, clock)
-                .map(|decided| decided.decision),
-        };
-        decision.expect("a few keys")
+        table
+            .decide(&keys, cost, clock)
+            .expect("a few keys")
+            .decision
     }
 
     fn decided(&mut self, key: &str, cost: Cost, decision: &Decision) {

@@ -18,7 +18,6 @@ use super::Random;
 use super::due::Due;
 use super::network::Network;
 use super::node::drifted;
-use crate::lease::fault::Fault;
 use crate::lease::held::Spent;
 use crate::lease::kept::Store;
 use crate::lease::key::{Answer, Key, Reason};
@@ -58,7 +57,6 @@ pub(super) struct Setting {
     pub(super) lies: u64,
     /// How wrong clocks of nodes run, in parts of a million.
     pub(super) drift: u64,
-    pub(super) fault: Fault,
 }
 
 /// Who asks when.
@@ -209,10 +207,7 @@ pub(super) struct World {
 
 pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
     let levels = setting.limits.len();
-    let store = Store {
-        kept: None,
-        fault: setting.fault,
-    };
+    let store = Store::default();
     let mut world = World {
         random: Random::new(seed),
         now: FIRST,
@@ -254,11 +249,7 @@ impl World {
             i64::try_from(drift).unwrap_or(0) - i64::try_from(self.setting.drift).unwrap_or(0);
         self.sequence += 1;
         let now_us = clock(self.now, drift);
-        let keys = self.limits.iter().map(|limit| {
-            let mut key = Key::new(*limit, now_us);
-            key.fault = self.setting.fault;
-            key
-        });
+        let keys = self.limits.iter().map(|limit| Key::new(*limit, now_us));
         Node {
             keys: if leases { keys.collect() } else { Vec::new() },
             drift,
@@ -615,8 +606,6 @@ impl World {
         };
         if self.random.chance(again) {
             let delay = Duration::from_micros(self.random.below(300_000));
-            let later = clock(self.now + delay, self.nodes[node].drift);
-            self.nodes[node].keys[level].sent_again(later);
             self.after(delay, event);
         }
     }
@@ -910,6 +899,5 @@ pub(super) fn calm(limit: Limit, nodes: usize, requests: u64, pause_us: u64) -> 
         refunds: 0,
         lies: 0,
         drift: 0,
-        fault: Fault::None,
     }
 }

@@ -9,7 +9,6 @@ use super::leases::{Outcome, Pattern, Setting, calm, run};
 use super::network::Network;
 use super::tests::{each, seed_alone};
 use crate::conformance::more;
-use crate::lease::fault::Fault;
 use crate::lease::message::size;
 
 /// Seeds that have failed once.
@@ -42,7 +41,7 @@ fn is_aligned(limits: &[[Limit; 2]]) -> bool {
 }
 
 /// Some run.
-fn some_setting(seed: u64, fault: Fault) -> Setting {
+fn some_setting(seed: u64) -> Setting {
     let mut random = Random::new(seed ^ 0x1ea5e);
     let trouble = |random: &mut Random| random.one_of(&[0, 0, 0, 5, 20]);
     let levels = random.one_of(&[1, 1, 1, 2]);
@@ -69,13 +68,12 @@ fn some_setting(seed: u64, fault: Fault) -> Setting {
         refunds: random.one_of(&[0, 0, 300]),
         lies: random.one_of(&[0, 0, 0, 100]),
         drift: random.one_of(&[0, 50_000]),
-        fault,
     }
 }
 
 /// Some run in which leases are spent when they are about to end, at about three times the
 /// limit, with one kind of trouble: more of it wastes tokens, and hides what is broken.
-fn some_hoard(seed: u64, fault: Fault) -> Setting {
+fn some_hoard(seed: u64) -> Setting {
     let mut random = Random::new(seed ^ 0x40a2d);
     let ms = Duration::from_millis;
     let requests = random.one_of(&[40, 100, 200]);
@@ -114,17 +112,16 @@ fn some_hoard(seed: u64, fault: Fault) -> Setting {
         refunds: only(5, 100),
         lies: only(5, 300),
         drift: random.one_of(&[0, 50_000]),
-        fault,
         // Pauses are half as long on average.
         ..calm(limit, 0, 700, window * 1_000 / requests * 2 / 3)
     }
 }
 
 /// Runs of even seeds are of the one kind, those of odd seeds of the other.
-fn some_run(seed: u64, fault: Fault) -> (Setting, Outcome) {
+fn some_run(seed: u64) -> (Setting, Outcome) {
     let setting = match seed.is_multiple_of(2) {
-        true => some_setting(seed, fault),
-        false => some_hoard(seed, fault),
+        true => some_setting(seed),
+        false => some_hoard(seed),
     };
     (setting.clone(), run(setting, seed))
 }
@@ -141,7 +138,7 @@ fn judge(seed: u64, setting: &Setting, outcome: &Outcome) {
 fn leases_never_break_the_bound() {
     let leased = std::sync::atomic::AtomicU64::new(0);
     let check = |seed| {
-        let (setting, outcome) = some_run(seed, Fault::None);
+        let (setting, outcome) = some_run(seed);
         judge(seed, &setting, &outcome);
         leased.fetch_add(outcome.from_leases, std::sync::atomic::Ordering::Relaxed);
     };
@@ -158,34 +155,6 @@ fn leases_never_break_the_bound() {
     assert!(leased > 200_000, "only {leased} came from leases");
 }
 
-/// Whether a run shows that something is broken: the one of this seed, or any other.
-fn is_noticed(fault: Fault, seed: u64) -> bool {
-    std::iter::once(seed).chain(0..4_000).any(|seed| {
-        let (_, outcome) = some_run(seed, fault);
-        outcome.broken.is_some() || outcome.overfull
-    })
-}
-
-/// Mistakes that random runs show, each with a seed that does. Two more only waste tokens: a
-/// lease that is charged in full, and a message that takes two leases. `lease/rules.rs` shows
-/// each of them.
-#[test]
-fn what_breaks_the_bound_is_noticed() {
-    for (fault, seed) in [
-        (Fault::ClosesAfterSending, 29),
-        (Fault::AcceptsLateAnswers, 19),
-        (Fault::ValidFromReceipt, 1347),
-        (Fault::RetryDatedAnew, 429),
-        (Fault::OutLeftOut, 3),
-        (Fault::ExpiredLeasesReturned, 15),
-        (Fault::OutDrains, 7),
-        (Fault::ExpiresWithLeases, 385),
-        (Fault::SettleIsTrusted, 3),
-    ] {
-        assert!(is_noticed(fault, seed), "{fault:?} is not noticed");
-    }
-}
-
 /// A fleet of three under a multiple of the limit: what it used of the limit, and the
 /// calls of the store per admitted request.
 fn used(
@@ -194,7 +163,6 @@ fn used(
     times: f64,
     seconds: f64,
     round_trip_us: u64,
-    fault: Fault,
 ) -> (f64, f64, Outcome) {
     let limit = Limit::parse(limit).expect("a limit");
     let spec = limit.spec().expect("a rate");
@@ -217,7 +185,6 @@ fn used(
             latency_us: round_trip_us / 2,
             ..Network::PERFECT
         },
-        fault,
         ..calm(limit, nodes, requests, pause_us)
     };
     let outcome = run(setting, 7);
@@ -237,7 +204,7 @@ fn the_limit_is_used_under_overload() {
             let limit = format!("1000r/s burst={burst}");
             // At the end up to a horizon's worth is not asked for yet.
             let seconds = if burst == 1_000 { 20.0 } else { 8.0 };
-            let (share, calls, _) = used(&limit, nodes, 2.0, seconds, 1_000, Fault::None);
+            let (share, calls, _) = used(&limit, nodes, 2.0, seconds, 1_000);
             println!(
                 "{limit} {nodes} nodes: {:.1} % used, {calls:.3} calls",
                 100.0 * share
@@ -250,7 +217,7 @@ fn the_limit_is_used_under_overload() {
 #[test]
 fn nothing_is_refused_below_the_limit() {
     for (nodes, most) in [(1, 0.02), (3, 0.05), (10, 0.15)] {
-        let (_, calls, outcome) = used("1000r/s", nodes, 0.9, 10.0, 1_000, Fault::None);
+        let (_, calls, outcome) = used("1000r/s", nodes, 0.9, 10.0, 1_000);
         println!("{nodes} nodes: {calls:.3} calls per request");
         assert!(calls < most, "{calls} calls per request on {nodes} nodes");
         assert_eq!(outcome.refused, 0, "{nodes} nodes");

@@ -7,19 +7,8 @@ use tidegate::{Cost, Decision, Policy};
 
 use crate::refusals::{Refusals, Sent};
 
-/// What is broken on purpose, to see whether the simulator notices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mutation {
-    None,
-    /// A refusal holds from when its answer came, not from when the question was sent.
-    CountedFromReceipt,
-    /// A refusal answers other costs, too.
-    AnyCost,
-}
-
 pub(super) struct Node {
     refusals: Refusals,
-    mutation: Mutation,
     /// Its clock against the world's: parts in a million, faster or slower.
     drift: i64,
     /// Questions on their way, by number.
@@ -35,10 +24,9 @@ struct Waiting {
 }
 
 impl Node {
-    pub(super) fn new(policy: &Policy, drift: i64, mutation: Mutation) -> Self {
+    pub(super) fn new(policy: &Policy, drift: i64) -> Self {
         Self {
             refusals: Refusals::new(policy.refusal_memory()),
-            mutation,
             drift,
             waiting: HashMap::new(),
             paused_until: Duration::ZERO,
@@ -54,12 +42,8 @@ impl Node {
     pub(super) fn remembers(&self, policy: &Policy, now: Duration, key: &str, cost: Cost) -> bool {
         let attributes = [("key", key)];
         let keys = policy.keys(&attributes).expect("the one attribute");
-        let costs = match self.mutation {
-            Mutation::AnyCost => vec![Cost::of(1), Cost::of(2), Cost::of(3)],
-            _ => vec![cost],
-        };
-        let known = |cost| !self.refusals.find(&keys, cost, self.clock(now)).is_empty();
-        costs.into_iter().any(known)
+        let known = self.refusals.find(&keys, cost, self.clock(now));
+        !known.is_empty()
     }
 
     /// A question leaves.
@@ -83,12 +67,8 @@ impl Node {
         let now = self.clock(now);
         let attributes = [("key", &*waiting.key)];
         let keys = policy.keys(&attributes).expect("the one attribute");
-        let sent = match self.mutation {
-            Mutation::CountedFromReceipt => self.refusals.sent(now),
-            _ => waiting.sent,
-        };
         self.refusals
-            .learn(&keys, waiting.cost, sent, decision, now);
+            .learn(&keys, waiting.cost, waiting.sent, decision, now);
         true
     }
 

@@ -7,7 +7,6 @@ use tidegate::{Align, Kind, Limit};
 
 use super::Random;
 use super::network::Network;
-use super::node::Mutation;
 use super::world::{Outcome, Setting, run};
 
 /// Seeds that have failed once: with a refund handed in twice, and with windows told from
@@ -46,7 +45,7 @@ pub(super) fn seed_alone() -> Option<u64> {
 }
 
 /// Some run. In a calm one nothing happens that would make a remembered refusal wrong.
-fn some_setting(seed: u64, calm: bool, mutation: Mutation) -> Setting {
+fn some_setting(seed: u64, calm: bool) -> Setting {
     let mut random = Random::new(seed ^ 0xfeed);
     let trouble = |random: &mut Random| match calm {
         true => 0,
@@ -68,7 +67,6 @@ fn some_setting(seed: u64, calm: bool, mutation: Mutation) -> Setting {
         failovers: trouble(&mut random),
         refunds: trouble(&mut random),
         drift: if calm { 0 } else { 500 },
-        mutation,
     }
 }
 
@@ -92,7 +90,7 @@ pub(super) fn each(seeds: Range<u64>, check: impl Fn(u64) + Sync) {
 #[test]
 fn exact_never_breaks_its_bound() {
     let check = |seed| {
-        let setting = some_setting(seed, false, Mutation::None);
+        let setting = some_setting(seed, false);
         let outcome = run(setting.clone(), seed);
         judge(seed, &setting, &outcome);
     };
@@ -107,27 +105,11 @@ fn exact_never_breaks_its_bound() {
 #[test]
 fn a_remembered_refusal_is_what_the_store_would_say() {
     each(0..4_000, |seed| {
-        let setting = some_setting(seed, true, Mutation::None);
+        let setting = some_setting(seed, true);
         let outcome = run(setting.clone(), seed);
         judge(seed, &setting, &outcome);
         assert_eq!(outcome.wrongly, 0, "seed {seed}: {setting:?}: {outcome:?}");
     });
-}
-
-/// Of so many runs with something broken, how many show it.
-fn noticed(mutation: Mutation) -> usize {
-    let shows = |seed: &u64| {
-        let setting = some_setting(*seed, true, mutation);
-        run(setting, *seed).wrongly > 0
-    };
-    (0..300).filter(shows).count()
-}
-
-#[test]
-fn what_is_broken_on_purpose_is_noticed() {
-    assert!(noticed(Mutation::CountedFromReceipt) > 0);
-    assert!(noticed(Mutation::AnyCost) > 0);
-    assert_eq!(noticed(Mutation::None), 0);
 }
 
 /// Three nodes, ten times the limit offered: it is used, and far fewer are asked for.
@@ -148,7 +130,6 @@ fn under_overload_the_limit_is_used_and_the_store_is_spared() {
             failovers: 0,
             refunds: 0,
             drift: 0,
-            mutation: Mutation::None,
         };
         let outcome = run(setting.clone(), 7);
         judge(7, &setting, &outcome);

@@ -10,7 +10,7 @@ use tidegate::{Cost, Decision, Limit, Policy, Receipt};
 use super::Random;
 use super::due::Due;
 use super::network::Network;
-use super::node::{Mutation, Node};
+use super::node::Node;
 use super::store::Store;
 
 /// How long a check may take.
@@ -35,7 +35,6 @@ pub(super) struct Setting {
     pub(super) refunds: u64,
     /// Parts in a million that clocks of nodes run wrong at most.
     pub(super) drift: i64,
-    pub(super) mutation: Mutation,
 }
 
 /// What a run came to.
@@ -119,7 +118,7 @@ pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
     let nodes = (0..setting.nodes).map(|_| {
         let most = u64::try_from(setting.drift).unwrap_or(0);
         let drift = i64::try_from(random.below(2 * most + 1)).unwrap_or(0) - setting.drift;
-        Node::new(&policy, drift, setting.mutation)
+        Node::new(&policy, drift)
     });
     let nodes = nodes.collect();
     let mut world = World {
@@ -308,7 +307,7 @@ impl World {
         }
         if self.random.chance(faults) {
             // It forgets everything, its questions on their way included.
-            let lost = Node::new(&self.policy, 0, self.setting.mutation);
+            let lost = Node::new(&self.policy, 0);
             let old = std::mem::replace(&mut self.nodes[node], lost);
             self.outcome.answered += old.unanswered();
         }
