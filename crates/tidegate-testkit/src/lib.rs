@@ -24,4 +24,5 @@ pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod sentinels;
+pub mod simulation;
 pub mod tidegate;

@@ -1,16 +1,21 @@
-//! A key as the store keeps it, and what a message does to it: `lease.lua` in Rust, number
-//! for number. Only tests run it: conformance tests hold it to the script, and the
-//! simulator and the explorer have it for their store.
+//! A key as the store keeps it, and what messages, checks, refunds and parcels do to it: the
+//! scripts in Rust, with leases number for number. Only tests run it: conformance tests hold
+//! it to the scripts, and the simulator and the explorer have it for their store.
 
-use tidegate::algorithm::{FixedWindowState, Span, State};
-use tidegate::{Align, Cost, Kind, Limit};
+use tidegate::algorithm::{FixedWindowState, Log, LogView, SlidingLog, Span, State};
+use tidegate::{Align, Cost, Kind, LevelOutcome, Limit};
 
 use super::message::{MOST_TOKENS, Message, Reply, TERM_US, size};
 use super::out::{Out, charged};
+use crate::background::{KEPT, Parcel};
+use crate::count;
 
 /// The shortest lease, and the most of them.
 const SHORTEST_US: u64 = 50_000;
 const MOST_LEASES: usize = 256;
+
+/// What a log may have to hold: nodes in the mode `background` pass the limit.
+const MOST_EVENTS: u32 = 16_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Record {
@@ -27,6 +32,8 @@ pub(crate) struct Kept {
     era_us: u64,
     /// In the order of their ends.
     records: Vec<Record>,
+    /// The events of a log.
+    log: Log,
     pub(crate) expires_ms: u64,
 }
 
@@ -36,6 +43,7 @@ struct Current {
     used: State,
     era_us: u64,
     records: Vec<Record>,
+    log: Log,
     is_outdated: bool,
     is_changed: bool,
 }
@@ -98,7 +106,60 @@ impl Store {
         (before.0, before.1, admitted)
     }
 
-    /// Gives back a charge that was made then, in that era.
+    /// Decides one check, and says what a caller is told and whether it is admitted.
+    pub(crate) fn decide(&mut self, limit: Limit, cost: Cost, now_us: u64) -> (LevelOutcome, bool) {
+        let (_, out, admitted) = self.check(limit, cost, 1, now_us);
+        let current = self.current(limit, now_us);
+        let (used, mark) = match limit.kind() {
+            Kind::SlidingLog(it) => {
+                let view = it.view(&current.log, now_us);
+                let state = it.read(&current.log, &view, cost);
+                (State::SlidingLog(state), view.raw_us())
+            }
+            _ => (current.used, current.era_us),
+        };
+        let is_admitted = admitted == 1;
+        let outcome = out.outcome(&limit, &used, cost, is_admitted);
+        let level = LevelOutcome {
+            outcome,
+            cost,
+            mark,
+        };
+        (level, is_admitted)
+    }
+
+    /// Counts what a node in the mode `background` has charged, and says what it comes to.
+    pub(crate) fn parcel(&mut self, parcel: &Parcel, now_us: u64) -> State {
+        let limit = parcel.limit;
+        let mut current = self.current(limit, now_us);
+        let before = self.kept.as_ref().map(|kept| match kept.used {
+            State::SlidingLog(_) => current.used,
+            used => used,
+        });
+        let after = parcel.arrive(before, now_us);
+        if parcel.unsent.is_none() {
+            return after;
+        }
+        if let (State::SlidingLog(old), State::SlidingLog(new)) = (current.used, after) {
+            current.log_event(new.used - old.used);
+        }
+        current.used = after;
+        self.keep(current, now_us);
+        if let (Some(kept), State::TokenBucket(_)) = (&mut self.kept, after) {
+            kept.expires_ms += u64::try_from(KEPT.as_millis()).unwrap_or(0);
+        }
+        after
+    }
+
+    /// Forgets the key once it has expired.
+    pub(crate) fn expire(&mut self, now_us: u64) {
+        let kept = self.kept.as_ref();
+        if kept.is_some_and(|kept| kept.expires_ms * 1_000 <= now_us) {
+            self.kept = None;
+        }
+    }
+
+    /// Gives back a charge that was made then, in that era; of a log, with that mark.
     pub(crate) fn refund(
         &mut self,
         limit: Limit,
@@ -108,6 +169,14 @@ impl Store {
         now_us: u64,
     ) {
         let mut current = self.current(limit, now_us);
+        if let Kind::SlidingLog(it) = limit.kind() {
+            let view = it.view(&current.log, now_us);
+            if current.log.refund(&view, cost, era_us) {
+                current.read_log(it, now_us);
+                self.keep(current, now_us);
+            }
+            return;
+        }
         if current.is_outdated || current.era_us != era_us || charged_at_us > now_us {
             return;
         }
@@ -117,7 +186,7 @@ impl Store {
                 count: state.count.saturating_sub(cost.get()),
                 ..state
             }),
-            (used, _) => crate::count::give_back(&limit, used, cost, charged_at_us),
+            (used, _) => count::give_back(&limit, used, cost, charged_at_us),
         };
         if current.used != before {
             self.keep(current, now_us);
@@ -130,6 +199,7 @@ impl Store {
             used,
             era_us,
             records,
+            log,
             ..
         } = current;
         let last_us = records.last().map_or(0, |record| record.ends_us);
@@ -146,13 +216,14 @@ impl Store {
                 return;
             }
             (State::FixedWindow(state), _) => last_us.max(now_us + state.left_us),
-            _ => now_us,
+            _ => now_us + count::reset_after_us(&limit, &used),
         };
         self.kept = Some(Kept {
             limit,
             used,
             era_us,
             records,
+            log,
             expires_ms: fresh_at_us.div_ceil(1_000),
         });
     }
@@ -163,12 +234,18 @@ impl Store {
             limit,
             era_us: now_us,
             records: Vec::new(),
+            log: Log::default(),
             is_outdated: false,
             is_changed: false,
         };
         let Some(kept) = self.kept.clone() else {
             return current;
         };
+        if let Kind::SlidingLog(it) = limit.kind() {
+            current.log = kept.log;
+            current.read_log(it, now_us);
+            return current;
+        }
         let last_us = kept.used.last_us();
         let has_leases = !kept.records.is_empty();
         let mut used = kept.used;
@@ -216,7 +293,7 @@ fn is_over(used: &State, now_us: u64) -> bool {
             state.last_us + state.debt.us + u64::from(state.debt.parts > 0) <= now_us
         }
         State::FixedWindow(state) => state.last_us + state.left_us <= now_us,
-        _ => true,
+        _ => false,
     }
 }
 
@@ -260,6 +337,19 @@ fn tokens(records: &[Record]) -> u32 {
 }
 
 impl Current {
+    fn read_log(&mut self, limit: &SlidingLog, now_us: u64) {
+        let view: LogView = limit.view(&self.log, now_us);
+        self.used = State::SlidingLog(limit.read(&self.log, &view, Cost::ONE));
+    }
+
+    /// Another event of a log.
+    fn log_event(&mut self, cost: u32) {
+        if let Kind::SlidingLog(it) = self.limit.kind() {
+            let view = it.view(&self.log, self.used.last_us());
+            self.log.write(&view, cost, MOST_EVENTS);
+        }
+    }
+
     fn out(&self, now_us: u64) -> Out {
         Out {
             tokens: tokens(&self.records),
@@ -294,7 +384,10 @@ impl Current {
                 }
                 state.count = state.count.saturating_add(tokens);
             }
-            _ => {}
+            (used, _) => {
+                *used = self.limit.charge(*used, Cost::of(tokens));
+                self.log_event(tokens);
+            }
         }
     }
 
@@ -311,7 +404,10 @@ impl Current {
             (State::FixedWindow(state), Kind::FixedWindow(window)) => {
                 u128::from(state.count) + wanted <= u128::from(window.rate().requests())
             }
-            _ => false,
+            (used, _) => {
+                let cost = u64::try_from(cost).ok().and_then(|it| Cost::new(it).ok());
+                cost.is_some_and(|cost| self.limit.admits(&used, cost))
+            }
         }
     }
 

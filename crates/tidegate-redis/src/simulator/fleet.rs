@@ -1,433 +1,638 @@
-//! A fleet in the mode `background`: nodes that decide by the same [`Table`] and tell the
-//! store by the same [`Sender`] that production drives, over a bad network, and are held
-//! to the formula.
+//! The fleet: requests, what goes wrong, and nodes in the mode `exact`. Nodes of the other
+//! modes are in [`super::lease`] and [`super::background`].
+//!
+//! What is judged is the store's time at the moment a token is spent, or a check is admitted.
+//! Time that the store's clock is set forward by has passed.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate::algorithm::State;
-use tidegate::audit::{Audit, Background, Record, Verdict};
-use tidegate::{Cost, Decision, Limit, Mode, Policy};
+use tidegate::audit::Background;
+use tidegate::{Cost, Decision, Keys, Limit, Mode, Policy, Receipt, Source};
+use tidegate_testkit::simulation::{Network, Trouble, Troubles, World};
 
-use super::Random;
-use super::background_store::BackgroundStore;
-use super::due::Due;
-use super::network::Network;
-use super::tests::is_aligned;
-use crate::background::{Outgoing, Sender, Table};
+use super::background::BackgroundNode;
+use super::judge::{Ledger, size};
+use crate::background::Outgoing;
+use crate::lease::held::Spent;
+use crate::lease::kept::Store;
+use crate::lease::key::Key;
+use crate::lease::message::{Message, Reply, TERM_US};
+use crate::refusals::{Refusals, Sent};
 
-/// How long a node waits for the store to have heard.
-const PATIENCE: Duration = Duration::from_millis(300);
-
-/// Where the clocks begin.
-const START_US: u64 = 1_700_000_000_000_000;
+/// How long a check may take.
+const DEADLINE: Duration = Duration::from_millis(50);
+/// When the first request comes.
+const FIRST: Duration = Duration::from_secs(1);
 
 /// What a run is like.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
-    pub(super) limit: Limit,
-    pub(super) sync_interval: Duration,
-    pub(super) nodes: u64,
+    /// One limit per level, and those that are in force instead after a change.
+    pub(super) limits: Vec<[Limit; 2]>,
+    pub(super) mode: Mode,
+    /// Nodes in that mode, and nodes in the mode `exact` beside them.
+    pub(super) nodes: usize,
+    pub(super) exact: usize,
     pub(super) keys: u64,
+    pub(super) refusal_memory: Duration,
+    pub(super) sync_interval: Duration,
     /// The longest pause between two requests of the fleet.
     pub(super) pause_us: u64,
     pub(super) requests: u64,
+    pub(super) pattern: Pattern,
     pub(super) costs: u64,
+    /// Whether keys that are not worth a lease are asked for as in the mode `exact`. That
+    /// is what production does, where such checks share calls, too: here they do not.
+    pub(super) plainly: bool,
     pub(super) network: Network,
-    /// In a thousand requests, each of them: pauses, crashes and partitions of a node;
-    /// failovers and steps of the store's clock.
-    pub(super) faults: u64,
-    pub(super) failovers: u64,
-    pub(super) clock_steps: u64,
+    pub(super) troubles: Troubles,
+    /// In a thousand requests, each of them.
+    pub(super) limit_changes: u64,
+    pub(super) refunds: u64,
+    /// Nodes that return more than they were given.
+    pub(super) lies: u64,
     /// How far clocks of nodes are off, and how wrong they run, in parts of a million.
     pub(super) skew_us: u64,
     pub(super) drift: u64,
 }
 
+/// Who asks when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pattern {
+    /// All nodes, all the time.
+    Even,
+    /// Times in which many ask alternate with times in which few do.
+    Waves,
+    /// Everybody asks in a rush, and then nobody for a while.
+    Rushes { busy: Duration, lull: Duration },
+    /// One node takes leases in a rush, keeps them while the others use up the rest, and
+    /// spends them when they are about to end; then nobody asks for a while. Some of its
+    /// leases arrive late by up to so long, and its messages are handed over again so many
+    /// times in a thousand.
+    Hoard {
+        busy: Duration,
+        lull: Duration,
+        /// Whether the others wait until it spends them.
+        is_quiet: bool,
+        late_us: u64,
+        again: u64,
+    },
+}
+
 /// What a run came to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Outcome {
-    pub(super) verdict: Verdict,
-    /// How many parcels were sent.
-    pub(super) flushes: u64,
-    /// From the first admission to the last.
+    /// Which counter admitted more than its bound, and by how much.
+    pub(super) broken: Option<(usize, u64)>,
+    /// Whether the store ever had more used and out than the limit.
+    pub(super) overfull: bool,
+    pub(super) admitted: u64,
+    pub(super) refused: u64,
+    /// Without an answer: too late, or the node was not there.
+    pub(super) unanswered: u64,
+    /// Checks refused from memory, and those that the store would have admitted then.
+    pub(super) remembered: u64,
+    pub(super) wrongly: u64,
+    pub(super) calls: u64,
+    pub(super) from_leases: u64,
+    /// From the first request to the last.
     pub(super) span: Duration,
 }
 
+/// Counters: one for each level of each key.
+pub(super) type Cells = SmallVec<[usize; 2]>;
+
 #[derive(Debug, Clone)]
-enum Event {
-    Request {
-        number: u64,
-    },
-    /// A node may have something to send.
-    Wake {
-        node: usize,
-    },
-    /// A parcel reaches the store.
-    Parcel {
-        number: u64,
-        node: usize,
-        outgoing: Outgoing,
-    },
-    /// The word of that reaches the node.
-    Reply {
-        number: u64,
-        node: usize,
-        heard: (u64, State),
-    },
-    Patience {
-        number: u64,
-        node: usize,
-    },
+pub(super) enum Event {
+    Request(u64),
+    /// A check reaches the store, and the answer the node.
+    Check(usize, u64, Cells, Cost),
+    Answer(u64, Box<Decision>, u64),
+    Deadline(u64),
+    /// A charge reaches the store that is given back, and the word of that the node.
+    Refund(usize, Charge),
+    Refunded(usize, usize),
+    /// A message of a node that leases reaches the store, and the reply the node.
+    Message(usize, usize, u64, Message),
+    Reply(usize, usize, u64, Reply, u64),
+    Sweep(usize),
+    /// A parcel reaches the store, and what it came to the node.
+    Parcel(usize, u64, Outgoing),
+    Heard(usize, u64, (u64, State)),
+    /// The store has had its time to hear of a parcel.
+    Patience(usize, u64),
+    Wake(usize),
 }
 
-struct Node {
-    table: Table,
-    sender: Sender,
-    /// When it is woken next.
-    wakes_at: Option<Duration>,
-    drift: i64,
-    paused_until: Duration,
-    cut_off_until: Duration,
-    waiting: HashMap<u64, (Outgoing, Duration)>,
-    /// Since when a key could not be told of.
-    failing: HashMap<String, Duration>,
-    /// What it was asked for, by key: when, and the cost.
-    offered: BTreeMap<String, Vec<(Duration, u64)>>,
+/// A check that waits for an answer.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    pub(super) node: usize,
+    pub(super) cost: Cost,
+    /// Tokens of leases that it holds: of which counter, and when they were taken.
+    pub(super) held: SmallVec<[(usize, Spent, u64); 2]>,
+    /// The counters that it waits for.
+    pub(super) cells: Cells,
+    sent: Option<Sent>,
 }
 
-struct World {
-    setting: Setting,
-    policy: Policy,
-    random: Random,
-    now: Duration,
-    queue: BinaryHeap<Reverse<Due<Event>>>,
-    sequence: u64,
-    nodes: Vec<Node>,
-    /// Those that have crashed: what they had not told, nobody knows.
-    gone: Vec<Node>,
-    store: BackgroundStore,
-    audit: Audit,
-    flushes: u64,
-    round_trip: Duration,
-    outage: Duration,
-    admitted_from_us: Option<u64>,
-    admitted_to_us: u64,
+/// A charge, by which it can be given back.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Charge {
+    cell: usize,
+    cost: Cost,
+    at_us: u64,
+    era_us: u64,
+    /// Of a lease.
+    nonce: Option<u64>,
+    /// Its place among the records.
+    record: usize,
 }
 
-/// Runs a world from its first request until the store has been told everything.
+pub(super) enum Node {
+    Exact(Refusals),
+    Lease(Vec<Key<u64>>),
+    Background(Box<BackgroundNode>),
+}
+
+pub(super) struct Fleet {
+    pub(super) setting: Setting,
+    pub(super) policy: Policy,
+    pub(super) world: World<Event>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) waiting: HashMap<u64, Waiting>,
+    /// By counter, and as they were when somebody copied them.
+    pub(super) stores: Vec<Store>,
+    snapshot: Vec<Store>,
+    /// In force, by level.
+    limits: Vec<Limit>,
+    pub(super) ledgers: Vec<Ledger>,
+    charges: Vec<Charge>,
+    lowered: bool,
+    pub(super) losses: u32,
+    pub(super) reports: super::background::Reports,
+    pub(super) outcome: Outcome,
+}
+
+/// Runs a fleet from its first request to the last answer.
 pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
-    let policy = Policy::builder("p").limit(setting.limit);
-    let policy = policy.mode(Mode::Background).build().expect("a policy");
-    let mut world = World {
-        store: BackgroundStore::new(setting.limit),
-        audit: Audit::new(setting.limit),
-        now: Duration::from_secs(1),
-        queue: BinaryHeap::new(),
-        sequence: 0,
+    let levels = setting.limits.len();
+    let cells = levels * usize::try_from(setting.keys).unwrap_or(1);
+    let policy = Policy::builder("p").limit(setting.limits[0][0]);
+    let policy = policy.refusal_memory(setting.refusal_memory);
+    let mut fleet = Fleet {
+        policy: policy.build().expect("a policy"),
+        world: World::new(seed, setting.network),
         nodes: Vec::new(),
-        gone: Vec::new(),
-        flushes: 0,
-        round_trip: Duration::ZERO,
-        outage: Duration::ZERO,
-        admitted_from_us: None,
-        admitted_to_us: 0,
-        policy,
-        random: Random::new(seed),
+        waiting: HashMap::new(),
+        stores: vec![Store::default(); cells],
+        snapshot: vec![Store::default(); cells],
+        limits: setting.limits.iter().map(|it| it[0]).collect(),
+        ledgers: (0..cells).map(|_| Ledger::default()).collect(),
+        charges: Vec::new(),
+        lowered: false,
+        losses: 0,
+        reports: super::background::Reports::default(),
+        outcome: Outcome::default(),
         setting,
     };
-    for _ in 0..world.setting.nodes {
-        let born = world.born();
-        world.nodes.push(born);
+    fleet.world.troubles = fleet.setting.troubles;
+    for node in 0..fleet.setting.nodes + fleet.setting.exact {
+        let drift = fleet.some_drift();
+        fleet.world.node(drift);
+        let born = fleet.born(node);
+        fleet.nodes.push(born);
     }
-    world.after(Duration::ZERO, Event::Request { number: 0 });
-    while let Some(Reverse(Due(at, _, event))) = world.queue.pop() {
-        world.now = at;
-        world.happen(event);
+    fleet.world.after(FIRST, Event::Request(0));
+    while let Some(event) = fleet.world.next_event() {
+        fleet.happen(event);
     }
-    world.finish()
+    fleet.judge()
 }
 
-impl World {
-    /// A node that knows nothing, with a clock of its own.
-    fn born(&mut self) -> Node {
-        let off = |random: &mut Random, most: u64| {
-            let number = random.below(2 * most + 1);
-            i64::try_from(number).unwrap_or(0) - i64::try_from(most).unwrap_or(0)
-        };
-        let skew_us = off(&mut self.random, self.setting.skew_us);
-        // Clocks that run slow: what a fast one makes of the time since it last heard is
-        // more than has passed, and so is what it admits.
-        let drift = -off(&mut self.random, self.setting.drift).abs();
-        let now_us = START_US.saturating_add_signed(skew_us);
-        Node {
-            table: Table::new("tg", 1, now_us, Duration::ZERO),
-            sender: Sender::default(),
-            wakes_at: None,
-            drift,
-            paused_until: Duration::ZERO,
-            cut_off_until: Duration::ZERO,
-            waiting: HashMap::new(),
-            failing: HashMap::new(),
-            offered: BTreeMap::new(),
+impl Fleet {
+    fn some_drift(&mut self) -> i64 {
+        let drift = self.world.some_drift(self.setting.drift);
+        match self.setting.mode {
+            // A fast clock makes more of the time since it last heard than has passed, and
+            // so admits more.
+            Mode::Background => -drift.abs(),
+            _ => drift,
         }
     }
 
-    fn after(&mut self, delay: Duration, event: Event) {
-        self.sequence += 1;
-        let due = Due(self.now + delay, self.sequence, event);
-        self.queue.push(Reverse(due));
-    }
-
-    /// Over the network, unless the node is cut off.
-    fn send(&mut self, node: usize, event: &Event) {
-        if self.nodes[node].cut_off_until > self.now {
-            return;
+    /// A node that knows nothing.
+    fn born(&mut self, node: usize) -> Node {
+        if node >= self.setting.nodes {
+            return Node::Exact(Refusals::new(self.setting.refusal_memory));
         }
-        for delay in self.setting.network.send(&mut self.random) {
-            self.after(delay, event.clone());
+        match self.setting.mode {
+            Mode::Lease => self.born_leasing(node),
+            Mode::Background => Node::Background(Box::new(self.born_in_background())),
+            _ => Node::Exact(Refusals::new(self.setting.refusal_memory)),
         }
     }
 
-    fn now_us(&self) -> u64 {
-        START_US + u64::try_from(self.now.as_micros()).unwrap_or(0)
+    pub(super) fn limit(&self, cell: usize) -> Limit {
+        self.limits[cell % self.limits.len()]
     }
 
-    fn clock(&self, node: usize) -> Duration {
-        super::node::drifted(self.now, self.nodes[node].drift)
+    /// The counters of a key.
+    pub(super) fn cells(&self, key: u64) -> Cells {
+        let levels = self.limits.len();
+        let first = usize::try_from(key).unwrap_or(0) * levels;
+        (first..first + levels).collect()
+    }
+
+    /// What the store has of a counter.
+    pub(super) fn store(&mut self, cell: usize) -> &mut Store {
+        let now_us = self.world.store_us();
+        self.stores[cell].expire(now_us);
+        &mut self.stores[cell]
     }
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Request { number } => self.request(number),
-            Event::Wake { node } => {
-                // One that was woken earlier meanwhile, or born since, is not due.
-                if self.nodes[node].wakes_at == Some(self.now) {
-                    self.nodes[node].wakes_at = None;
-                    self.drive(node);
+            Event::Request(number) => self.request(number),
+            Event::Check(node, number, cells, cost) => {
+                self.outcome.calls += 1;
+                let decision = Box::new(self.decide(&cells, cost));
+                let at_us = self.world.passed_us();
+                self.world
+                    .to_node(node, &Event::Answer(number, decision, at_us));
+            }
+            Event::Answer(number, decision, at_us) => self.answered(number, &decision, at_us),
+            Event::Deadline(number) => {
+                if let Some(waiting) = self.waiting.remove(&number) {
+                    self.outcome.unanswered += 1;
+                    self.put_back(&waiting);
                 }
             }
-            Event::Parcel {
-                number,
-                node,
-                outgoing,
-            } => {
-                self.flushes += 1;
-                let now_us = self.now_us();
-                let Outgoing { key, parcel, .. } = &outgoing;
-                let heard = self.store.flush(now_us, key, parcel);
-                let reply = Event::Reply {
-                    number,
-                    node,
-                    heard,
-                };
-                self.send(node, &reply);
+            Event::Refund(node, charge) => {
+                self.refund(charge);
+                self.world
+                    .to_node(node, &Event::Refunded(node, charge.cell));
             }
-            Event::Reply {
-                number,
-                node,
-                heard,
-            } => {
-                let now = self.clock(node);
-                let Some((outgoing, sent)) = self.nodes[node].waiting.remove(&number) else {
-                    return;
-                };
-                self.round_trip = self.round_trip.max(self.now - sent);
-                if let Some(since) = self.nodes[node].failing.remove(&outgoing.key) {
-                    self.outage = self.outage.max(self.now - since);
+            Event::Refunded(node, cell) => {
+                if let Node::Exact(refusals) = &self.nodes[node] {
+                    with_keys(&self.policy, cell, |keys| refusals.forget(keys));
                 }
-                let sent = super::node::drifted(sent, self.nodes[node].drift);
-                self.nodes[node].table.arrived(&outgoing, sent, now, heard);
-                self.nodes[node].sender.arrived();
-                self.drive(node);
             }
-            Event::Patience { number, node } => {
-                let (now, interval) = (self.clock(node), self.setting.sync_interval);
-                let it = &mut self.nodes[node];
-                let Some((outgoing, sent)) = it.waiting.remove(&number) else {
-                    return;
-                };
-                // The pause that follows holds up every key of the node.
-                for key in it.offered.keys() {
-                    it.failing.entry(stored(&self.policy, key)).or_insert(sent);
-                }
-                it.table.failed(&outgoing);
-                it.sender.failed(&it.table, interval, now);
-                self.drive(node);
+            Event::Message(node, cell, id, message) => self.message(node, cell, id, &message),
+            Event::Reply(node, cell, id, reply, at_us) => {
+                self.replied(node, cell, id, &reply, at_us);
             }
+            Event::Sweep(node) => self.sweep(node),
+            Event::Parcel(node, number, outgoing) => self.parcel(node, number, &outgoing),
+            Event::Heard(node, number, heard) => self.heard(node, number, heard),
+            Event::Patience(node, number) => self.give_up(node, number),
+            Event::Wake(node) => self.woken(node),
         }
     }
 
-    /// Sends what a node has to send by now, and wakes it when there may be more.
-    fn drive(&mut self, node: usize) {
-        let paused_until = self.nodes[node].paused_until;
-        if paused_until > self.now {
-            return self.wake(node, paused_until);
+    /// The store decides about several counters: all or none.
+    fn decide(&mut self, cells: &[usize], cost: Cost) -> Decision {
+        let now_us = self.world.store_us();
+        let tries = cells.iter().map(|cell| {
+            let mut store = self.store(*cell).clone();
+            let (level, admits) = store.decide(self.limit(*cell), cost, now_us);
+            (store, level, admits)
+        });
+        let tries: Vec<_> = tries.collect();
+        let denied_by = tries.iter().position(|it| !it.2);
+        if denied_by.is_none() {
+            for (cell, (store, ..)) in cells.iter().zip(&tries) {
+                self.stores[*cell] = store.clone();
+            }
         }
-        let (clock, interval) = (self.clock(node), self.setting.sync_interval);
-        let it = &mut self.nodes[node];
-        let mut parcels = it.sender.send(&it.table, interval, clock);
-        let next = it.sender.wakes_at(&it.table);
-        // In an order that is the same in every run.
-        parcels.sort_by(|one, other| one.key.cmp(&other.key));
-        for outgoing in parcels {
-            self.sequence += 1;
-            let number = self.sequence;
-            let waiting = (outgoing.clone(), self.now);
-            self.nodes[node].waiting.insert(number, waiting);
-            self.after(PATIENCE, Event::Patience { number, node });
-            let parcel = Event::Parcel {
-                number,
-                node,
-                outgoing,
-            };
-            self.send(node, &parcel);
-        }
-        if let Some(next) = next {
-            // Its clock may run slow: then it is woken again.
-            let wait = next.saturating_sub(clock).max(Duration::from_micros(1));
-            self.wake(node, self.now + wait);
-        }
-    }
-
-    fn wake(&mut self, node: usize, at: Duration) {
-        if self.nodes[node].wakes_at.is_none_or(|before| at < before) {
-            self.nodes[node].wakes_at = Some(at);
-            self.after(at - self.now, Event::Wake { node });
-        }
+        let levels = tries.into_iter().map(|it| it.1);
+        let receipt = denied_by.is_none().then(Receipt::fresh_id);
+        Decision::from_store(levels, now_us, denied_by, Source::Store, receipt)
     }
 
     fn request(&mut self, number: u64) {
+        let (pause, node) = self.who_asks();
         if number + 1 < self.setting.requests {
-            let pause = self.random.below(self.setting.pause_us + 1);
-            let next = Event::Request { number: number + 1 };
-            self.after(Duration::from_micros(pause), next);
+            self.world.after(pause, Event::Request(number + 1));
         }
+        self.outcome.span = self.world.now() - FIRST;
         self.trouble();
-        let node = usize::try_from(self.random.below(self.setting.nodes)).unwrap_or(0);
-        let key = self.random.below(self.setting.keys).to_string();
-        let cost = Cost::new(self.random.within(1, self.setting.costs)).expect("a small one");
-        if self.nodes[node].paused_until > self.now {
+        let key = self.world.random.below(self.setting.keys);
+        let cost = self.world.random.within(1, self.setting.costs);
+        let cost = Cost::new(cost).expect("a small one");
+        if self.world.is_paused(node) {
             // Nobody is there to take it.
+            self.outcome.unanswered += 1;
             return;
         }
-        let it = &mut self.nodes[node];
-        let offered = it.offered.entry(key.clone()).or_default();
-        offered.push((self.now, cost.get().into()));
-        if !it.failing.is_empty() {
-            // Until the outage is over, the key may have to wait for that, too.
-            it.failing
-                .entry(stored(&self.policy, &key))
-                .or_insert(self.now);
+        match &self.nodes[node] {
+            Node::Exact(_) => self.check(node, number, key, cost),
+            Node::Lease(_) => self.lease_check(node, number, key, cost),
+            Node::Background(_) => self.background_check(node, key, cost),
         }
-        let clock = self.clock(node);
-        let decision = self.decide(node, clock, &key, cost);
-        self.decided(&key, cost, &decision);
-        self.drive(node);
     }
 
-    fn decide(&self, node: usize, clock: Duration, key: &str, cost: Cost) -> Decision {
-        let attributes = [("key", key)];
-        let keys = self.policy.keys(&attributes).expect("the one attribute");
-        let table = &self.nodes[node].table;
-        table
-            .decide(&keys, cost, clock)
-            .expect("a few keys")
-            .decision
+    /// How long it takes until the next request, and which node this one is for.
+    fn who_asks(&mut self) -> (Duration, usize) {
+        let since = self.world.now() - FIRST;
+        let random = &mut self.world.random;
+        let (mut pause_us, mut wait) = (self.setting.pause_us, Duration::ZERO);
+        let mut node = random.index(self.nodes.len());
+        let place = |busy: Duration, lull: Duration| {
+            let cycle = (busy + lull).as_micros().max(1);
+            let since = since.as_micros() % cycle;
+            let left = Duration::from_micros(u64::try_from(cycle - since).unwrap_or(0));
+            (since * 1_000 / busy.as_micros().max(1), left)
+        };
+        match self.setting.pattern {
+            Pattern::Even => {}
+            Pattern::Waves => {
+                if !(since.as_micros() / 300_000).is_multiple_of(4) {
+                    pause_us *= 20;
+                }
+            }
+            Pattern::Rushes { busy, lull } => {
+                pause_us /= 4;
+                if let (1_000.., left) = place(busy, lull) {
+                    wait = left;
+                }
+            }
+            Pattern::Hoard {
+                busy,
+                lull,
+                is_quiet,
+                ..
+            } => {
+                let (part, left) = place(busy, lull);
+                let (of_first, pace) = match part {
+                    0..40 => (1_000, 4),
+                    40..820 if is_quiet => {
+                        wait = Duration::from_millis(200);
+                        (1_000, 1)
+                    }
+                    40..820 => (40, 1),
+                    820..1_000 if is_quiet => (500, 4),
+                    820..1_000 => (700, 2),
+                    _ => {
+                        wait = left;
+                        (1_000, 1)
+                    }
+                };
+                pause_us /= pace;
+                node = match random.chance(of_first) {
+                    true => 0,
+                    false => 1 + random.index(self.nodes.len() - 1),
+                };
+            }
+        }
+        let pause = Duration::from_micros(random.below(pause_us + 1));
+        (wait + pause, node)
     }
 
-    fn decided(&mut self, key: &str, cost: Cost, decision: &Decision) {
-        let mut record = Record::of(key, cost, decision);
-        if !is_aligned(&self.setting.limit) {
-            // On a clock that does not step, and not as a node believes that has not heard
-            // of the store's yet.
-            record.at_us = self.now_us();
+    /// A node in the mode `exact` refuses from memory, or asks.
+    fn check(&mut self, node: usize, number: u64, key: u64, cost: Cost) {
+        let cells = self.cells(key);
+        let clock = self.world.clock(node);
+        let Node::Exact(refusals) = &self.nodes[node] else {
+            return;
+        };
+        let sent = refusals.sent(clock);
+        let is_known = with_keys(&self.policy, cells[0], |keys| {
+            !refusals.find(keys, cost, clock).is_empty()
+        });
+        if is_known {
+            self.outcome.remembered += 1;
+            let (limit, now_us) = (self.limit(cells[0]), self.world.store_us());
+            let mut store = self.store(cells[0]).clone();
+            self.outcome.wrongly += u64::from(store.decide(limit, cost, now_us).1);
+            self.outcome.refused += u64::from(cost.get());
+            return;
         }
-        self.audit.push(&record);
-        if decision.allowed() {
-            let at_us = record.at_us;
-            let from_us = self.admitted_from_us.unwrap_or(at_us).min(at_us);
-            self.admitted_from_us = Some(from_us);
-            self.admitted_to_us = self.admitted_to_us.max(at_us);
+        self.wait(node, number, cost, SmallVec::new(), cells.clone());
+        if let Some(waiting) = self.waiting.get_mut(&number) {
+            waiting.sent = Some(sent);
         }
+        self.world
+            .to_store(node, &Event::Check(node, number, cells, cost));
+    }
+
+    /// A check waits for these counters.
+    pub(super) fn wait(
+        &mut self,
+        node: usize,
+        number: u64,
+        cost: Cost,
+        held: SmallVec<[(usize, Spent, u64); 2]>,
+        cells: Cells,
+    ) {
+        let waiting = Waiting {
+            node,
+            cost,
+            held,
+            cells,
+            sent: None,
+        };
+        self.waiting.insert(number, waiting);
+        self.world.at_node(node, DEADLINE, Event::Deadline(number));
+    }
+
+    fn answered(&mut self, number: u64, decision: &Decision, at_us: u64) {
+        let Some(waiting) = self.waiting.remove(&number) else {
+            return;
+        };
+        let (node, cost) = (waiting.node, waiting.cost);
+        if let (Node::Exact(refusals), Some(sent)) = (&self.nodes[node], waiting.sent) {
+            let clock = self.world.clock(node);
+            with_keys(&self.policy, waiting.cells[0], |keys| {
+                refusals.learn(keys, cost, sent, decision, clock);
+            });
+        }
+        if !decision.allowed() {
+            return self.refused(&waiting);
+        }
+        self.admitted(&waiting, at_us);
+        let Node::Exact(_) = self.nodes[node] else {
+            return;
+        };
+        let charges = decision.receipt();
+        let mut charges = charges.iter().flat_map(Receipt::charges);
+        if let (&[cell], Some((_, era_us))) = (&waiting.cells[..], charges.next())
+            && self.world.random.chance(self.setting.refunds)
+        {
+            let charge = Charge {
+                cell,
+                cost,
+                at_us: decision.decided_at_us(),
+                era_us,
+                nonce: None,
+                record: self.ledgers[cell].records.len() - 1,
+            };
+            // It is not handed in again when the answer is lost: it never comes twice.
+            let delays = self.setting.network.send(&mut self.world.random);
+            if let Some(delay) = delays.first() {
+                self.world.after(*delay, Event::Refund(node, charge));
+            }
+        }
+    }
+
+    /// Everything it asked for was given: what was asked for by then, leases when they were
+    /// spent.
+    pub(super) fn admitted(&mut self, waiting: &Waiting, at_us: u64) {
+        let cost = waiting.cost;
+        self.outcome.admitted += u64::from(cost.get());
+        if waiting.cells.is_empty() {
+            self.outcome.from_leases += u64::from(cost.get());
+        }
+        for cell in &waiting.cells {
+            self.ledgers[*cell].admitted(at_us, cost);
+        }
+        for (cell, spent, at_us) in &waiting.held {
+            let record = self.ledgers[*cell].admitted(*at_us, cost);
+            if self.world.random.chance(self.setting.refunds) {
+                self.charges.push(Charge {
+                    cell: *cell,
+                    cost,
+                    at_us: spent.at_us.saturating_sub(TERM_US),
+                    era_us: spent.era_us,
+                    nonce: Some(spent.nonce),
+                    record,
+                });
+            }
+        }
+    }
+
+    pub(super) fn refused(&mut self, waiting: &Waiting) {
+        self.outcome.refused += u64::from(waiting.cost.get());
+        self.put_back(waiting);
     }
 
     /// What goes wrong beside the network.
     fn trouble(&mut self) {
         let Setting {
-            faults,
-            failovers,
-            clock_steps,
+            troubles,
+            limit_changes,
+            refunds,
             ..
         } = self.setting;
-        let node = usize::try_from(self.random.below(self.setting.nodes)).unwrap_or(0);
-        if self.random.chance(faults) {
-            let pause = Duration::from_millis(self.random.within(1, 400));
-            self.nodes[node].paused_until = self.now + pause;
-            self.outage = self.outage.max(pause);
+        if troubles.failovers > 0 && self.world.random.chance(30) {
+            self.snapshot = self.stores.clone();
         }
-        if self.random.chance(faults) {
-            let cut_off = Duration::from_millis(self.random.within(1, 1_000));
-            self.nodes[node].cut_off_until = self.now + cut_off;
-        }
-        if self.random.chance(faults) {
-            let born = self.born();
-            let old = std::mem::replace(&mut self.nodes[node], born);
-            // An outage that it did not see the end of, or even the beginning.
-            let unheard = old.waiting.values().map(|(_, sent)| sent);
-            for since in old.failing.values().chain(unheard) {
-                self.outage = self.outage.max(self.now - *since);
+        for trouble in self.world.trouble() {
+            match trouble {
+                Trouble::Pause(_, pause) => self.reports.outage = self.reports.outage.max(pause),
+                Trouble::Crash(node) => self.crash(node),
+                Trouble::ClockStep(by_us) => {
+                    self.losses += 1;
+                    if let Ok(by_us @ 1..) = u64::try_from(by_us) {
+                        self.step_forward(by_us);
+                    }
+                }
+                Trouble::Failover => self.fail_over(),
             }
-            self.gone.push(old);
         }
-        if self.random.chance(clock_steps) {
-            let step = i64::try_from(self.random.below(2_000_001)).unwrap_or(0);
-            self.store.step(step - 1_000_000);
+        if self.world.random.chance(limit_changes) {
+            let other = self.world.random.index(2);
+            self.limits = self.setting.limits.iter().map(|it| it[other]).collect();
+            self.lowered = true;
         }
-        if self.random.chance(failovers) {
-            self.store.fail_over();
+        if !self.charges.is_empty() && self.world.random.chance(refunds) {
+            let at = self.world.random.index(self.charges.len());
+            let charge = self.charges.swap_remove(at);
+            self.refund(charge);
         }
     }
 
-    fn finish(self) -> Outcome {
-        let sync = self.setting.sync_interval;
-        let stale = Background::new(sync, self.round_trip, []);
-        let stale = stale.outage(self.outage).staleness();
-        let nodes = self.nodes.iter().chain(&self.gone);
-        let offered = nodes.map(|node| most_offered(node, stale));
-        let background = Background::new(sync, self.round_trip, offered).outage(self.outage);
-        let audit = self.audit.background(background);
-        let mut audit = audit.allow_losses(self.store.losses).partial(true);
-        let from_us = self.admitted_from_us.unwrap_or(self.admitted_to_us);
-        Outcome {
-            verdict: audit.verdict(),
-            flushes: self.flushes,
-            span: Duration::from_micros(self.admitted_to_us - from_us),
+    /// A node is replaced by one that knows nothing.
+    fn crash(&mut self, node: usize) {
+        let before = self.waiting.len();
+        self.waiting.retain(|_, waiting| waiting.node != node);
+        self.outcome.unanswered += (before - self.waiting.len()) as u64;
+        let drift = self.some_drift();
+        self.world.replace(node, drift);
+        let born = self.born(node);
+        let old = std::mem::replace(&mut self.nodes[node], born);
+        if let Node::Background(old) = old {
+            self.gone(*old);
         }
+    }
+
+    /// Another server takes over, which knows what was so some time ago.
+    fn fail_over(&mut self) {
+        self.losses += 1;
+        self.stores = self.snapshot.clone();
+        for (cell, ledger) in self.ledgers.iter_mut().enumerate() {
+            // One burst: what was used, and what is out.
+            let limits = self.setting.limits[cell % self.limits.len()].iter();
+            let tokens = limits.map(|limit| u64::from(size(limit))).max();
+            if self.setting.mode != Mode::Background {
+                ledger.allow(self.world.passed_us(), tokens.unwrap_or(0), 0);
+            }
+        }
+    }
+
+    /// Gives a charge back: into its lease while that is open, and otherwise to the store.
+    fn refund(&mut self, charge: Charge) {
+        let Charge {
+            cell, cost, nonce, ..
+        } = charge;
+        let open = nonce.and_then(|nonce| {
+            let keys = self.nodes.iter().filter_map(|node| match node {
+                Node::Lease(keys) => keys.get(cell),
+                _ => None,
+            });
+            let mut open = keys.filter(|key| key.open_lease(|it| it.nonce == nonce).is_some());
+            open.next().map(|key| key.put_back(nonce, cost))
+        });
+        let is_back = open.unwrap_or_else(|| {
+            let (limit, now_us) = (self.limit(cell), self.world.store_us());
+            let store = self.store(cell);
+            let before = store.kept.clone();
+            store.refund(limit, cost, charge.at_us, charge.era_us, now_us);
+            store.kept != before
+        });
+        if is_back {
+            self.ledgers[cell].records[charge.record].2 = true;
+        }
+    }
+
+    /// The store never has more used and out than the limit, unless that was lowered.
+    pub(super) fn look_at(&mut self, cell: usize, reply: &Reply) {
+        let limit = self.limit(cell);
+        let used = reply.out.on(&limit, reply.used);
+        let is_over = match (used, limit.kind()) {
+            (State::TokenBucket(state), tidegate::Kind::TokenBucket(bucket)) => {
+                let size = bucket.capacity();
+                (state.debt.us, state.debt.parts) > (size.us, size.parts)
+            }
+            (State::FixedWindow(state), _) => state.count > size(&limit),
+            _ => false,
+        };
+        self.outcome.overfull |= is_over && !self.lowered;
+    }
+
+    fn judge(mut self) -> Outcome {
+        let background: Option<(Background, u32)> =
+            (self.setting.mode == Mode::Background).then(|| (self.formula(), self.losses));
+        let levels = self.limits.len();
+        for (cell, ledger) in self.ledgers.iter().enumerate() {
+            let limits = self.setting.limits[cell % levels];
+            // Under limits that change, the larger of either is kept.
+            let excess = ledger.excess(&limits, background.as_ref());
+            if excess > 0 && self.outcome.broken.is_none() {
+                self.outcome.broken = Some((cell, excess));
+            }
+        }
+        self.outcome
     }
 }
 
-/// The key in the store.
-fn stored(policy: &Policy, key: &str) -> String {
-    let attributes = [("key", key)];
+/// Calls with the keys that a policy makes of a counter's key.
+pub(super) fn with_keys<T>(policy: &Policy, cell: usize, call: impl FnOnce(&Keys<'_>) -> T) -> T {
+    let name = cell.to_string();
+    let attributes = [("key", &*name)];
     let keys = policy.keys(&attributes).expect("the one attribute");
-    keys.iter().map(|key| key.stored("tg")).collect()
-}
-
-/// The most that a node was offered of a key within such a time.
-fn most_offered(node: &Node, within: Duration) -> u64 {
-    let of_key = |offered: &Vec<(Duration, u64)>| {
-        let (mut first, mut sum, mut most) = (0, 0, 0);
-        for (at, cost) in offered {
-            sum += cost;
-            while *at - offered[first].0 > within {
-                sum -= offered[first].1;
-                first += 1;
-            }
-            most = most.max(sum);
-        }
-        most
-    };
-    node.offered.values().map(of_key).max().unwrap_or(0)
+    call(&keys)
 }

@@ -2,21 +2,17 @@
 //! and what is admitted, as fleets in the mode `lease` have it. `cargo xtask pictures` makes
 //! the table and the picture of docs/scale.md of it.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use tidegate::{Cost, Limit};
+use tidegate_testkit::simulation::{Network, World, micros};
 
-use super::Random;
-use super::due::Due;
 use crate::lease::kept::Store;
 use crate::lease::key::{Answer, FEW, Key, Reason, horizon_us, horizons};
 use crate::lease::message::{Message, Reply};
-
-const START_US: u64 = 1_700_000_000_000_000;
 
 /// When something happens to a fleet.
 const STRUCK_US: u64 = 2_000_000;
@@ -26,6 +22,8 @@ const BUSIEST: usize = 10;
 
 /// How often a run is looked at.
 const BIN_US: u64 = 100_000;
+
+const SWEEP: Duration = Duration::from_millis(50);
 
 /// How large a run is.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +66,9 @@ const STORIES: [Story; 7] = [
 /// A key of a node.
 type Place = (u64, usize);
 
+#[derive(Debug, Clone)]
 enum Event {
+    Request,
     Sweep(Place),
     Message(Place, u64, Message),
     Reply(Place, u64, Reply),
@@ -98,15 +98,12 @@ struct Ran {
     over: usize,
 }
 
-struct World {
+struct Fleet {
     size: Size,
     spread: u64,
     fate: Fate,
     limit: Limit,
-    random: Random,
-    now_us: u64,
-    sequence: u64,
-    queue: BinaryHeap<Reverse<Due<Event>>>,
+    world: World<Event>,
     hot: HashMap<Place, Key<()>, FixedState>,
     cold: HashMap<Place, Cold, FixedState>,
     stores: HashMap<usize, Store, FixedState>,
@@ -116,7 +113,7 @@ struct World {
     admitted: Vec<u64>,
 }
 
-impl World {
+impl Fleet {
     #[expect(clippy::cast_precision_loss, reason = "shares")]
     fn new(size: Size, (_, spread, fate): Story) -> Self {
         let shares = (1..=size.keys).scan(0.0, |sum, rank| {
@@ -128,10 +125,7 @@ impl World {
             spread,
             fate,
             limit: Limit::per_second(size.allowed),
-            random: Random::new(11),
-            now_us: 0,
-            sequence: 0,
-            queue: BinaryHeap::new(),
+            world: World::new(11, Network::PERFECT),
             hot: HashMap::default(),
             cold: HashMap::default(),
             stores: HashMap::default(),
@@ -141,10 +135,12 @@ impl World {
         }
     }
 
-    fn after(&mut self, delay_us: u64, event: Event) {
-        self.sequence += 1;
-        let at = Duration::from_micros(self.now_us + delay_us);
-        self.queue.push(Reverse(Due(at, self.sequence, event)));
+    fn now_us(&self) -> u64 {
+        micros(self.world.now())
+    }
+
+    fn sweep_later(&mut self, place: Place) {
+        self.world.after(SWEEP, Event::Sweep(place));
     }
 
     /// Between a node and the store.
@@ -153,21 +149,20 @@ impl World {
             Fate::Region if node.is_multiple_of(3) => 25_000,
             _ => 250,
         };
-        self.after(way_us, event);
+        self.world.after(Duration::from_micros(way_us), event);
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a random number")]
     fn some_place(&mut self) -> Place {
         let all = self.shares.last().copied().unwrap_or_default();
-        let point = self.random.below(1 << 50) as f64 / (1_u64 << 50) as f64 * all;
+        let point = self.world.random.share() * all;
         let key = self.shares.partition_point(|share| *share < point);
         let key = key.min(self.size.keys - 1);
-        let node = key as u64 * 7 + self.random.below(self.spread);
+        let node = key as u64 * 7 + self.world.random.below(self.spread);
         (node % self.size.nodes, key)
     }
 
     fn request(&mut self) {
-        let (place, now_us) = (self.some_place(), self.now_us);
+        let (place, now_us) = (self.some_place(), self.now_us());
         let Some(machine) = self.hot.get_mut(&place) else {
             return self.cold_request(place);
         };
@@ -191,7 +186,7 @@ impl World {
 
     /// For a key of which the node has nothing.
     fn cold_request(&mut self, place: Place) {
-        let (now_us, limit) = (self.now_us, self.limit);
+        let (now_us, limit) = (self.now_us(), self.limit);
         let cold = self.cold.entry(place).or_default();
         let elapsed_us = now_us - cold.counted_at_us;
         let kept = (-horizons(elapsed_us, horizon_us(&limit))).exp();
@@ -209,26 +204,28 @@ impl World {
     }
 
     fn message(&mut self, place: Place) {
-        let (now_us, nonce) = (self.now_us, self.random.next());
+        let (now_us, nonce) = (self.now_us(), self.world.random.number());
         let Some(machine) = self.hot.get_mut(&place) else {
             return;
         };
         let was_active = machine.is_active() && !machine.has_waiting();
         if let Some(message) = machine.message(now_us, Reason::Usual, || nonce) {
             if !was_active {
-                self.after(50_000, Event::Sweep(place));
+                self.sweep_later(place);
             }
             self.send(place, Event::Message(place, nonce, message));
         }
     }
 
     fn happen(&mut self, event: Event) {
-        let (now_us, limit) = (self.now_us, self.limit);
+        let (now_us, limit) = (self.now_us(), self.limit);
+        let store_us = self.world.store_us();
         match event {
+            Event::Request => self.request(),
             Event::Message(place, id, message) => {
                 self.calls += 1;
                 let store = self.stores.entry(place.1).or_default();
-                let reply = store.message(&message, START_US + now_us);
+                let reply = store.message(&message, store_us);
                 self.admitted[place.1] += u64::from(reply.admitted.iter().sum::<u32>());
                 self.send(place, Event::Reply(place, id, reply));
             }
@@ -253,13 +250,13 @@ impl World {
                     self.message(place);
                 }
                 if self.hot.get(&place).is_some_and(Key::is_active) {
-                    self.after(50_000, Event::Sweep(place));
+                    self.sweep_later(place);
                 }
             }
             Event::Ask(place, sent_at_us) => {
                 self.calls += 1;
                 let store = self.stores.entry(place.1).or_default();
-                let (used, out, admitted) = store.check(limit, Cost::ONE, 1, START_US + now_us);
+                let (used, out, admitted) = store.check(limit, Cost::ONE, 1, store_us);
                 self.admitted[place.1] += u64::from(admitted);
                 if admitted == 0 {
                     let outcome = out.outcome(&limit, &used, Cost::ONE, false);
@@ -288,42 +285,33 @@ impl World {
 
     /// What a key may be admitted by now, without losses of state.
     fn allowed(&self) -> u64 {
-        u64::from(self.size.allowed) * (1_000_000 + self.now_us) / 1_000_000
+        u64::from(self.size.allowed) * (1_000_000 + self.now_us()) / 1_000_000
     }
 
     #[expect(clippy::cast_precision_loss, reason = "figures")]
     fn run(mut self) -> Ran {
-        let pause_us = 1_000_000 / self.size.offered;
-        let end_us = self.size.seconds * 1_000_000;
-        let (mut requests, mut next_us, mut struck) = (0, 0, false);
+        let pause = Duration::from_micros(1_000_000 / self.size.offered);
+        let mut struck = false;
         let mut ran = Ran {
             requests: 0,
             calls: Vec::new(),
             shares: Vec::new(),
             over: 0,
         };
-        while self.now_us < end_us {
-            let due = self.queue.peek().map(|due| due.0.0.as_micros());
-            let due = due.and_then(|due| u64::try_from(due).ok());
-            match due.filter(|due| *due <= next_us) {
-                Some(at_us) => {
-                    self.now_us = at_us;
-                    if let Some(Reverse(Due(_, _, event))) = self.queue.pop() {
-                        self.happen(event);
-                    }
-                }
-                None => {
-                    self.now_us = next_us;
-                    next_us += pause_us;
-                    requests += 1;
-                    self.request();
-                }
+        self.world.after(Duration::ZERO, Event::Request);
+        while let Some(event) = self.world.next_event()
+            && self.world.now() < Duration::from_secs(self.size.seconds)
+        {
+            if matches!(event, Event::Request) {
+                self.world.after(pause, Event::Request);
+                ran.requests += 1;
             }
-            if !struck && self.now_us >= STRUCK_US {
+            self.happen(event);
+            if !struck && self.now_us() >= STRUCK_US {
                 struck = true;
                 self.strike();
             }
-            if self.now_us / BIN_US > ran.calls.len() as u64 {
+            if self.now_us() / BIN_US > ran.calls.len() as u64 {
                 ran.calls.push(std::mem::take(&mut self.calls));
                 let admitted: u64 = self.admitted[..BUSIEST].iter().sum();
                 let share = admitted as f64 / (BUSIEST as u64 * self.allowed()) as f64;
@@ -332,7 +320,6 @@ impl World {
         }
         let losses = u64::from(self.fate == Fate::Failover);
         let most = self.allowed() + losses * u64::from(self.size.allowed);
-        ran.requests = requests;
         ran.over = self.admitted.iter().filter(|it| **it > most).count();
         ran
     }
@@ -356,7 +343,7 @@ fn scale_of_leases() {
     );
     println!("| --- | ---: | ---: | ---: | ---: |");
     let runs: Vec<(Story, Ran)> = std::thread::scope(|scope| {
-        let run = |story| scope.spawn(move || World::new(size, story).run());
+        let run = |story| scope.spawn(move || Fleet::new(size, story).run());
         let running = STORIES.map(|story| (story, run(story)));
         let ran = running.map(|(story, run)| (story, run.join().expect("a run")));
         ran.into()
@@ -395,7 +382,7 @@ fn fleets_of_a_hundred_use_what_is_allowed_and_no_more() {
     };
     let mut calls = HashMap::new();
     for story in STORIES {
-        let ran = World::new(size, story).run();
+        let ran = Fleet::new(size, story).run();
         assert_eq!(ran.over, 0, "{story:?}");
         let share = ran.shares.last().copied().unwrap_or_default();
         assert!(share > 0.95, "{story:?}: {share}");

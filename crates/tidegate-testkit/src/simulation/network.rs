@@ -6,18 +6,18 @@ use super::Random;
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Network {
+pub struct Network {
     /// The usual latency of one way, and how much more it may be.
-    pub(super) latency_us: u64,
-    pub(super) spread_us: u64,
+    pub latency_us: u64,
+    pub spread_us: u64,
     /// In a thousand messages.
-    pub(super) slow: u64,
-    pub(super) lost: u64,
-    pub(super) repeated: u64,
+    pub slow: u64,
+    pub lost: u64,
+    pub repeated: u64,
 }
 
 impl Network {
-    pub(super) const PERFECT: Self = Self {
+    pub const PERFECT: Self = Self {
         latency_us: 200,
         spread_us: 0,
         slow: 0,
@@ -26,7 +26,7 @@ impl Network {
     };
 
     /// Some network, from well to barely working.
-    pub(super) fn some(random: &mut Random) -> Self {
+    pub fn some(random: &mut Random) -> Self {
         let trouble = random.one_of(&[0, 0, 5, 50]);
         Self {
             latency_us: random.one_of(&[20, 200, 2_000, 15_000]),
@@ -38,7 +38,7 @@ impl Network {
     }
 
     /// When the copies of a message arrive, from now.
-    pub(super) fn send(&self, random: &mut Random) -> Vec<Duration> {
+    pub fn send(&self, random: &mut Random) -> Vec<Duration> {
         let mut copies = match random.chance(self.lost) {
             true => 0,
             false => 1,

@@ -1,0 +1,252 @@
+//! Nodes in the mode `background`, and the formula that they are held to.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use tidegate::algorithm::State;
+use tidegate::audit::Background;
+use tidegate::{Cost, Kind, Limit};
+use tidegate_testkit::simulation::START_US;
+
+use super::fleet::{Event, Fleet, Node, with_keys};
+use crate::background::{Outgoing, Sender, Table};
+
+/// How long a node waits for the store to have heard.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+pub(super) struct BackgroundNode {
+    table: Table,
+    sender: Sender,
+    /// When it is woken next.
+    wakes_at: Option<Duration>,
+    in_flight: HashMap<u64, (Outgoing, Duration)>,
+    /// Since when a key could not be told of.
+    failing: HashMap<String, Duration>,
+    /// What it was asked for, by key: when, and the cost.
+    offered: Offered,
+}
+
+type Offered = BTreeMap<u64, Vec<(Duration, u64)>>;
+
+/// What the formula needs to know of a run.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    sequence: u64,
+    round_trip: Duration,
+    pub(super) outage: Duration,
+    /// What nodes were asked for that have crashed.
+    gone: Vec<Offered>,
+}
+
+/// Whether windows lie on the grid of the clock. A step moves the grid; what they promise
+/// is then told on no clock that a record could have.
+pub(super) fn is_aligned(limit: &Limit) -> bool {
+    match limit.kind() {
+        Kind::FixedWindow(window) => window.align() == tidegate::Align::Epoch,
+        Kind::SlidingWindow(_) => true,
+        Kind::TokenBucket(_) | Kind::SlidingLog(_) | Kind::Block(_) => false,
+    }
+}
+
+impl Fleet {
+    /// A node that knows nothing, with a clock of its own.
+    pub(super) fn born_in_background(&mut self) -> BackgroundNode {
+        let skew_us = self.world.some_drift(self.setting.skew_us);
+        let now_us = START_US.saturating_add_signed(skew_us);
+        BackgroundNode {
+            table: Table::new("tg", 1, now_us, Duration::ZERO),
+            sender: Sender::default(),
+            wakes_at: None,
+            in_flight: HashMap::new(),
+            failing: HashMap::new(),
+            offered: BTreeMap::new(),
+        }
+    }
+
+    fn in_background(&mut self, node: usize) -> Option<&mut BackgroundNode> {
+        match &mut self.nodes[node] {
+            Node::Background(it) => Some(it),
+            Node::Exact(_) | Node::Lease(_) => None,
+        }
+    }
+
+    fn stored(&self, key: u64) -> String {
+        let cell = usize::try_from(key).unwrap_or(0);
+        with_keys(&self.policy, cell, |keys| {
+            keys.iter().map(|key| key.stored("tg")).collect()
+        })
+    }
+
+    pub(super) fn background_check(&mut self, node: usize, key: u64, cost: Cost) {
+        let (now, clock) = (self.world.now(), self.world.clock(node));
+        let (stored, cell) = (self.stored(key), self.cells(key)[0]);
+        let Node::Background(it) = &mut self.nodes[node] else {
+            return;
+        };
+        let offered = it.offered.entry(key).or_default();
+        offered.push((now, cost.get().into()));
+        if !it.failing.is_empty() {
+            // Until the outage is over, the key may have to wait for that, too.
+            it.failing.entry(stored).or_insert(now);
+        }
+        let decided = with_keys(&self.policy, cell, |keys| {
+            it.table.decide(keys, cost, clock)
+        });
+        let decision = decided.expect("a few keys").decision;
+        if decision.allowed() {
+            // On a clock that does not step, and not as a node believes that has not heard
+            // of the store's yet.
+            let at_us = match is_aligned(&self.limit(cell)) {
+                true => decision.decided_at_us(),
+                false => self.world.true_us(),
+            };
+            self.ledgers[cell].admitted(at_us, cost);
+            self.outcome.admitted += u64::from(cost.get());
+        } else {
+            self.outcome.refused += u64::from(cost.get());
+        }
+        self.drive(node);
+    }
+
+    /// Sends what a node has to send by now, and wakes it when there may be more.
+    fn drive(&mut self, node: usize) {
+        let (now, clock) = (self.world.now(), self.world.clock(node));
+        let interval = self.setting.sync_interval;
+        let Some(it) = self.in_background(node) else {
+            return;
+        };
+        let mut parcels = it.sender.send(&it.table, interval, clock);
+        let next = it.sender.wakes_at(&it.table);
+        // In an order that is the same in every run.
+        parcels.sort_by(|one, other| one.key.cmp(&other.key));
+        for outgoing in parcels {
+            self.reports.sequence += 1;
+            let number = self.reports.sequence;
+            if let Some(it) = self.in_background(node) {
+                it.in_flight.insert(number, (outgoing.clone(), now));
+            }
+            self.world
+                .at_node(node, PATIENCE, Event::Patience(node, number));
+            let parcel = Event::Parcel(node, number, outgoing);
+            self.world.to_store(node, &parcel);
+        }
+        if let Some(next) = next {
+            // Its clock may run slow: then it is woken again.
+            let wait = next.saturating_sub(clock).max(Duration::from_micros(1));
+            self.wake(node, now + wait);
+        }
+    }
+
+    fn wake(&mut self, node: usize, at: Duration) {
+        let delay = at - self.world.now();
+        if let Some(it) = self.in_background(node)
+            && it.wakes_at.is_none_or(|before| at < before)
+        {
+            it.wakes_at = Some(at);
+            self.world.at_node(node, delay, Event::Wake(node));
+        }
+    }
+
+    pub(super) fn woken(&mut self, node: usize) {
+        let now = self.world.now();
+        if let Some(it) = self.in_background(node)
+            && it.wakes_at.is_some_and(|at| at <= now)
+        {
+            it.wakes_at = None;
+            self.drive(node);
+        }
+    }
+
+    pub(super) fn parcel(&mut self, node: usize, number: u64, outgoing: &Outgoing) {
+        self.outcome.calls += 1;
+        let now_us = self.world.store_us();
+        let mut keys = 0..self.setting.keys;
+        let key = keys.find(|key| self.stored(*key) == outgoing.key);
+        let cell = self.cells(key.expect("a key of the fleet"))[0];
+        let after = self.store(cell).parcel(&outgoing.parcel, now_us);
+        self.world
+            .to_node(node, &Event::Heard(node, number, (now_us, after)));
+    }
+
+    pub(super) fn heard(&mut self, node: usize, number: u64, heard: (u64, State)) {
+        let (now, clock) = (self.world.now(), self.world.clock(node));
+        let it = self.in_background(node);
+        let Some((outgoing, sent)) = it.and_then(|it| it.in_flight.remove(&number)) else {
+            return;
+        };
+        let sent_clock = self.world.clock_at(node, sent);
+        self.reports.round_trip = self.reports.round_trip.max(now - sent);
+        if let Some(it) = self.in_background(node) {
+            it.table.arrived(&outgoing, sent_clock, clock, heard);
+            it.sender.arrived();
+            if let Some(since) = it.failing.remove(&outgoing.key) {
+                self.reports.outage = self.reports.outage.max(now - since);
+            }
+        }
+        self.drive(node);
+    }
+
+    /// The store has not answered in time.
+    pub(super) fn give_up(&mut self, node: usize, number: u64) {
+        let (clock, interval) = (self.world.clock(node), self.setting.sync_interval);
+        let keys = self
+            .in_background(node)
+            .map(|it| it.offered.keys().copied());
+        let keys: Vec<u64> = keys.into_iter().flatten().collect();
+        let keys: Vec<String> = keys.into_iter().map(|key| self.stored(key)).collect();
+        let Some(it) = self.in_background(node) else {
+            return;
+        };
+        let Some((outgoing, sent)) = it.in_flight.remove(&number) else {
+            return;
+        };
+        // The pause that follows holds up every key of the node.
+        for key in keys {
+            it.failing.entry(key).or_insert(sent);
+        }
+        it.table.failed(&outgoing);
+        it.sender.failed(&it.table, interval, clock);
+        self.drive(node);
+    }
+
+    /// A node has crashed: what it had not told, nobody knows.
+    pub(super) fn gone(&mut self, node: BackgroundNode) {
+        // An outage that it did not see the end of, or even the beginning.
+        let unheard = node.in_flight.values().map(|(_, sent)| sent);
+        for since in node.failing.values().chain(unheard) {
+            self.reports.outage = self.reports.outage.max(self.world.now() - *since);
+        }
+        self.reports.gone.push(node.offered);
+    }
+
+    pub(super) fn formula(&self) -> Background {
+        let (sync, round_trip) = (self.setting.sync_interval, self.reports.round_trip);
+        let outage = self.reports.outage;
+        let stale = Background::new(sync, round_trip, []);
+        let stale = stale.outage(outage).staleness();
+        let here = self.nodes.iter().filter_map(|node| match node {
+            Node::Background(it) => Some(&it.offered),
+            Node::Exact(_) | Node::Lease(_) => None,
+        });
+        let offered = here.chain(&self.reports.gone);
+        let offered = offered.map(|offered| most_offered(offered, stale));
+        Background::new(sync, round_trip, offered).outage(outage)
+    }
+}
+
+/// The most that a node was offered of a key within such a time.
+fn most_offered(offered: &Offered, within: Duration) -> u64 {
+    let of_key = |offered: &Vec<(Duration, u64)>| {
+        let (mut first, mut sum, mut most) = (0, 0, 0);
+        for (at, cost) in offered {
+            sum += cost;
+            while *at - offered[first].0 > within {
+                sum -= offered[first].1;
+                first += 1;
+            }
+            most = most.max(sum);
+        }
+        most
+    };
+    offered.values().map(of_key).max().unwrap_or(0)
+}
