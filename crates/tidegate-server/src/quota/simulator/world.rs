@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tidegate::{Charge, Cost, Level, Limit, ManualClock, MemoryStore};
+use tidegate_testkit::simulation::{Network, World};
 
-use super::super::{Action, Assignment, HolderId, Subject, Table, Terms};
+use super::super::{Action, Assignment, BucketId, HolderId, Subject, Table, Terms};
 use super::envoy::{Envoy, Report};
-use super::random::Random;
 
-/// Time moves in steps of this many seconds.
+/// Time passes for Envoys and servers in such steps.
+const STEP: Duration = Duration::from_millis(50);
 const STEP_S: f64 = 0.05;
 
 /// What happens in a run.
@@ -34,8 +35,6 @@ pub(super) struct Plan {
     /// How often offers change.
     pub(super) changes_s: Option<f64>,
     pub(super) seconds: f64,
-    /// A mistake on purpose: the store is not charged.
-    pub(super) is_free: bool,
 }
 
 /// What can break.
@@ -58,17 +57,18 @@ struct Server {
     back_s: Option<f64>,
 }
 
-enum Message {
+/// What happens: time passes for everybody, or a message arrives.
+enum Event {
+    Step,
     Report(usize, u64, Report),
     Assign(usize, u64, Option<Assignment>),
     Closed(usize, u64),
-    Charged(usize, u64, super::super::BucketId, u32),
+    Charged(usize, u64, BucketId, u32),
 }
 
-pub(super) struct World {
+pub(super) struct Fleet {
     plan: Plan,
-    pub(super) random: Random,
-    now_s: f64,
+    world: World<Event>,
     clock: ManualClock,
     store: MemoryStore,
     level: Level,
@@ -76,29 +76,29 @@ pub(super) struct World {
     pub(super) envoys: Vec<Envoy>,
     /// Envoys that reach no server until then.
     cut_s: Vec<f64>,
-    /// In flight: when it arrives, in order per stream.
-    messages: Vec<(f64, u64, Message)>,
-    last: HashMap<u64, f64>,
-    next: u64,
+    /// When the last message of a stream arrives: they arrive in order.
+    last: HashMap<u64, Duration>,
+    /// The number of the last stream.
+    stream: u64,
     exact_arriving: f64,
     /// The debt of a bucket that all admitted requests are charged to.
     debt: f64,
     pub(super) worst: f64,
     pub(super) worst_held: f64,
     fault_at_s: f64,
-    pub(super) exact_admitted: u64,
     /// Generations of servers: answers for an earlier one are void.
     generation: u64,
 }
 
-impl World {
+impl Fleet {
     pub(super) fn new(plan: Plan, seed: u64) -> Self {
         let clock = ManualClock::at_us(1_000_000_000_000);
         let store = MemoryStore::builder().clock(clock.clone()).build();
         let level = store.level("api", plan.limit).expect("one limit");
-        let mut random = Random::new(seed);
+        let mut world = World::new(seed, Network::PERFECT);
+        let random = &mut world.random;
         let servers = (0..plan.servers).map(|_| Server {
-            table: Table::new(-100.0, random.next(), 1_000),
+            table: Table::new(-100.0, random.number(), 1_000),
             streams: HashMap::new(),
             back_s: None,
         });
@@ -110,56 +110,66 @@ impl World {
             envoys,
             servers,
             plan,
-            random,
-            now_s: 0.0,
+            world,
             clock,
             store,
             level,
-            messages: Vec::new(),
             last: HashMap::new(),
-            next: 0,
+            stream: 0,
             exact_arriving: 0.0,
             debt: 0.0,
             worst: 0.0,
             worst_held: 0.0,
             fault_at_s,
-            exact_admitted: 0,
             generation: 0,
         }
     }
 
     pub(super) fn run(&mut self) {
-        let until_s = self.now_s + self.plan.seconds;
-        while self.now_s < until_s {
-            self.step();
+        self.world.after(STEP, Event::Step);
+        while let Some(event) = self.world.next_event()
+            && self.now_s() <= self.plan.seconds
+        {
+            self.happen(event);
         }
     }
 
+    fn now_s(&self) -> f64 {
+        self.world.now().as_secs_f64()
+    }
+
+    /// A moment within so many seconds.
+    fn soon(&mut self, most_s: f64) -> Duration {
+        Duration::from_secs_f64(self.world.random.share() * most_s)
+    }
+
+    fn server_of(&self, stream: u64) -> Option<usize> {
+        let mut servers = self.servers.iter();
+        servers.position(|server| server.streams.contains_key(&stream))
+    }
+
     fn step(&mut self) {
-        self.now_s += STEP_S;
-        self.clock.advance(Duration::from_secs_f64(STEP_S));
+        self.world.after(STEP, Event::Step);
+        let now_s = self.now_s();
+        self.clock.advance(STEP);
         self.debt = (self.debt - self.plan.rate * STEP_S).max(0.0);
         self.break_things();
-        self.deliver();
         for server in 0..self.servers.len() {
             let mut out = Vec::new();
             if self.servers[server].back_s.is_none() {
-                self.servers[server].table.tick(self.now_s, &mut out);
+                self.servers[server].table.tick(now_s, &mut out);
             }
             self.act(server, out);
         }
         // Envoys do not all come first.
-        let first = self.random.below(self.envoys.len());
+        let first = self.world.random.index(self.envoys.len());
         for index in 0..self.envoys.len() {
             self.envoy((first + index) % self.envoys.len());
         }
         self.exact_arriving += self.plan.exact * STEP_S;
         while self.exact_arriving >= 1.0 {
             self.exact_arriving -= 1.0;
-            if self.charge(1) == 1 {
-                self.exact_admitted += 1;
-                self.debt += 1.0;
-            }
+            self.debt += f64::from(self.charge(1));
         }
         self.worst = self.worst.max(self.debt);
         let held: f64 = self.envoys.iter().map(Envoy::rate).sum();
@@ -167,69 +177,64 @@ impl World {
     }
 
     fn envoy(&mut self, index: usize) {
-        let (admitted, report) = self.envoys[index].pass(self.now_s, STEP_S);
+        let now_s = self.now_s();
+        let (admitted, report) = self.envoys[index].pass(now_s, STEP_S);
         self.debt += admitted as f64;
         let Some(report) = report else {
             return;
         };
-        if self.envoys[index].stream.is_none() && self.cut_s[index] <= self.now_s {
+        if self.envoys[index].stream.is_none() && self.cut_s[index] <= now_s {
             let up: Vec<_> = (0..self.servers.len())
                 .filter(|server| self.servers[*server].back_s.is_none())
                 .collect();
             if let Some(server) = up.get(index % up.len().max(1)) {
-                self.next += 1;
-                self.envoys[index].stream = Some(self.next);
-                self.servers[*server]
-                    .streams
-                    .insert(self.next, (index, None));
+                self.stream += 1;
+                self.envoys[index].stream = Some(self.stream);
+                let streams = &mut self.servers[*server].streams;
+                streams.insert(self.stream, (index, None));
             }
         }
         if let Some(stream) = self.envoys[index].stream {
-            self.send(stream, Message::Report(index, stream, report));
+            self.send(stream, Event::Report(index, stream, report));
         }
     }
 
-    fn send(&mut self, stream: u64, message: Message) {
-        let at_s = self.now_s + self.random.share() * self.plan.delay_s;
+    fn send(&mut self, stream: u64, event: Event) {
+        let (now, delay) = (self.world.now(), self.soon(self.plan.delay_s));
         let last = self.last.entry(stream).or_default();
-        *last = last.max(at_s);
-        self.next += 1;
-        self.messages.push((*last, self.next, message));
+        *last = (*last).max(now + delay);
+        self.world.after(*last - now, event);
     }
 
-    fn deliver(&mut self) {
-        let now_s = self.now_s;
-        let mut due: Vec<_> = self.messages.extract_if(.., |it| it.0 <= now_s).collect();
-        due.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
-        for (_, _, message) in due {
-            match message {
-                Message::Report(envoy, stream, report) => self.report(envoy, stream, report),
-                Message::Assign(envoy, stream, assignment) => {
-                    if self.envoys[envoy].stream == Some(stream) && self.cut_s[envoy] <= now_s {
-                        self.envoys[envoy].receive(now_s, assignment);
+    fn happen(&mut self, event: Event) {
+        let now_s = self.now_s();
+        match event {
+            Event::Step => self.step(),
+            Event::Report(envoy, stream, report) => self.report(envoy, stream, report),
+            Event::Assign(envoy, stream, assignment) => {
+                if self.envoys[envoy].stream == Some(stream) && self.cut_s[envoy] <= now_s {
+                    self.envoys[envoy].receive(now_s, assignment);
+                }
+            }
+            Event::Closed(server, stream) => self.close(server, stream),
+            Event::Charged(server, generation, bucket, paid) => {
+                let mut out = Vec::new();
+                if generation == self.generation || self.servers.len() > 1 {
+                    let server = &mut self.servers[server];
+                    if server.back_s.is_none() {
+                        server.table.charged(now_s, bucket, paid, &mut out);
                     }
                 }
-                Message::Closed(server, stream) => self.close(server, stream),
-                Message::Charged(server, generation, bucket, paid) => {
-                    let mut out = Vec::new();
-                    if generation == self.generation || self.servers.len() > 1 {
-                        let server = &mut self.servers[server];
-                        if server.back_s.is_none() {
-                            server.table.charged(now_s, bucket, paid, &mut out);
-                        }
-                    }
-                    self.act(server, out);
-                }
+                self.act(server, out);
             }
         }
     }
 
     fn report(&mut self, envoy: usize, stream: u64, report: Report) {
-        if self.cut_s[envoy] > self.now_s {
-            return;
-        }
-        let Some(server) = (0..self.servers.len())
-            .find(|server| self.servers[*server].streams.contains_key(&stream))
+        let now_s = self.now_s();
+        let Some(server) = self
+            .server_of(stream)
+            .filter(|_| self.cut_s[envoy] <= now_s)
         else {
             return;
         };
@@ -245,8 +250,7 @@ impl World {
         match holder {
             Some(holder) => {
                 let counts = (report.allowed, report.denied);
-                it.table
-                    .report(self.now_s, *holder, terms, counts, &mut out);
+                it.table.report(now_s, *holder, terms, counts, &mut out);
             }
             None => {
                 let subject = Subject {
@@ -259,7 +263,7 @@ impl World {
                 };
                 let subject = (subject, String::new());
                 let before = (report.allowed, used);
-                let joined = it.table.join(self.now_s, subject, terms, before, &mut out);
+                let joined = it.table.join(now_s, subject, terms, before, &mut out);
                 *holder = Some(joined.expect("room for all"));
             }
         }
@@ -267,9 +271,10 @@ impl World {
     }
 
     fn close(&mut self, server: usize, stream: u64) {
+        let now_s = self.now_s();
         let it = &mut self.servers[server];
         if let Some((_, Some(holder))) = it.streams.remove(&stream) {
-            it.table.leave(self.now_s, holder);
+            it.table.leave(now_s, holder);
         }
     }
 
@@ -284,10 +289,9 @@ impl World {
                 Action::Charge(bucket, _, cost) => {
                     let paid = self.charge(cost);
                     let generation = self.generation;
-                    let message = Message::Charged(server, generation, bucket, paid);
-                    let at_s = self.now_s + self.random.share() * 0.05;
-                    self.next += 1;
-                    self.messages.push((at_s, self.next, message));
+                    let delay = self.soon(0.05);
+                    let charged = Event::Charged(server, generation, bucket, paid);
+                    self.world.after(delay, charged);
                     continue;
                 }
                 Action::Assign(holder, assignment) => (holder, Some(assignment)),
@@ -297,16 +301,13 @@ impl World {
                 if assignment.is_none() {
                     self.servers[server].streams.insert(stream, (envoy, None));
                 }
-                self.send(stream, Message::Assign(envoy, stream, assignment));
+                self.send(stream, Event::Assign(envoy, stream, assignment));
             }
         }
     }
 
     /// Charges the store, as much of it as there is.
     fn charge(&mut self, cost: u32) -> u32 {
-        if self.plan.is_free {
-            return cost;
-        }
         let ask = |cost: u32| {
             let check = self.level.check("k").cost(Cost::of(cost));
             self.store.decide(&[check], Charge::Admitted)
@@ -323,34 +324,34 @@ impl World {
     }
 
     fn break_things(&mut self) {
-        let now_s = self.now_s;
+        let now_s = self.now_s();
         for server in 0..self.servers.len() {
             if self.servers[server]
                 .back_s
                 .is_some_and(|back_s| back_s <= now_s)
             {
-                let table = Table::new(now_s, self.random.next(), 1_000);
+                let table = Table::new(now_s, self.world.random.number(), 1_000);
                 (self.servers[server].table, self.servers[server].back_s) = (table, None);
             }
         }
         if let Some(changes_s) = self.plan.changes_s
-            && self.random.share() < STEP_S / changes_s
+            && self.world.random.share() < STEP_S / changes_s
         {
-            let index = self.random.below(self.envoys.len());
+            let index = self.world.random.index(self.envoys.len());
             let shares = [0.0, 0.1, 0.5, 1.0, 2.0, 5.0];
-            let share = shares[self.random.below(shares.len())];
+            let share = shares[self.world.random.index(shares.len())];
             self.envoys[index].offered = self.plan.rate * share;
         }
         if now_s < self.fault_at_s {
             return;
         }
         self.fault_at_s = f64::INFINITY;
-        let index = self.random.below(self.envoys.len());
+        let index = self.world.random.index(self.envoys.len());
         match self.plan.fault {
             None => {}
             Some(Fault::Stream) => self.lose_stream(index, 0.0),
             Some(Fault::Link) => {
-                self.cut_s[index] = now_s + self.random.share() * 20.0;
+                self.cut_s[index] = now_s + self.world.random.share() * 20.0;
                 self.lose_stream(index, 10.0);
             }
             Some(Fault::Envoy) => {
@@ -358,9 +359,9 @@ impl World {
                 self.envoys[index].restart();
             }
             Some(Fault::Tidegate) => {
-                let server = self.random.below(self.servers.len());
+                let server = self.world.random.index(self.servers.len());
                 self.generation += 1;
-                let down_s = self.random.share() * 10.0;
+                let down_s = self.world.random.share() * 10.0;
                 let streams = std::mem::take(&mut self.servers[server].streams);
                 for (stream, (envoy, _)) in streams {
                     if self.envoys[envoy].stream == Some(stream) {
@@ -375,19 +376,11 @@ impl World {
 
     /// An Envoy loses its stream; the server hears of it within `late_s`.
     fn lose_stream(&mut self, envoy: usize, late_s: f64) {
-        if let Some(stream) = self.envoys[envoy].stream.take() {
-            self.closed(stream, late_s);
-        }
-    }
-
-    fn closed(&mut self, stream: u64, late_s: f64) {
-        let server = (0..self.servers.len())
-            .find(|server| self.servers[*server].streams.contains_key(&stream));
-        if let Some(server) = server {
-            let at_s = self.now_s + late_s * self.random.share();
-            self.next += 1;
-            self.messages
-                .push((at_s, self.next, Message::Closed(server, stream)));
+        let stream = self.envoys[envoy].stream.take();
+        let server = stream.and_then(|stream| self.server_of(stream).zip(Some(stream)));
+        if let Some((server, stream)) = server {
+            let delay = self.soon(late_s);
+            self.world.after(delay, Event::Closed(server, stream));
         }
     }
 }
