@@ -153,7 +153,7 @@ pub(super) struct Charge {
 }
 
 pub(super) enum Node {
-    Exact(Refusals),
+    Exact(Box<Refusals>),
     Lease(Vec<Key<u64>>),
     Background(Box<BackgroundNode>),
 }
@@ -227,12 +227,12 @@ impl Fleet {
     /// A node that knows nothing.
     fn born(&mut self, node: usize) -> Node {
         if node >= self.setting.nodes {
-            return Node::Exact(Refusals::new(self.setting.refusal_memory));
+            return Node::Exact(Box::new(Refusals::new(self.setting.refusal_memory)));
         }
         match self.setting.mode {
             Mode::Lease => self.born_leasing(node),
             Mode::Background => Node::Background(Box::new(self.born_in_background())),
-            _ => Node::Exact(Refusals::new(self.setting.refusal_memory)),
+            _ => Node::Exact(Box::new(Refusals::new(self.setting.refusal_memory))),
         }
     }
 

@@ -262,7 +262,7 @@ fn held(seed: u64, setting: Setting) -> Outcome {
 /// Runs seeds on two threads. One alone: `TIDEGATE_SEED=3683 cargo test -p tidegate-redis --lib
 /// simulator`. Ten times as many: `TIDEGATE_SEEDS=10`.
 fn each(seeds: Range<u64>, check: impl Fn(u64) + Sync) {
-    if let Some(seed) = std::env::var("TIDEGATE_SEED").ok() {
+    if let Ok(seed) = std::env::var("TIDEGATE_SEED") {
         return check(seed.parse().expect("a number"));
     }
     let next = AtomicU64::new(seeds.start);
@@ -323,17 +323,23 @@ fn leases_never_break_the_bound() {
 
 #[test]
 fn background_never_breaks_its_formula() {
-    each(0..10_000, |seed| drop(held(seed, some_background(seed))));
+    each(0..10_000, |seed| {
+        held(seed, some_background(seed));
+    });
 }
 
 #[test]
 fn with_ten_keys_and_more_background_never_breaks_its_formula() {
-    each(0..10_000, |seed| drop(held(seed, many_keys(seed))));
+    each(0..10_000, |seed| {
+        held(seed, many_keys(seed));
+    });
 }
 
 #[test]
 fn background_keeps_its_formula_while_messages_are_lost() {
-    each(0..10, |seed| drop(held(seed, lossy(seed))));
+    each(0..10, |seed| {
+        held(seed, lossy(seed));
+    });
 }
 
 /// The share of the limit that a fleet uses: of what it may admit in its time, with the burst
