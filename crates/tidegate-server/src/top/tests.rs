@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use tidegate::Limit;
+use tidegate_testkit::simulation::Random;
 
 use super::sketch::{COUNTERS, Sketch};
 use super::*;
@@ -11,7 +12,7 @@ use super::*;
 /// Keys by a Zipf law: the kth most frequent one is asked for `k^-exponent` as often.
 struct Zipf {
     upper: Vec<f64>,
-    state: u64,
+    random: Random,
 }
 
 impl Zipf {
@@ -23,7 +24,7 @@ impl Zipf {
         });
         Self {
             upper: upper.collect(),
-            state: seed,
+            random: Random::new(seed),
         }
     }
 }
@@ -32,16 +33,8 @@ impl Iterator for Zipf {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        // SplitMix64.
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        bits ^= bits >> 31;
-        let uniform = (bits >> 11) as f64 / (1_u64 << 53) as f64;
-        let total = *self.upper.last()?;
-        let rank = self.upper.partition_point(|upper| *upper < uniform * total);
-        Some(rank as u64)
+        let reached = self.random.share() * self.upper.last()?;
+        Some(self.upper.partition_point(|upper| *upper < reached) as u64)
     }
 }
 

@@ -2,7 +2,8 @@
 //! with the service: it keeps its own tree, its own counters and its own clock.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
+
+use tidegate_testkit::simulation::Random;
 
 use super::{START_S, Service, code, said_status};
 use crate::envoy::rules::Defaults;
@@ -11,30 +12,9 @@ use crate::envoy::wire::{Descriptor, Entry, LimitOverride, RateLimitRequest};
 const SEEDS: u64 = 3_000;
 const REQUESTS: usize = 25;
 
-/// Numbers that look random.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn pick<'a>(&mut self, words: &[&'a str]) -> &'a str {
-        words[usize::try_from(self.below(words.len() as u64)).unwrap()]
-    }
-}
-
 const KEYS: &[&str] = &["a", "b", "a_b"];
 const VALUES: &[&str] = &["", "x", "xy", "xyz", "x*", "x*z", "*", "b"];
-const ASKED: &[&str] = &["", "x", "xy", "xyz", "xz", "y", "b", "x*"];
+const REQUESTED: &[&str] = &["", "x", "xy", "xyz", "xz", "y", "b", "x*"];
 const NAMES: &[&str] = &["", "", "n1", "n2"];
 /// Names, seconds and numbers of units.
 const UNITS: &[(&str, u64, i32)] = &[
@@ -59,122 +39,113 @@ struct Limit {
 }
 
 #[derive(Default)]
-struct Branch {
-    /// Names, in order.
-    names: Vec<String>,
-    limits: HashMap<String, Limit>,
-    shares: HashMap<String, bool>,
-    below: HashMap<String, Branch>,
+struct Node {
+    name: String,
+    limit: Option<Limit>,
+    is_shared: bool,
+    below: Vec<Node>,
 }
 
 /// A random tree, and its YAML.
-fn branch(random: &mut Random, depth: usize, yaml: &mut String) -> Branch {
-    let mut branch = Branch::default();
+fn branch(random: &mut Random, depth: usize, yaml: &mut String) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::new();
     for _ in 0..1 + random.below(4) {
-        let (key, value) = (random.pick(KEYS), random.pick(VALUES));
-        let name = if value.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{key}_{value}")
+        let (key, value) = (random.one_of(KEYS), random.one_of(VALUES));
+        let mut node = Node {
+            name: format!("{key}_{value}").trim_end_matches('_').to_owned(),
+            ..Node::default()
         };
-        if branch.names.contains(&name) {
+        if nodes.iter().any(|it| it.name == node.name) {
             continue;
         }
         let indent = "  ".repeat(depth * 2 + 1);
-        let _ = writeln!(yaml, "{indent}- key: {key}");
+        *yaml += &format!("{indent}- key: {key}\n");
         if !value.is_empty() {
-            let _ = writeln!(yaml, "{indent}  value: \"{value}\"");
+            *yaml += &format!("{indent}  value: \"{value}\"\n");
         }
-        if name.contains('*') && random.one_in(2) {
-            let _ = writeln!(yaml, "{indent}  share_threshold: true");
-            branch.shares.insert(name.clone(), true);
+        if node.name.contains('*') && random.below(2) == 0 {
+            *yaml += &format!("{indent}  share_threshold: true\n");
+            node.is_shared = true;
         }
-        if !random.one_in(4) {
-            let mut limit = Limit {
-                requests: u32::try_from(random.below(5)).unwrap(),
-                unit: usize::try_from(random.below(UNITS.len() as u64)).unwrap(),
-                unlimited: random.one_in(8),
-                shadow: random.one_in(6),
-                quota: random.one_in(5),
-                name: random.pick(NAMES),
-                replaces: random.one_in(4).then(|| random.pick(&["n1", "n2"])),
-            };
-            limit.replaces = limit.replaces.filter(|it| *it != limit.name);
-            let _ = write!(
-                yaml,
-                "{indent}  shadow_mode: {}\n{indent}  quota_mode: {}\n{indent}  rate_limit: {{name: \"{}\"",
-                limit.shadow, limit.quota, limit.name
-            );
-            match limit.unlimited {
-                true => yaml.push_str(", unlimited: true"),
-                false => {
-                    let _ = write!(
-                        yaml,
-                        ", unit: {}, requests_per_unit: {}",
-                        UNITS[limit.unit].0, limit.requests
-                    );
-                }
-            }
-            if let Some(replaced) = limit.replaces {
-                let _ = write!(yaml, ", replaces: [{{name: {replaced}}}]");
-            }
-            yaml.push_str("}\n");
-            branch.limits.insert(name.clone(), limit);
+        if random.below(4) != 0 {
+            let limit = limit(random);
+            *yaml += &format!("{indent}  shadow_mode: {}\n", limit.shadow);
+            *yaml += &format!("{indent}  quota_mode: {}\n", limit.quota);
+            *yaml += &format!("{indent}  rate_limit: {}\n", written(&limit));
+            node.limit = Some(limit);
         }
-        if depth < 2 && random.one_in(3) {
-            let _ = writeln!(yaml, "{indent}  descriptors:");
-            let below = self::branch(random, depth + 1, yaml);
-            branch.below.insert(name.clone(), below);
+        if depth < 2 && random.below(3) == 0 {
+            *yaml += &format!("{indent}  descriptors:\n");
+            node.below = branch(random, depth + 1, yaml);
         }
-        branch.names.push(name);
+        nodes.push(node);
     }
-    branch
+    nodes
+}
+
+fn limit(random: &mut Random) -> Limit {
+    let name = random.one_of(NAMES);
+    let replaces = (random.below(4) == 0).then(|| random.one_of(&["n1", "n2"]));
+    Limit {
+        requests: random.one_of(&[0, 1, 2, 3, 4]),
+        unit: random.index(UNITS.len()),
+        unlimited: random.below(8) == 0,
+        shadow: random.below(6) == 0,
+        quota: random.below(5) == 0,
+        name,
+        replaces: replaces.filter(|it| *it != name),
+    }
+}
+
+/// A limit in YAML.
+fn written(limit: &Limit) -> String {
+    let (unit, requests) = (UNITS[limit.unit].0, limit.requests);
+    let numbers = match limit.unlimited {
+        true => "unlimited: true".into(),
+        false => format!("unit: {unit}, requests_per_unit: {requests}"),
+    };
+    let replaces = limit.replaces.map(|it| format!("{{name: {it}}}"));
+    let replaces = replaces.unwrap_or_default();
+    format!(
+        "{{name: \"{}\", {numbers}, replaces: [{replaces}]}}",
+        limit.name
+    )
 }
 
 /// Whether a text begins and ends as a pattern with one star does.
 fn fits(pattern: &str, text: &str) -> bool {
-    let Some((begin, end)) = pattern.split_once('*') else {
-        return false;
-    };
-    text.strip_prefix(begin)
-        .is_some_and(|rest| rest.ends_with(end))
+    pattern.split_once('*').is_some_and(|(begin, end)| {
+        let rest = text.strip_prefix(begin);
+        rest.is_some_and(|rest| rest.ends_with(end))
+    })
 }
 
-/// What a descriptor has found: its limit, and the values of its counter.
-fn search<'b>(tree: &'b Branch, entries: &[(String, String)]) -> Option<(&'b Limit, Vec<String>)> {
-    let mut here: &Branch = tree;
-    let mut values = Vec::new();
+/// What a descriptor has found: its limit, and the keys and values of its counter.
+fn search(tree: &[Node], entries: &[(&str, &str)]) -> Option<(Limit, Vec<String>)> {
+    let mut here = tree;
+    let mut counter = Vec::new();
     let mut found = None;
-    for (index, (key, value)) in entries.iter().enumerate() {
+    for (key, value) in entries {
         let full = format!("{key}_{value}");
-        let mut counted = value.clone();
-        let name = if here.names.contains(&full) {
-            full
-        } else if let Some(pattern) = here.names.iter().find(|name| fits(name, &full)) {
-            if here.shares.contains_key(pattern) {
-                counted = format!("shared {pattern}");
-            }
-            pattern.clone()
-        } else if here.names.contains(key) {
-            key.clone()
-        } else {
-            return None;
+        let node = here.iter().find(|it| it.name == full);
+        let node = node.or_else(|| here.iter().find(|it| fits(&it.name, &full)));
+        let node = node.or_else(|| here.iter().find(|it| it.name == *key))?;
+        let counted = match node.is_shared && node.name != full {
+            true => format!("shared {}", node.name),
+            false => (*value).to_owned(),
         };
-        values.push(counted);
-        if index + 1 == entries.len() {
-            found = here.limits.get(&name);
-        }
-        match here.below.get(&name) {
-            Some(below) => here = below,
-            None if index + 1 < entries.len() => return None,
-            None => break,
-        }
+        counter.extend([(*key).to_owned(), counted]);
+        (here, found) = (&node.below, node.limit.clone());
     }
-    Some((found?, values))
+    Some((found?, counter))
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
 }
 
 struct Model {
-    tree: Branch,
+    tree: Vec<Node>,
     now: u64,
     counts: HashMap<(Vec<String>, u64, u64), u64>,
 }
@@ -182,38 +153,22 @@ struct Model {
 impl Model {
     /// The overall code and all statuses, in words.
     fn answer(&mut self, request: &RateLimitRequest) -> String {
-        let text = |bytes: &bytes::Bytes| String::from_utf8(bytes.to_vec()).unwrap();
-        let mut limits = Vec::new();
-        for descriptor in &request.descriptors {
-            let entries: Vec<(String, String)> = descriptor
-                .entries
-                .iter()
-                .map(|it| (text(&it.key), text(&it.value)))
-                .collect();
-            let found = match &descriptor.limit {
-                Some(limit) => {
-                    let unit = UNITS.iter().position(|it| it.2 == limit.unit).unwrap();
-                    let own = Limit {
-                        requests: limit.requests_per_unit,
-                        unit,
-                        ..Limit::default()
-                    };
-                    Some((
-                        own,
-                        entries.iter().map(|it| it.1.clone()).collect::<Vec<_>>(),
-                    ))
-                }
-                None => search(&self.tree, &entries).map(|(limit, values)| (limit.clone(), values)),
+        let limits = request.descriptors.iter().map(|descriptor| {
+            let entries = descriptor.entries.iter();
+            let entries = entries.map(|it| (text(&it.key), text(&it.value)));
+            let entries: Vec<_> = entries.collect();
+            let Some(limit) = &descriptor.limit else {
+                return search(&self.tree, &entries);
             };
-            limits.push(found.map(|(limit, values)| {
-                let keys = entries.iter().map(|it| it.0.clone());
-                let key: Vec<String> = keys
-                    .zip(values)
-                    .flat_map(|(key, value)| [key, value])
-                    .collect();
-                (limit, key)
-            }));
-        }
+            let own = Limit {
+                requests: limit.requests_per_unit,
+                unit: UNITS.iter().position(|it| it.2 == limit.unit).unwrap(),
+                ..Limit::default()
+            };
+            let words = entries.iter().flat_map(|(key, value)| [*key, *value]);
+            Some((own, words.map(str::to_owned).collect()))
+        });
+        let limits: Vec<_> = limits.collect();
         let replaced: Vec<&str> = limits
             .iter()
             .flatten()
@@ -270,26 +225,26 @@ impl Model {
 fn request(random: &mut Random, domain: &str) -> RateLimitRequest {
     let descriptors = (0..1 + random.below(3)).map(|_| {
         let entries = (0..1 + random.below(3)).map(|_| Entry {
-            key: random.pick(KEYS).into(),
-            value: random.pick(ASKED).into(),
+            key: random.one_of(KEYS).into(),
+            value: random.one_of(REQUESTED).into(),
         });
         let entries = entries.collect();
-        let limit = random.one_in(8).then(|| LimitOverride {
-            requests_per_unit: u32::try_from(random.below(5)).unwrap(),
-            unit: UNITS[usize::try_from(random.below(7)).unwrap()].2,
+        let limit = (random.below(8) == 0).then(|| LimitOverride {
+            requests_per_unit: random.one_of(&[0, 1, 2, 3, 4]),
+            unit: random.one_of(UNITS).2,
         });
-        let hits_addend = random.one_in(3).then(|| random.below(4));
+        let hits_addend = (random.below(3) == 0).then(|| random.one_of(&[0, 1, 2, 3]));
         Descriptor {
             entries,
             limit,
             hits_addend,
-            is_negative_hits: hits_addend.is_some() && random.one_in(3),
+            is_negative_hits: hits_addend.is_some() && random.below(3) == 0,
         }
     });
     RateLimitRequest {
         domain: domain.into(),
         descriptors: descriptors.collect(),
-        hits_addend: u32::try_from(random.below(3)).unwrap(),
+        hits_addend: random.one_of(&[0, 1, 2]),
     }
 }
 
@@ -298,7 +253,7 @@ fn random_limits_are_answered_as_by_the_model() {
     let service = Service::new("domain: d\n");
     let (mut over, mut now) = (0_u32, START_S);
     for seed in 0..SEEDS {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut random = Random::new(seed);
         // A domain of its own: nothing of the seeds before counts.
         let domain = format!("d{seed}");
         let mut yaml = format!("domain: {domain}\ndescriptors:\n");
@@ -329,7 +284,7 @@ fn random_limits_are_answered_as_by_the_model() {
                 "seed {seed}, step {step}: {request:?}\n{yaml}"
             );
             over += u32::from(got.starts_with("OVER"));
-            let seconds = [0, 0, 0, 1, 7, 60, 1_800][usize::try_from(random.below(7)).unwrap()];
+            let seconds = random.one_of(&[0, 0, 0, 1, 7, 60, 1_800]);
             service.advance(seconds);
             now += seconds;
             model.now = now;
