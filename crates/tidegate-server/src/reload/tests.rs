@@ -121,16 +121,6 @@ async fn file_that_is_being_written_is_not_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn file_that_is_wrong_is_tried_once() {
-    let watched = Watched::start("wrong", &limit(5)).await;
-    assert_eq!(watched.rewrite("nonsense").await, (0, 1));
-    sleep(10 * PERIOD).await;
-    assert_eq!((watched.limit(), watched.reloads()), (5, (0, 1)));
-    assert_eq!(watched.rewrite(&limit(7)).await, (1, 1));
-    assert_eq!(watched.limit(), 7);
-}
-
-#[tokio::test(start_paused = true)]
 async fn s18_refused_reload_changes_no_bounds_and_no_metrics() {
     let with = |max_keys: u32, rest: &str| {
         format!(

@@ -355,18 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_connection_is_asked_to_end_and_then_dropped() {
-        let (clock, connection) = connection(false);
-        let (verdict, passed) = sentence(&clock, &connection);
-        assert_eq!(verdict, Verdict::End);
-        assert_about(passed, IDLE);
-        connection.end();
-        assert!(connection.is_ending());
-        assert_dropped(&clock, &connection, END);
-    }
-
-    #[test]
-    fn connection_with_a_request_in_progress_is_never_idle() {
+    fn connection_without_a_request_in_progress_is_asked_to_end_and_then_dropped() {
         let (clock, connection) = connection(false);
         let busy = connection.busy();
         connection.heard();
@@ -380,18 +369,16 @@ mod tests {
         let (verdict, passed) = sentence(&clock, &connection);
         assert_eq!(verdict, Verdict::End);
         assert_about(passed, IDLE);
+        connection.end();
+        assert!(connection.is_ending());
+        assert_dropped(&clock, &connection, END);
     }
 
     #[test]
-    fn bytes_between_multiplexed_requests_are_no_head() {
-        let (clock, connection) = connection(false);
-        connection.multiplexed();
-        connection.heard();
-        assert_eq!(sentence(&clock, &connection).0, Verdict::End);
-    }
-
-    #[test]
-    fn client_that_takes_nothing_is_dropped() {
+    fn requests_in_progress_keep_neither_a_spare_connection_nor_one_that_takes_nothing() {
+        let (clock, spare) = connection(true);
+        let _busy = spare.busy();
+        assert_dropped(&clock, &spare, SPARE);
         let (clock, connection) = connection(false);
         let (_busy, first, _second) = (connection.busy(), connection.hold(), connection.hold());
         clock.advance(Duration::from_secs(20));
@@ -400,9 +387,10 @@ mod tests {
     }
 
     #[test]
-    fn spare_connection_lives_for_a_second() {
-        let (clock, connection) = connection(true);
-        let _busy = connection.busy();
-        assert_dropped(&clock, &connection, SPARE);
+    fn bytes_between_multiplexed_requests_are_no_head() {
+        let (clock, connection) = connection(false);
+        connection.multiplexed();
+        connection.heard();
+        assert_eq!(sentence(&clock, &connection).0, Verdict::End);
     }
 }

@@ -3,43 +3,30 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::span::{Attributes, Id};
+use tracing::{Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use super::Server;
 
-/// Counts the spans of requests that are made at a level of the log.
-struct Spans {
-    level: Level,
-    made: Arc<AtomicU64>,
-}
+/// Counts the spans of requests.
+struct Spans(Arc<AtomicU64>);
 
-impl Subscriber for Spans {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.level
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
+impl<S: Subscriber> Layer<S> for Spans {
+    fn on_new_span(&self, span: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
         if span.metadata().name() == "request" {
-            self.made.fetch_add(1, Relaxed);
+            self.0.fetch_add(1, Relaxed);
         }
-        Id::from_u64(1)
     }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, _: &Event<'_>) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 /// How many spans two requests make, one with an id and one without.
 async fn spans_at(level: Level) -> u64 {
     let made = Arc::new(AtomicU64::new(0));
-    let spans = Spans {
-        level,
-        made: Arc::clone(&made),
-    };
+    let spans = tracing_subscriber::registry()
+        .with(LevelFilter::from_level(level))
+        .with(Spans(Arc::clone(&made)));
     // For this thread, on which all tasks of the test run.
     let _logging = tracing::subscriber::set_default(spans);
     let mut client = Server::start().connect();

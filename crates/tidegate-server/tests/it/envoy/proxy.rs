@@ -3,18 +3,17 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::client::Connection;
-use crate::process::{Folder, PATIENCE, until};
+use crate::process::{Folder, PATIENCE, Process, command, until};
 use crate::resp::peer;
 
 /// An Envoy that runs.
 pub(crate) struct Proxy {
-    process: Child,
-    folder: Folder,
+    _process: Process,
     /// Host and port of its first listener.
     address: String,
 }
@@ -29,43 +28,40 @@ impl Proxy {
         let folder = Folder::new();
         let admin = "admin: { address: { socket_address: { address: 127.0.0.1, port_value: 0 } } }";
         let config = folder.write("envoy.yaml", format!("{admin}\n{config}"));
-        let log = std::fs::File::create(folder.path("envoy.log")).expect("a file");
-        let process = Command::new(program)
+        let mut envoy = command(program, "KILL");
+        envoy
             .arg("--config-path")
             .arg(config)
             .arg("--admin-address-path")
             .arg(folder.path("admin"))
-            .args(["--use-dynamic-base-id", "--concurrency", "2"])
+            .args([
+                "--use-dynamic-base-id",
+                "--concurrency",
+                "2",
+                "--log-level",
+                "warn",
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            .spawn();
-        let mut started = Self {
-            process: process.expect("installed by `cargo xtask test`"),
-            folder,
-            address: String::new(),
-        };
-        let admin = until("Envoy's admin address", || {
-            started.assert_runs();
-            let admin = std::fs::read_to_string(started.folder.path("admin")).ok()?;
+            .stderr(Stdio::inherit());
+        let mut process = Process::start(envoy);
+        let admin = process.wait_for(|| {
+            let admin = std::fs::read_to_string(folder.path("admin")).ok()?;
             (!admin.is_empty()).then_some(admin)
         });
         until("Envoy is ready", || {
             get(&admin, "/ready").contains("LIVE").then_some(())
         });
-        started.address = until("Envoy's listener", || {
+        let address = until("Envoy's listener", || {
             let listeners = get(&admin, "/listeners");
             let mut lines = listeners.lines();
             let address = lines.find_map(|line| line.strip_prefix("ingress::"));
             address.map(str::to_owned)
         });
-        started
-    }
-
-    fn assert_runs(&mut self) {
-        let ended = self.process.try_wait().expect("a child of ours");
-        let log = || std::fs::read_to_string(self.folder.path("envoy.log"));
-        assert!(ended.is_none(), "Envoy has ended: {:?}", log());
+        Self {
+            _process: process,
+            address,
+        }
     }
 
     /// Host and port.
@@ -135,11 +131,4 @@ fn get(admin: &str, path: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("text");
     answer
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
 }
