@@ -162,12 +162,13 @@ fn labels(path: &[Box<str>]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::borrow::Cow;
 
     use super::*;
 
-    fn count(statistics: &Statistics, path: &[&str]) {
+    /// Counts a hit below the limit.
+    pub(in super::super) fn count(statistics: &Statistics, path: &[&str]) {
         let path: Vec<Cow<'_, str>> = path.iter().map(|part| Cow::Borrowed(*part)).collect();
         statistics.count(&Hits {
             domain: "d",

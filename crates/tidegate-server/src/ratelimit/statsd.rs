@@ -136,22 +136,13 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::envoy::tally::{Hits, Tally};
+    use crate::ratelimit::statistics::tests::count;
     use crate::settings::Settings;
 
     #[tokio::test]
     async fn s23_statistics_that_could_not_be_sent_are_sent_the_next_time() {
         let statistics = Arc::new(Statistics::default());
-        let path = ["user".into()];
-        statistics.count(&Hits {
-            domain: "d",
-            path: &path,
-            total: 3,
-            over_limit: 0,
-            near_limit: 0,
-            within_limit: 3,
-            shadow_mode: 0,
-        });
+        (0..3).for_each(|_| count(&statistics, &["user"]));
         let engine = Engine::new(Settings::default().load().unwrap()).unwrap();
         let receiver = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = receiver.local_addr().unwrap().to_string();

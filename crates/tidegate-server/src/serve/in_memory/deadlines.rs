@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep};
 
 use super::super::connection::{HEAD, TAKE};
-use super::{HALF_BODY, HALF_HEAD, Server, assert_about};
+use super::{HALF_HEAD, Server, assert_about};
 
 #[tokio::test(start_paused = true)]
 async fn idle_connections_are_closed_after_the_idle_time_which_each_request_starts_again() {
@@ -50,26 +50,6 @@ async fn head_sent_byte_by_byte_has_the_same_deadline() {
         sleep(Duration::from_millis(50)).await;
     }
     assert_about(start, HEAD);
-}
-
-#[tokio::test(start_paused = true)]
-async fn body_that_does_not_come_is_waited_for_ten_seconds() {
-    let server = Server::start();
-    let start = Instant::now();
-    let mut client = server.connect();
-    client.send(HALF_BODY).await;
-    // Another client is not kept waiting, and one that leaves is nobody's problem.
-    let mut gone = server.connect();
-    gone.send(HALF_BODY).await;
-    drop(gone);
-    assert_eq!(server.get("/healthz").await.status, 200);
-    assert_eq!(start.elapsed(), Duration::ZERO);
-    let answer = client.answer().await.expect("an answer");
-    assert_about(start, Duration::from_secs(10));
-    assert_eq!(answer.status, 408);
-    let detail = "the body: not received within 10s";
-    assert!(answer.body.contains(detail), "{}", answer.body);
-    client.ended().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use tidegate_testkit::cases::rows;
+use tidegate_testkit::simulation::Random;
 
 use super::Served;
 use super::native::ROWS;
@@ -53,16 +54,10 @@ fn every_hit_counts_in_memory_and_in_redis_for_all_servers() {
 fn random_hits_in_redis_are_counted_as_by_a_model() {
     let redis = Server::start();
     let served = Served::with(start("", &redis_store(&redis)));
-    let (mut counts, mut random) = (HashMap::new(), 7_u64);
-    let mut next = |end: u64| {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(99_991);
-        (random >> 33) % end
-    };
+    let (mut counts, mut random) = (HashMap::new(), Random::new(7));
     for step in 0..400 {
-        let ip = format!("10.0.0.{}", next(5));
-        let change = i64::try_from(next(6)).expect("small") - 3;
+        let ip = format!("10.0.0.{}", random.below(5));
+        let change = random.one_of(&[-3, -2, -1, 0, 1, 2]);
         let count = counts.entry(ip.clone()).or_insert(0_i64);
         *count = (*count + change).max(0);
         let code = if *count > 4 && change >= 0 {

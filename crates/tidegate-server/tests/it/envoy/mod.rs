@@ -25,6 +25,8 @@ use tonic_prost::ProstCodec;
 use crate::certificates::Certificates;
 use crate::process::{PATIENCE, Start, Tidegate};
 
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
 /// A server with a gRPC listener, and a client of it.
 pub(crate) struct Served {
     pub(crate) server: Tidegate,
@@ -94,8 +96,7 @@ impl Client {
     }
 
     pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-        self.call(path, request)
+        self.call(SHOULD_RATE_LIMIT, request)
     }
 
     /// Asks in words, and says the answer in words: `OVER: OVER 0/5, OK 3/10, OK -`, or the
@@ -122,14 +123,8 @@ impl Client {
 
     /// Asks without waiting for the answer.
     pub(crate) fn start(&self, request: RateLimitRequest) -> tokio::task::JoinHandle<()> {
-        let mut grpc = Grpc::new(self.channel.clone());
-        self.runtime.spawn(async move {
-            grpc.ready().await.expect("a connection");
-            let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
-            let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-            let path = PathAndQuery::from_static(path);
-            drop(grpc.unary(tonic::Request::new(request), path, codec).await);
-        })
+        let call = unary::<_, RateLimitResponse>(self.channel(), SHOULD_RATE_LIMIT, request);
+        self.runtime.spawn(async { drop(call.await) })
     }
 
     /// One message each way.
@@ -138,15 +133,7 @@ impl Client {
         I: prost::Message + 'static,
         O: prost::Message + Default + 'static,
     {
-        let mut grpc = Grpc::new(self.channel.clone());
-        self.runtime.block_on(async {
-            let ready = grpc.ready().await;
-            ready.map_err(|error| Status::unavailable(error.to_string()))?;
-            let codec = ProstCodec::<I, O>::default();
-            let path = PathAndQuery::from_static(path);
-            let answer = grpc.unary(tonic::Request::new(message), path, codec).await;
-            answer.map(tonic::Response::into_inner)
-        })
+        self.run(unary(self.channel(), path, message))
     }
 
     pub(crate) fn channel(&self) -> Channel {
@@ -156,6 +143,20 @@ impl Client {
     pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(future)
     }
+}
+
+async fn unary<I, O>(channel: Channel, path: &'static str, message: I) -> Result<O, Status>
+where
+    I: prost::Message + 'static,
+    O: prost::Message + Default + 'static,
+{
+    let mut grpc = Grpc::new(channel);
+    let ready = grpc.ready().await;
+    ready.map_err(|error| Status::unavailable(error.to_string()))?;
+    let codec = ProstCodec::<I, O>::default();
+    let path = PathAndQuery::from_static(path);
+    let answer = grpc.unary(tonic::Request::new(message), path, codec).await;
+    answer.map(tonic::Response::into_inner)
 }
 
 pub(crate) fn entry(key: &str, value: &[u8]) -> Entry {

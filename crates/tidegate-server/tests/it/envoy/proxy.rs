@@ -39,7 +39,7 @@ impl Proxy {
                 "--concurrency",
                 "2",
                 "--log-level",
-                "warn",
+                "error",
             ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

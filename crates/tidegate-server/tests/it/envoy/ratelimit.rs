@@ -5,6 +5,7 @@ use std::net::UdpSocket;
 
 use serde_json::json;
 use tidegate_server::envoy::xds::wire::DiscoveryRequest;
+use tidegate_testkit::console;
 
 use super::gateway::RLS;
 use super::listener::health;
@@ -31,11 +32,6 @@ descriptors:
 
 /// On free ports, with SHOP as its limits, and counts in this Redis.
 fn start(redis: &Server) -> Start {
-    let start = without_redis();
-    start.variable("REDIS_URL", &format!("127.0.0.1:{}", redis.port()))
-}
-
-fn without_redis() -> Start {
     let start = bare();
     let folder = start.folder().path("data/ratelimit/config");
     std::fs::create_dir_all(folder).expect("a folder");
@@ -43,6 +39,7 @@ fn without_redis() -> Start {
     start.folder().write(limits, SHOP);
     let root = start.folder().path("data").display().to_string();
     start
+        .variable("REDIS_URL", &format!("127.0.0.1:{}", redis.port()))
         .variable("RUNTIME_ROOT", &root)
         .variable("RUNTIME_SUBDIRECTORY", "ratelimit")
 }
@@ -98,10 +95,21 @@ fn environment_starts_a_server_that_answers_by_grpc_and_json_and_counts_with_oth
     let answer = json(&server, entry);
     assert_eq!(answer.status, 429);
     assert_eq!(answer.json()["overallCode"], "OVER_LIMIT");
-    let other = start(&redis).start();
-    for client in [client, self::client(&other)] {
+    let other = start(&redis)
+        .variable("REDIS_PERSECOND", "true")
+        .variable("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
+        .called("ratelimit")
+        .start();
+    other.line("REDIS_PERSECOND is not supported: all limits count in the Redis of REDIS_URL");
+    let others = self::client(&other);
+    for client in [&client, &others] {
         assert_eq!(client.say("shop: path=/login"), "OVER: OVER 0/2");
     }
+    let answer = others.ask(read("shop: path=/login")).expect("an answer");
+    let headers = answer.response_headers_to_add.iter();
+    let headers: Vec<_> = headers.map(|it| (&*it.key, &*it.value)).collect();
+    let expected = [("RateLimit-Limit", "2"), ("RateLimit-Remaining", "0")];
+    assert_eq!(headers[..2], expected);
     let long = "x".repeat(2 << 20);
     for (method, path, body, status) in [
         ("POST", "/json", "no JSON", 400),
@@ -116,9 +124,14 @@ fn environment_starts_a_server_that_answers_by_grpc_and_json_and_counts_with_oth
 }
 
 #[test]
-fn health_and_limits_are_shown_and_sigterm_drains() {
+fn health_and_limits_of_all_files_are_shown_and_sigterm_drains() {
     let redis = Server::start();
-    let mut server = start(&redis).start();
+    let start = start(&redis).variable("MERGE_DOMAIN_CONFIG", "true");
+    let more = "domain: shop\ndescriptors:\n- {key: host, rate_limit: {unit: day, requests_per_unit: 3}}\n";
+    start
+        .folder()
+        .write("data/ratelimit/config/more.yaml", more);
+    let mut server = start.start();
     until("a healthy server", || {
         let answer = server.get("/healthcheck");
         (answer.status == 200 && answer.text() == "OK").then_some(())
@@ -126,8 +139,8 @@ fn health_and_limits_are_shown_and_sigterm_drains() {
     let client = client(&server);
     let services = ["", "ratelimit", "nope"].map(|service| health(&client, service));
     assert_eq!(services, [Ok(1), Ok(1), Err(tonic::Code::NotFound)]);
-    let limits =
-        "shop.path_/login: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: false
+    let limits = "shop.host: unit=DAY requests_per_unit=3, shadow_mode: false, quota_mode: false
+shop.path_/login: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: false
 shop.ip: unit=YEAR requests_per_unit=1, shadow_mode: false, quota_mode: false
 shop.ip.user: unit=YEAR requests_per_unit=1, shadow_mode: true, quota_mode: false
 ";
@@ -230,24 +243,6 @@ fn server_starts_without_limits_loads_changed_files_and_keeps_them_when_one_is_w
 }
 
 #[test]
-fn binary_called_ratelimit_is_one_and_names_what_it_does_not_support() {
-    let redis = Server::start();
-    let server = start(&redis)
-        .variable("REDIS_PERSECOND", "true")
-        .variable("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
-        .called("ratelimit")
-        .start();
-    server.line("REDIS_PERSECOND is not supported: all limits count in the Redis of REDIS_URL");
-    let answer = client(&server).ask(read("shop: ip=::1"));
-    let headers = answer.expect("an answer").response_headers_to_add;
-    let headers: Vec<_> = headers.iter().map(|it| (&*it.key, &*it.value)).collect();
-    assert_eq!(
-        headers[..2],
-        [("RateLimit-Limit", "1"), ("RateLimit-Remaining", "0")]
-    );
-}
-
-#[test]
 fn envoy_asks_it_like_the_reference() {
     let redis = Server::start();
     let start = start(&redis);
@@ -279,38 +274,8 @@ fn without_its_redis_it_answers_with_errors_and_stays_healthy() {
 }
 
 #[test]
-fn files_about_one_domain_add_to_it_if_told() {
-    let more = "domain: shop\ndescriptors:\n- key: host\n  rate_limit: {unit: year, requests_per_unit: 0}\n";
-    let file = "data/ratelimit/config/more.yaml";
-    let start = without_redis();
-    start.folder().write(file, more);
-    let (code, _, said) = start.fail();
-    assert_eq!(code, 2);
-    assert!(said.contains("shop.yaml:1"), "{said}");
-    let start = without_redis().variable("MERGE_DOMAIN_CONFIG", "true");
-    start.folder().write(file, more);
-    let server = start.start();
-    let answer = client(&server).say("shop: host=a | ip=::1");
-    assert_eq!(answer, "OVER: OVER 0/0, OK 0/1");
-}
-
-#[test]
-fn wrong_environment_is_refused_with_a_line_for_each_mistake() {
-    let (code, _, said) = bare()
-        .variable("PORT", "http")
-        .variable("SHADOW_MODE", "on")
-        .fail();
-    assert_eq!(code, 2);
-    let expected = "tidegate: PORT is \"http\": expected a port from 0 to 65535
-tidegate: SHADOW_MODE is \"on\": expected true or false
-";
-    assert_eq!(said, expected);
-    let (code, _, said) = bare().variable("RUNTIME_ROOT", "/nowhere").fail();
-    assert_eq!(code, 2);
-    assert!(said.contains("/nowhere/config: "), "{said}");
-    let (code, _, said) = bare().argument("--nope").fail();
-    assert_eq!(code, 2);
-    assert!(said.contains("see `tidegate ratelimit --help`"), "{said}");
+fn wrong_variables_flags_and_files_are_refused() {
+    console::check(include_str!("../../cmd/ratelimit.txt"), 4, &[]);
 }
 
 /// What Envoy Gateway does: limits by xDS, certificates, and a server that starts without.
