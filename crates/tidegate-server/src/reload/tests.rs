@@ -1,10 +1,9 @@
 //! Files that change while they are looked at, on tokio's paused clock: the file changes
 //! exactly when the test says so, however slow the machine is.
 
-use std::path::PathBuf;
-
 use tidegate_redis::Store;
 use tidegate_testkit::cases::check;
+use tidegate_testkit::process::Folder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
@@ -14,20 +13,20 @@ use crate::envoy::rules::{Defaults, Domains, read_text};
 use crate::resp::{Pass, Session};
 use crate::settings::Listen;
 
+const FILE: &str = "tidegate.toml";
+
 /// A server's config in a file of its own, watched.
 struct Watched {
-    file: PathBuf,
+    folder: Folder,
     settings: Settings,
     engine: Arc<Engine>,
 }
 
 impl Watched {
-    async fn start(name: &str, text: &str) -> Self {
-        let name = format!("tidegate-reload-{}-{name}.toml", std::process::id());
-        let file = std::env::temp_dir().join(name);
-        std::fs::write(&file, text).unwrap();
+    async fn start(text: &str) -> Self {
+        let folder = Folder::new();
         let source = Source {
-            config: Some(file.clone()),
+            config: Some(folder.write(FILE, text)),
             store: None,
         };
         let settings = Settings::new(&source, Listen::default()).unwrap();
@@ -44,14 +43,14 @@ impl Watched {
         // Between two looks from now on.
         sleep(PERIOD / 2).await;
         Self {
-            file,
+            folder,
             settings,
             engine,
         }
     }
 
     fn write(&self, text: &str) {
-        std::fs::write(&self.file, text).unwrap();
+        self.folder.write(FILE, text);
     }
 
     /// Writes a file, which is taken or refused, and says how many reloads succeeded and
@@ -87,23 +86,17 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
-    fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.file));
-    }
-}
-
 fn limit(requests: u32) -> String {
     format!("[[policies]]\nname = \"default\"\nlimit = \"{requests}/366d\"\n")
 }
 
 #[tokio::test(start_paused = true)]
 async fn file_that_is_being_written_is_not_taken() {
-    let watched = Watched::start("written", &limit(5)).await;
+    let watched = Watched::start(&limit(5)).await;
     // Empty at one look, and gone at the next.
     watched.write("");
     sleep(PERIOD).await;
-    std::fs::remove_file(&watched.file).unwrap();
+    std::fs::remove_file(watched.folder.path(FILE)).unwrap();
     sleep(3 * PERIOD).await;
     assert_eq!((watched.limit(), watched.reloads()), (5, (0, 0)));
     // It is longer at each look.
@@ -128,7 +121,7 @@ async fn s18_refused_reload_changes_no_bounds_and_no_metrics() {
             limit(5)
         )
     };
-    let watched = Watched::start("refused", &with(1_000, "")).await;
+    let watched = Watched::start(&with(1_000, "")).await;
     let max_keys = || match watched.engine.current().limiter.stores().next() {
         Some((_, Store::Memory(store))) => store.bounds().0,
         other => panic!("{other:?}"),
@@ -153,8 +146,8 @@ async fn s18_refused_reload_changes_no_bounds_and_no_metrics() {
 async fn s10_reload_and_limits_of_a_control_plane_do_not_undo_each_other() {
     // Nobody accepts, so the store takes all of its deadline.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let script = std::env::temp_dir().join(format!("tidegate-s10-{}.lua", std::process::id()));
-    std::fs::write(&script, "return {\"allow\", {}}").unwrap();
+    let folder = Folder::new();
+    let script = folder.write("s.lua", "return {\"allow\", {}}");
     let text = format!(
         "[stores.default]\nurl = \"redis://{}\"\n\
          [[policies]]\nname = \"s\"\nalgorithm = \"script\"\nscript = {script:?}\n",
@@ -170,7 +163,6 @@ async fn s10_reload_and_limits_of_a_control_plane_do_not_undo_each_other() {
         engine.change_rules(domains),
         engine.change(load(text + &limit(5)))
     );
-    std::fs::remove_file(&script).unwrap();
     acknowledged.unwrap();
     reloaded.unwrap();
     let current = engine.current();
@@ -180,7 +172,7 @@ async fn s10_reload_and_limits_of_a_control_plane_do_not_undo_each_other() {
 
 #[tokio::test(start_paused = true)]
 async fn v3_reload_that_would_remove_every_policy_needs_policies_to_be_empty() {
-    let watched = Watched::start("cut", &limit(5)).await;
+    let watched = Watched::start(&limit(5)).await;
     assert_eq!(watched.rewrite("[server]\n").await, (0, 1));
     assert_eq!(watched.limit(), 5);
     let error = watched.engine.change(watched.settings.load().unwrap());
@@ -198,14 +190,14 @@ async fn v3_reload_that_would_remove_every_policy_needs_policies_to_be_empty() {
 
 #[tokio::test(start_paused = true)]
 async fn s7_rotated_resp_token_is_read_again_and_the_old_one_ends() {
-    let token = std::env::temp_dir().join(format!("tidegate-s7-{}.token", std::process::id()));
-    std::fs::write(&token, "old").unwrap();
+    let folder = Folder::new();
+    let token = folder.write("token", "old");
     let text = format!(
         "[server]\nresp = \"127.0.0.1:0\"\nresp_token = \"file:{}\"\n{}",
         token.display(),
         limit(5)
     );
-    let watched = Watched::start("token", &text).await;
+    let watched = Watched::start(&text).await;
     let mut client = Pass::new(Arc::clone(&watched.engine), Session::new(1));
     let ask = async |client: &mut Pass, line: &str| {
         client.run(line.as_bytes(), || ()).await;
@@ -215,9 +207,8 @@ async fn s7_rotated_resp_token_is_read_again_and_the_old_one_ends() {
     };
     assert_eq!(ask(&mut client, "AUTH old\r\n").await, "+OK");
     assert_eq!(ask(&mut client, "PING\r\n").await, "+PONG");
-    std::fs::write(&token, "new").unwrap();
+    folder.write("token", "new");
     sleep(3 * PERIOD).await;
-    std::fs::remove_file(&token).unwrap();
     assert_eq!(ask(&mut client, "PING\r\n").await, "-NOAUTH");
     assert_eq!(ask(&mut client, "AUTH old\r\n").await, "-WRONGPASS");
     assert_eq!(ask(&mut client, "AUTH new\r\n").await, "+OK");
@@ -226,7 +217,7 @@ async fn s7_rotated_resp_token_is_read_again_and_the_old_one_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn v7_files_that_are_too_large_or_endless_are_errors() {
-    let watched = Watched::start("large", &limit(5)).await;
+    let watched = Watched::start(&limit(5)).await;
     watched.write(&format!("{}#{}", limit(6), "x".repeat(1 << 20)));
     sleep(10 * PERIOD).await;
     assert_eq!((watched.limit(), watched.reloads()), (5, (0, 1)));

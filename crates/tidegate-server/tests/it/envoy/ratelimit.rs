@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::net::UdpSocket;
 
 use serde_json::json;
-use tidegate_server::envoy::xds::wire::DiscoveryRequest;
 use tidegate_testkit::console;
 
 use super::gateway::RLS;
@@ -303,20 +302,18 @@ fn control_plane_gives_limits() {
     let ask = || client.say("shop: user=ann");
     assert_eq!(ask(), "OK: OK -", "no limits yet");
     let mut stream = runtime.block_on(plane.stream());
-    let mut answered = |send: &dyn Fn(&mut super::xds::Opened)| -> DiscoveryRequest {
-        send(&mut stream);
-        runtime.block_on(stream.request())
-    };
-    let first = answered(&|_| {});
+    let first = runtime.block_on(stream.request());
     assert_eq!(first.node.expect("a node").id, "envoy-ratelimit");
-    let answer = answered(&|stream| stream.send("1", "a", &[config("shop")]));
+    stream.send("1", "a", &[config("shop")]);
+    let answer = runtime.block_on(stream.request());
     assert_eq!((&*answer.version_info, answer.error_detail), ("1", None));
     // The limit is five per minute: a window ends within six requests once at most.
     let over = (0..11).filter(|_| ask() == "OVER: OVER 0/5").count();
     assert!(over >= 1, "{over}");
     let mut wrong = config("shop");
     wrong.descriptors[0].key.clear();
-    let answer = answered(&|stream| stream.send("2", "b", &[wrong.clone()]));
+    stream.send("2", "b", &[wrong]);
+    let answer = runtime.block_on(stream.request());
     assert_eq!(answer.version_info, "1");
     assert!(answer.error_detail.is_some());
     assert_eq!(

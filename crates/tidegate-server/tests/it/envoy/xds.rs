@@ -224,25 +224,21 @@ pub(super) fn config(domain: &str) -> RateLimitConfig {
 
 impl Opened {
     /// The next request: the version in force, the nonce that is answered, and why not.
-    async fn said(&mut self) -> (String, String, String) {
+    async fn say(&mut self) -> String {
         let request = self.request().await;
         assert_eq!(request.type_url, CONFIG);
         assert_eq!(request.node.expect("a node").id, "node-1");
-        let why = request.error_detail.map(|it| it.message);
-        let why = why.unwrap_or_default();
-        (request.version_info, request.response_nonce, why)
+        let (version, nonce) = (request.version_info, request.response_nonce);
+        let why = request.error_detail.map(|it| format!(": {}", it.message));
+        format!("{version}/{nonce}{}", why.unwrap_or_default())
     }
 
     /// Sends domains, which are acknowledged.
     async fn acknowledged(&mut self, version: &str, nonce: &str, domains: &[&str]) {
         let configs: Vec<_> = domains.iter().map(|it| config(it)).collect();
         self.send(version, nonce, &configs);
-        assert_eq!(self.said().await, answer(version, nonce, ""));
+        assert_eq!(self.say().await, format!("{version}/{nonce}"));
     }
-}
-
-fn answer(version: &str, nonce: &str, why: &str) -> (String, String, String) {
-    (version.into(), nonce.into(), why.into())
 }
 
 fn resource(type_url: &str, value: Vec<u8>) -> prost_types::Any {
@@ -288,9 +284,8 @@ async fn good_configs_are_acknowledged_and_bad_ones_refused_with_a_reason() {
     ] {
         let good = resource(CONFIG, config("api").encode_to_vec());
         stream.send_any("2", nonce, vec![good, last]);
-        let (version, answered, reason) = stream.said().await;
-        assert_eq!((&*version, &*answered), ("1", nonce));
-        assert!(is_like(&reason, why), "{reason}");
+        let answer = stream.say().await;
+        assert!(is_like(&answer, &format!("1/{nonce}: {why}")), "{answer}");
     }
     assert_eq!(client.applied().len(), 1, "the old configs stay");
 
@@ -310,19 +305,19 @@ async fn client_waits_for_its_control_plane_and_comes_back_when_it_or_the_stream
     tokio::task::yield_now().await;
     let mut plane = Plane::start_at(address, None).await;
     let mut stream = plane.stream().await;
-    assert_eq!(stream.said().await, answer("", "", ""));
+    assert_eq!(stream.say().await, "/");
     stream.acknowledged("1", "a", &["api"]).await;
     // The stream ends: the next one begins with the version in force, and no nonce.
     drop(stream);
     let mut stream = plane.stream().await;
-    assert_eq!(stream.said().await, answer("1", "", ""));
+    assert_eq!(stream.say().await, "1/");
     // The control plane ends, and another one takes its address.
     drop(stream);
     plane.stop().await;
     assert_eq!(client.applied(), [["api"]], "the limits in force stay");
     let mut plane = Plane::start_at(address, None).await;
     let mut stream = plane.stream().await;
-    assert_eq!(stream.said().await, answer("1", "", ""));
+    assert_eq!(stream.say().await, "1/");
     stream.acknowledged("2", "b", &["web"]).await;
     assert_eq!(client.applied(), [["api"], ["web"]]);
 }
@@ -359,7 +354,7 @@ async fn certificates_are_shown_and_checked_and_read_again() {
     tokio::task::yield_now().await;
     std::fs::copy(certificates.path("client.crt"), &cert).expect("a file");
     let mut stream = plane.stream().await;
-    assert_eq!(stream.said().await, answer("", "", ""));
+    assert_eq!(stream.say().await, "/");
     stream.acknowledged("1", "a", &["api"]).await;
     assert_eq!(client.applied(), [["api"]]);
     // Without a certificate, no stream is opened.
@@ -385,35 +380,37 @@ descriptors:
   rate_limit: { unlimited: true }
 ";
     let file = read_text(text, "config.yaml").expect("a right file");
-    let descriptor = |key: &str, value: &str, limit: Option<RateLimitPolicy>| RateLimitDescriptor {
-        key: key.into(),
-        value: value.into(),
-        rate_limit: limit,
+    let path = RateLimitDescriptor {
+        key: "path".into(),
+        quota_mode: true,
+        rate_limit: Some(RateLimitPolicy {
+            unit: Unit::Week.into(),
+            requests_per_unit: 7,
+            name: "weekly".into(),
+            replaces: vec![Replace {
+                name: "daily".into(),
+            }],
+            ..RateLimitPolicy::default()
+        }),
         ..RateLimitDescriptor::default()
     };
-    let weekly = RateLimitPolicy {
-        unit: Unit::Week.into(),
-        requests_per_unit: 7,
-        name: "weekly".into(),
-        replaces: vec![Replace {
-            name: "daily".into(),
-        }],
-        ..RateLimitPolicy::default()
+    let mut sent = config("api");
+    sent.descriptors[0] = RateLimitDescriptor {
+        key: "user".into(),
+        value: "ann".into(),
+        shadow_mode: true,
+        detailed_metric: true,
+        descriptors: vec![path],
+        ..RateLimitDescriptor::default()
     };
-    let unlimited = RateLimitPolicy {
-        unlimited: true,
-        ..RateLimitPolicy::default()
-    };
-    let mut ann = descriptor("user", "ann", None);
-    (ann.shadow_mode, ann.detailed_metric) = (true, true);
-    let mut path = descriptor("path", "", Some(weekly));
-    path.quota_mode = true;
-    ann.descriptors.push(path);
-    let sent = RateLimitConfig {
-        name: "api".into(),
-        domain: "api".into(),
-        descriptors: vec![ann, descriptor("bot", "", Some(unlimited))],
-    };
+    sent.descriptors.push(RateLimitDescriptor {
+        key: "bot".into(),
+        rate_limit: Some(RateLimitPolicy {
+            unlimited: true,
+            ..RateLimitPolicy::default()
+        }),
+        ..RateLimitDescriptor::default()
+    });
     let sent = drafts(vec![sent]);
     let build = |drafts| Domains::build(drafts, &Defaults::default()).expect("right");
     let (file, sent) = (build(vec![file]), build(sent));
