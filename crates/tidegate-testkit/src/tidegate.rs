@@ -130,6 +130,14 @@ impl Start {
         self
     }
 
+    /// Variables in words of `NAME=value`.
+    pub fn variables(self, words: &str) -> Self {
+        words.split_whitespace().fold(self, |start, word| {
+            let (name, value) = word.split_once('=').expect("NAME=value");
+            start.variable(name, value)
+        })
+    }
+
     pub fn folder(&self) -> &Folder {
         &self.folder
     }

@@ -45,17 +45,10 @@ fn start(redis: &Server) -> Start {
 
 /// On free ports.
 pub(super) fn bare() -> Start {
-    let mut start = Start::ratelimit()
-        .variable("LOG_LEVEL", "info")
-        .variable("REDIS_TIMEOUT", "5s")
-        .variable("USE_STATSD", "false");
-    for host in ["HOST", "GRPC_HOST", "DEBUG_HOST"] {
-        start = start.variable(host, "127.0.0.1");
-    }
-    for port in ["PORT", "GRPC_PORT", "DEBUG_PORT"] {
-        start = start.variable(port, "0");
-    }
-    start
+    Start::ratelimit().variables(
+        "HOST=127.0.0.1 GRPC_HOST=127.0.0.1 DEBUG_HOST=127.0.0.1 PORT=0 GRPC_PORT=0 DEBUG_PORT=0
+         LOG_LEVEL=info REDIS_TIMEOUT=5s USE_STATSD=false",
+    )
 }
 
 fn client(server: &Tidegate) -> Client {
@@ -95,8 +88,7 @@ fn environment_starts_a_server_that_answers_by_grpc_and_json_and_counts_with_oth
     assert_eq!(answer.status, 429);
     assert_eq!(answer.json()["overallCode"], "OVER_LIMIT");
     let other = start(&redis)
-        .variable("REDIS_PERSECOND", "true")
-        .variable("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
+        .variables("REDIS_PERSECOND=true LIMIT_RESPONSE_HEADERS_ENABLED=true")
         .called("ratelimit")
         .start();
     other.line("REDIS_PERSECOND is not supported: all limits count in the Redis of REDIS_URL");
@@ -161,12 +153,9 @@ fn statistics_have_the_names_of_the_reference() {
     statsd.set_read_timeout(Some(PATIENCE)).expect("a time");
     let port = statsd.local_addr().expect("an address").port();
     let server = start(&redis)
-        .variable("USE_PROMETHEUS", "true")
-        .variable("PROMETHEUS_ADDR", "127.0.0.1:0")
-        .variable("USE_STATSD", "true")
-        .variable("STATSD_HOST", "127.0.0.1")
+        .variables("USE_PROMETHEUS=true PROMETHEUS_ADDR=127.0.0.1:0 USE_STATSD=true")
+        .variables("STATSD_HOST=127.0.0.1 STATS_FLUSH_INTERVAL=100ms")
         .variable("STATSD_PORT", &port.to_string())
-        .variable("STATS_FLUSH_INTERVAL", "100ms")
         .start();
     let client = client(&server);
     for _ in 0..3 {
@@ -208,9 +197,8 @@ fn statistics_have_the_names_of_the_reference() {
 #[test]
 fn server_starts_without_limits_loads_changed_files_and_keeps_them_when_one_is_wrong() {
     let start = bare()
-        .variable("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
-        .variable("USE_PROMETHEUS", "true")
-        .variable("PROMETHEUS_ADDR", "127.0.0.1:0");
+        .variables("FORCE_START_WITHOUT_INITIAL_CONFIG=true")
+        .variables("USE_PROMETHEUS=true PROMETHEUS_ADDR=127.0.0.1:0");
     let root = start.folder().path("").display().to_string();
     let server = start.variable("RUNTIME_ROOT", &root).start();
     server.line("starting without limits");
@@ -287,11 +275,9 @@ fn control_plane_gives_limits() {
     let mut plane = runtime.block_on(Plane::start(None));
     let server = bare()
         .variable("REDIS_URL", &format!("127.0.0.1:{}", redis.port()))
-        .variable("CONFIG_TYPE", "GRPC_XDS_SOTW")
         .variable("CONFIG_GRPC_XDS_SERVER_URL", &plane.address.to_string())
-        .variable("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit")
-        .variable("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
-        .variable("GRPC_SERVER_USE_TLS", "true")
+        .variables("CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit")
+        .variables("FORCE_START_WITHOUT_INITIAL_CONFIG=true GRPC_SERVER_USE_TLS=true")
         .variable("GRPC_SERVER_TLS_CERT", &file("server.crt"))
         .variable("GRPC_SERVER_TLS_KEY", &file("server.key"))
         .variable("GRPC_CLIENT_TLS_CACERT", &file("authority.crt"))

@@ -1,13 +1,14 @@
 //! Limits from a control plane: one that the test plays, over real sockets.
 
 use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::stream::BoxStream;
+use futures_util::StreamExt;
+use futures_util::stream::poll_fn;
 use prost::Message;
 use tidegate_server::envoy::rules::{Defaults, Domains, read_text};
 use tidegate_server::envoy::wire::Unit;
@@ -22,11 +23,11 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tonic::body::Body;
+use tonic::codec::{Codec, EncodeBody, SingleMessageCompressionOverride, Streaming};
 use tonic::codegen::http::{Request, Response};
-use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::server::NamedService;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
-use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::certificates::Certificates;
@@ -51,7 +52,7 @@ impl NamedService for Discovery {
 impl tower_service::Service<Request<Body>> for Discovery {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -59,34 +60,26 @@ impl tower_service::Service<Request<Body>> for Discovery {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         assert_eq!(request.uri().path(), METHOD);
-        let service = self.clone();
-        Box::pin(async move {
-            let codec = ProstCodec::<DiscoveryResponse, DiscoveryRequest>::default();
-            Ok(Grpc::new(codec).streaming(service, request).await)
-        })
-    }
-}
-
-impl StreamingService<DiscoveryRequest> for Discovery {
-    type Response = DiscoveryResponse;
-    type ResponseStream = BoxStream<'static, Result<DiscoveryResponse, Status>>;
-    type Future = std::future::Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
-
-    fn call(&mut self, request: tonic::Request<Streaming<DiscoveryRequest>>) -> Self::Future {
+        let mut codec = ProstCodec::<DiscoveryResponse, DiscoveryRequest>::default();
         let (responses, mut waiting) = mpsc::unbounded_channel();
-        let token = request.metadata().get("x-token");
-        let token = token.and_then(|it| it.to_str().ok()).map(str::to_owned);
+        let waiting = poll_fn(move |cx| waiting.poll_recv(cx)).map(Ok);
+        let body = EncodeBody::new_server(
+            codec.encoder(),
+            waiting,
+            None,
+            SingleMessageCompressionOverride::Inherit,
+            None,
+        );
+        let (parts, requests) = request.into_parts();
+        let token = parts.headers.get("x-token");
         let opened = Opened {
-            requests: request.into_inner(),
+            requests: Streaming::new_request(codec.decoder(), requests, None, None),
             responses,
-            token,
+            token: token.and_then(|it| it.to_str().ok()).map(str::to_owned),
         };
-        let sent = self.0.send(opened);
-        assert!(sent.is_ok(), "the test goes on");
-        let stream = futures_util::stream::poll_fn(move |cx| waiting.poll_recv(cx));
-        let stream = futures_util::StreamExt::map(stream, Ok);
-        let stream: Self::ResponseStream = Box::pin(stream);
-        std::future::ready(Ok(tonic::Response::new(stream)))
+        assert!(self.0.send(opened).is_ok(), "the test goes on");
+        let response = Response::builder().header("content-type", "application/grpc");
+        ready(Ok(response.body(Body::new(body)).expect("a response")))
     }
 }
 
