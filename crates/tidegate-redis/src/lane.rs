@@ -604,12 +604,8 @@ mod tests {
     async fn over_tls() -> (Server, Link) {
         drop(rustls::crypto::ring::default_provider().install_default());
         let certificates = Certificates::make();
-        let [certificate, key, authority] =
-            ["server.crt", "server.key", "authority.crt"].map(|file| certificates.path(file));
-        let tls = ["--port", "0", "--tls-port", "{port}"];
-        let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key];
-        let clients = ["--tls-ca-cert-file", &authority, "--tls-auth-clients", "no"];
-        let server = Server::start_with(&[tls, files, clients].concat());
+        let tls = certificates.redis("{port}") + " --port 0";
+        let server = Server::start_with(&tls.split(' ').collect::<Vec<_>>());
         let url = format!("rediss://127.0.0.1:{}/", server.port());
         let options = RedisOptions::default();
         let options = options.certificates(Some(certificates.read("authority.crt")), None);

@@ -32,27 +32,24 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    /// What is left of the deadline, the jitter, and the pauses in milliseconds.
     #[test]
-    fn pauses_double_up_to_a_bound() {
-        let mut schedule = Schedule::default();
-        let pauses: Vec<_> = (0..6).map(|_| schedule.pause(Duration::MAX, 1.0)).collect();
-        assert_eq!(pauses, [2, 4, 8, 16, 20, 20].map(|ms| Some(ms * MS)));
-    }
-
-    #[test]
-    fn jitter_is_full() {
-        for (jitter, pause) in [(0.0, 0), (0.5, 1), (1.0, 2)] {
-            let pauses = Schedule::default().pause(Duration::MAX, jitter);
-            assert_eq!(pauses, Some(pause * MS));
+    fn pauses_double_up_to_a_bound_and_do_not_outlast_the_deadline() {
+        let table: [(_, _, &[u32]); 6] = [
+            (Duration::MAX, 1.0, &[2, 4, 8, 16, 20, 20]),
+            (Duration::MAX, 0.5, &[1, 2, 4, 8, 10, 10]),
+            (Duration::MAX, 0.0, &[0, 0, 0]),
+            (5 * MS, 1.0, &[2, 4]),
+            (2 * MS, 1.0, &[]),
+            (Duration::ZERO, 0.0, &[]),
+        ];
+        for (left, jitter, expected) in table {
+            let mut schedule = Schedule::default();
+            let pauses = (0..10_000).map_while(|_| schedule.pause(left, jitter));
+            let pauses: Vec<_> = pauses.take(expected.len().max(1)).collect();
+            let expected: Vec<_> = expected.iter().map(|ms| *ms * MS).collect();
+            assert_eq!(pauses, expected, "{left:?} {jitter}");
         }
-    }
-
-    #[test]
-    fn no_wait_outlasts_the_deadline() {
-        let mut schedule = Schedule::default();
-        assert_eq!(schedule.pause(3 * MS, 1.0), Some(2 * MS));
-        assert_eq!(schedule.pause(MS, 1.0), None);
-        assert_eq!(schedule.pause(Duration::ZERO, 0.0), None);
     }
 
     #[test]

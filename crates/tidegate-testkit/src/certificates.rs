@@ -42,6 +42,17 @@ impl Certificates {
         std::fs::read(self.folder.path(file)).expect("a file that was made")
     }
 
+    /// Arguments of a Redis server or sentinel, between spaces: TLS at this port, for clients
+    /// without certificates, replicas and masters.
+    pub fn redis(&self, port: &str) -> String {
+        let [certificate, key, authority] =
+            ["server.crt", "server.key", "authority.crt"].map(|file| self.path(file));
+        format!(
+            "--tls-port {port} --tls-cert-file {certificate} --tls-key-file {key} \
+             --tls-ca-cert-file {authority} --tls-auth-clients no --tls-replication yes"
+        )
+    }
+
     fn openssl(&self, arguments: &str) {
         let status = Command::new("openssl")
             .args(arguments.split_whitespace())

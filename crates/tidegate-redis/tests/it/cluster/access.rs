@@ -23,28 +23,6 @@ fn with_authority(options: RedisOptions, certificates: &Certificates) -> RedisOp
     options.certificates(Some(certificates.read("authority.crt")), None)
 }
 
-/// TLS at this port, for clients, replicas and other nodes.
-fn tls(certificates: &Certificates, port: &str) -> Vec<String> {
-    let [certificate, key, authority] =
-        ["server.crt", "server.key", "authority.crt"].map(|file| certificates.path(file));
-    [
-        "--tls-port",
-        port,
-        "--tls-cert-file",
-        &certificate,
-        "--tls-key-file",
-        &key,
-        "--tls-ca-cert-file",
-        &authority,
-        "--tls-auth-clients",
-        "no",
-        "--tls-replication",
-        "yes",
-    ]
-    .map(str::to_owned)
-    .into()
-}
-
 /// A check of a new key, whose slot is on its way to another node.
 async fn underway(
     cluster: &Cluster,
@@ -76,10 +54,8 @@ async fn underway(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_over_tls_with_the_manuals_user() {
     let certificates = Certificates::make();
-    let mut arguments = tls(&certificates, "{third}");
-    arguments.extend(["--tls-cluster", "yes"].map(str::to_owned));
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let cluster = Cluster::start_with(2, 1, &arguments);
+    let tls = certificates.redis("{third}") + " --tls-cluster yes";
+    let cluster = Cluster::start_with(2, 1, &tls.split(' ').collect::<Vec<_>>());
     let allow = |rules: &[&str]| {
         for node in &cluster.nodes {
             set_user(node, rules);
@@ -127,33 +103,21 @@ async fn a_cluster_over_tls_with_the_manuals_user() {
 #[tokio::test]
 async fn sentinels_and_a_master_over_tls_with_the_manuals_users() {
     let certificates = Certificates::make();
-    let both = |port: &str| {
-        let mut arguments = tls(&certificates, port);
-        arguments.extend(["--requirepass", "secret", "--masterauth", "secret"].map(str::to_owned));
-        arguments
-    };
-    // The plain port is for the test; it needs only the password.
-    let arguments = both("{third}");
-    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let user = |number| rules_of(number).join(" ");
-    let line = user(MASTER);
-    arguments.push("--user");
-    arguments.push("tidegate");
-    arguments.extend(line.split(' '));
-    let master = Server::start_with(&arguments);
+    // The plain port is for the test; it needs only the password.
+    let arguments = format!(
+        "{} --requirepass secret --masterauth secret --user tidegate {}",
+        certificates.redis("{third}"),
+        user(MASTER)
+    );
+    let master = Server::start_with(&arguments.split(' ').collect::<Vec<_>>());
     let [_, port] = master.others();
-    let mut config = String::new();
-    let options = tls(&certificates, "{port}");
-    for pair in options.chunks(2) {
-        let name = pair[0].trim_start_matches("--");
-        config.push_str(&format!("{name} {}\n", pair[1]));
-    }
-    config.push_str(&format!(
-        "port 0\nbind 127.0.0.1\nrequirepass hush\nuser tidegate {}\n\
+    let sentinel = Server::start_sentinel(&format!(
+        "{}\nport 0\nbind 127.0.0.1\nrequirepass hush\nuser tidegate {}\n\
          sentinel monitor main 127.0.0.1 {port} 1\nsentinel auth-pass main secret",
+        certificates.redis("{port}").replace("--", "\n"),
         user(SENTINEL)
     ));
-    let sentinel = Server::start_sentinel(&config);
     let url = format!(
         "rediss-sentinel://{USER}@127.0.0.1:{}/main",
         sentinel.port()

@@ -2,7 +2,6 @@
 //! told to stop and has had an answer about every key since, and prints in the end every request
 //! that was admitted, and every error.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use tidegate_testkit::process::{command, signal, spawn};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::cluster::report::{Member, Report};
+use crate::cluster::report::{Check, Report};
 use crate::support::{limiter_over, patient, policy};
 
 const PROCESSES: usize = 3;
@@ -136,19 +135,11 @@ impl Fleet {
             output.read_to_string(&mut text).expect("text");
             let status = member.wait().expect("a process of ours");
             assert!(status.success(), "a member has failed:\n{text}");
-            Member::read(&text)
+            let lines = text.lines().filter(|line| line.starts_with("@ "));
+            lines.map(Check::read).collect()
         });
         Report(members.collect())
     }
-}
-
-/// What has come of a check.
-struct Check {
-    policy: &'static str,
-    key: usize,
-    took: Duration,
-    /// When and by what it was admitted, if it was; or the kind of the error.
-    result: Result<Option<(u64, Source)>, &'static str>,
 }
 
 async fn check(limiter: Arc<SharedLimiter>, policy: &'static str, key: usize) -> Check {
@@ -158,16 +149,17 @@ async fn check(limiter: Arc<SharedLimiter>, policy: &'static str, key: usize) ->
     let checked = timeout(Duration::from_secs(30), check).await;
     let result = match checked.expect("no caller is stuck") {
         Ok(decision) => {
-            let admitted = (decision.decided_at_us(), decision.source());
+            let is_leased = decision.source() == Source::Lease;
+            let admitted = (decision.decided_at_us(), is_leased);
             Ok(decision.allowed().then_some(admitted))
         }
-        Err(TryCheckError::Store(error)) => Err(error.kind().as_str()),
+        Err(TryCheckError::Store(error)) => Err(error.kind().to_string()),
         Err(error) => panic!("{error}"),
     };
     Check {
-        policy,
+        policy: policy.to_owned(),
         key,
-        took: start.elapsed(),
+        took_us: u64::try_from(start.elapsed().as_micros()).expect("short"),
         result,
     }
 }
@@ -186,8 +178,8 @@ async fn a_member_of_the_fleet() {
     let limiter = Arc::new(limiter_over(store, policies()));
     let first = if is_mixed { "two" } else { "alone" };
     let is_ready = |check: &Check| match check.result {
-        Ok(Some((_, source))) => is_mixed || source == Source::Lease,
-        result => is_mixed && result.is_ok(),
+        Ok(Some((_, true))) => true,
+        _ => is_mixed && check.result.is_ok(),
     };
     while !is_ready(&check(Arc::clone(&limiter), first, 0).await) {}
     println!("@ ready");
@@ -229,30 +221,8 @@ async fn a_member_of_the_fleet() {
         checks.spawn(check(Arc::clone(&limiter), leased, number % keys));
         number += 1;
     }
-    let mut errors: BTreeMap<_, u64> = BTreeMap::new();
-    let mut latencies = Vec::new();
-    for Check {
-        policy,
-        key,
-        took,
-        result,
-    } in checks.join_all().await
-    {
-        latencies.push(took.as_micros());
-        match result {
-            Ok(Some((at_us, source))) => {
-                println!("@ admitted {policy} {key} {at_us} {}", source.as_str());
-            }
-            Ok(None) => {}
-            Err(kind) => *errors.entry((policy, key, kind)).or_default() += 1,
-        }
+    for check in checks.join_all().await {
+        println!("{check}");
     }
-    for ((policy, key, kind), count) in errors {
-        println!("@ error {policy} {key} {kind} {count}");
-    }
-    latencies.sort_unstable();
-    let rare = latencies[(latencies.len() * 999).div_ceil(1_000) - 1];
-    let longest = latencies[latencies.len() - 1];
-    println!("@ latency {rare} {longest} {}", latencies.len());
     assert!(is_mixed || limiter.flush(Duration::from_secs(20)).await);
 }

@@ -1,7 +1,8 @@
 //! What a fleet has met: held against the bounds of its limits, and against what the servers
 //! have counted.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::fmt;
 
 use tidegate::audit::{Audit, Record, Stretch};
 use tidegate::{Cost, Limit};
@@ -12,60 +13,66 @@ use crate::cluster::fleet::{
 };
 use crate::support::{limiter_over, patient};
 
-/// What all members have met.
-pub(crate) struct Report(pub(crate) Vec<Member>);
+/// What all members have met: the checks of each.
+pub(crate) struct Report(pub(crate) Vec<Vec<Check>>);
 
-/// What one of them has.
-#[derive(Default)]
-pub(crate) struct Member {
-    /// When requests were admitted, by policy and key.
-    admitted: HashMap<(String, usize), Vec<u64>>,
-    /// How many of them by a lease.
-    leased: usize,
-    /// By policy, key and kind.
-    errors: BTreeMap<(String, usize, String), u64>,
-    /// What one of a thousand checks took longer than.
-    rare_us: u64,
-    longest_us: u64,
-    checks: u64,
+/// A check, which is a line of what a member prints.
+pub(crate) struct Check {
+    pub(crate) policy: String,
+    pub(crate) key: usize,
+    pub(crate) took_us: u64,
+    /// When it was admitted, and whether by a lease, if it was; or the kind of the error.
+    pub(crate) result: Result<Option<(u64, bool)>, String>,
 }
 
-impl Member {
-    /// Reads what it has printed.
-    pub(crate) fn read(text: &str) -> Self {
-        let mut member = Self::default();
-        let number = |word: &str| word.parse::<u64>().expect("a number");
-        let key = |word: &str| word.parse::<usize>().expect("a key");
-        for line in text.lines().filter_map(|line| line.strip_prefix("@ ")) {
-            let words: Vec<&str> = line.split(' ').collect();
-            match words[..] {
-                ["admitted", policy, of, at_us, source] => {
-                    let key = (policy.to_owned(), key(of));
-                    member.admitted.entry(key).or_default().push(number(at_us));
-                    member.leased += usize::from(source == "lease");
-                }
-                ["error", policy, of, kind, count] => {
-                    let key = (policy.to_owned(), key(of), kind.to_owned());
-                    member.errors.insert(key, number(count));
-                }
-                ["latency", rare, longest, checks] => {
-                    member.rare_us = number(rare);
-                    member.longest_us = number(longest);
-                    member.checks = number(checks);
-                }
-                _ => panic!("{line}"),
-            }
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@ {} {} {} ", self.policy, self.key, self.took_us)?;
+        match &self.result {
+            Ok(Some((at_us, is_leased))) => write!(f, "admitted {at_us} {is_leased}"),
+            Ok(None) => f.write_str("refused"),
+            Err(kind) => write!(f, "error {kind}"),
         }
-        assert!(member.checks > 0, "it has not come to its end:\n{text}");
-        member
+    }
+}
+
+impl Check {
+    pub(crate) fn read(line: &str) -> Self {
+        let number = |word: &str| word.parse::<u64>().expect(line);
+        let words: Vec<&str> = line.split(' ').collect();
+        let result = match words[4..] {
+            ["admitted", at_us, is_leased] => Ok(Some((number(at_us), is_leased == "true"))),
+            ["refused"] => Ok(None),
+            ["error", kind] => Err(kind.to_owned()),
+            _ => panic!("{line}"),
+        };
+        Self {
+            policy: words[1].to_owned(),
+            key: words[2].parse().expect(line),
+            took_us: number(words[3]),
+            result,
+        }
+    }
+
+    fn admitted_us(&self) -> Option<u64> {
+        let admitted = self.result.as_ref().ok()?.as_ref();
+        admitted.map(|(at_us, _)| *at_us)
+    }
+
+    fn is_of(&self, policy: &str, key: usize) -> bool {
+        self.policy == policy && self.key == key
     }
 }
 
 impl Report {
+    fn checks(&self) -> impl Iterator<Item = &Check> {
+        self.0.iter().flatten()
+    }
+
     /// For how many milliseconds the machine has stalled at most: no check takes longer than
     /// its deadline otherwise.
     pub(crate) fn stalled_ms(&self) -> u64 {
-        let longest_us = self.0.iter().map(|member| member.longest_us).max();
+        let longest_us = self.checks().map(|check| check.took_us).max();
         let deadline_us = u64::try_from(DEADLINE.as_micros()).expect("short");
         longest_us.unwrap_or(0).saturating_sub(deadline_us) / 1_000
     }
@@ -73,22 +80,23 @@ impl Report {
     /// All errors, by kind.
     pub(crate) fn errors(&self) -> BTreeMap<&str, u64> {
         let mut errors = BTreeMap::new();
-        for ((_, _, kind), count) in self.0.iter().flat_map(|member| &member.errors) {
-            *errors.entry(kind.as_str()).or_default() += count;
+        for kind in self.checks().filter_map(|it| it.result.as_ref().err()) {
+            *errors.entry(kind.as_str()).or_default() += 1;
         }
         errors
     }
 
     /// How many requests a lease has admitted.
     pub(crate) fn leased(&self) -> usize {
-        self.0.iter().map(|member| member.leased).sum()
+        let leased = self.checks();
+        let leased = leased.filter(|it| matches!(it.result, Ok(Some((_, true)))));
+        leased.count()
     }
 
     /// When requests were admitted, in order.
     pub(crate) fn admitted(&self, policy: &str, key: usize) -> Vec<u64> {
-        let of = (policy.to_owned(), key);
-        let all = self.0.iter().filter_map(|it| it.admitted.get(&of));
-        let mut times: Vec<u64> = all.flatten().copied().collect();
+        let all = self.checks().filter(|it| it.is_of(policy, key));
+        let mut times: Vec<u64> = all.filter_map(Check::admitted_us).collect();
         times.sort_unstable();
         times
     }
@@ -120,8 +128,9 @@ impl Report {
     pub(crate) fn back_ms(&self, keys: &[usize], since_us: u64) -> u64 {
         let waited = self.0.iter().flat_map(|member| {
             keys.iter().map(move |key| {
-                let answers = &member.admitted[&("count".to_owned(), *key)];
-                let first = answers.iter().filter(|at| **at >= since_us).min();
+                let answers = member.iter().filter(|it| it.is_of("count", *key));
+                let after = answers.filter_map(Check::admitted_us);
+                let first = after.filter(|at_us| *at_us >= since_us).min();
                 (first.expect("an answer after it") - since_us) / 1_000
             })
         });
@@ -139,13 +148,11 @@ impl Report {
         let look = look.expect("a cluster that is well");
         let used = i64::from(look.limit() - look.remaining());
         let told = i64::try_from(self.admitted("count", key).len()).expect("few");
-        let errors = self.0.iter().flat_map(|member| &member.errors);
-        let unknown = errors.filter(|((policy, of, kind), _)| {
-            let is_unknown = ["timeout", "outcome_unknown"].contains(&kind.as_str());
-            policy == "count" && *of == key && is_unknown
+        let unknown = self.checks().filter(|check| {
+            let kind = check.result.as_ref().err().map(String::as_str);
+            check.is_of("count", key) && matches!(kind, Some("timeout" | "outcome_unknown"))
         });
-        let unknown: u64 = unknown.map(|(_, count)| count).sum();
-        let beyond = used - told;
+        let (unknown, beyond) = (unknown.count(), used - told);
         assert!(
             beyond <= i64::try_from(unknown).expect("few"),
             "charged twice: key {key}: {used} charged, {told} told, {unknown} unknown"
@@ -154,12 +161,12 @@ impl Report {
     }
 
     pub(crate) fn print(&self, what: &str) {
-        let checks: u64 = self.0.iter().map(|member| member.checks).sum();
-        let rare = self.0.iter().map(|member| member.rare_us / 1_000).max();
+        let mut took_us: Vec<u64> = self.checks().map(|check| check.took_us).collect();
+        took_us.sort_unstable();
         println!(
-            "{what}: {checks} checks by 3 processes, p99.9 {} ms, errors {:?}, stalled for {} ms \
-             at most",
-            rare.unwrap_or(0),
+            "{what}: {} checks by 3 processes, p99.9 {} ms, errors {:?}, stalled for {} ms at most",
+            took_us.len(),
+            took_us[took_us.len() * 999 / 1_000] / 1_000,
             self.errors(),
             self.stalled_ms(),
         );

@@ -27,15 +27,7 @@ fn judge(fleet: Fleet) {
 }
 
 #[tokio::test]
-async fn three_processes_at_ten_times_the_limit_use_it_and_keep_to_it() {
-    let server = Server::start();
-    let fleet = Fleet::start(&server.url(), "tg", Load::Leases);
-    sleep(Duration::from_secs(5)).await;
-    judge(fleet);
-}
-
-#[tokio::test]
-async fn process_that_is_stopped_for_five_seconds_does_not_pass_the_limit() {
+async fn processes_use_the_limit_and_keep_to_it_while_one_is_stopped_for_five_seconds() {
     let server = Server::start();
     let fleet = Fleet::start(&server.url(), "tg", Load::Leases);
     sleep(Duration::from_secs(2)).await;
