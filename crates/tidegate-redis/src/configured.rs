@@ -250,9 +250,10 @@ mod tests {
         let before = config(1_000, "100ms");
         let before = SharedLimiter::from_config(&before, folder).expect("a config");
         let key = [("key", "a")];
+        let mut receipt = None;
         for _ in 0..3 {
             let check = before.check("p", &key, Cost::ONE).await;
-            assert!(check.expect("a policy").allowed());
+            receipt = check.expect("a policy").receipt();
         }
         let in_force = |limiter: &SharedLimiter| {
             let max_keys = match limiter.stores().next() {
@@ -262,15 +263,21 @@ mod tests {
             (max_keys, limiter.sync_interval("b").as_millis())
         };
         let changed = config(9_000, "900ms");
-        let mut refused = changed.clone();
-        refused.policies.push(refused.policies[0].clone());
-        assert!(before.reconfigured(&refused, folder).is_err());
-        assert_eq!(in_force(&before), (1_000, 100));
+        for policy in &changed.policies {
+            let mut refused = changed.clone();
+            refused.policies.push(policy.clone());
+            assert!(before.reconfigured(&refused, folder).is_err());
+            assert!(before.changed(refused.policies).is_err());
+            assert_eq!(in_force(&before), (1_000, 100));
+        }
         let after = before.prepare(&changed, folder).expect("a config");
         assert_eq!(in_force(&before), (1_000, 100));
         after.commit(&changed);
         assert_eq!(in_force(&after), (9_000, 900));
+        let receipt = receipt.expect("a charge");
+        let refund = before.refund("p", &key, &receipt).await;
+        refund.expect("a receipt");
         let look = after.peek("p", &key, Cost::ONE).await;
-        assert_eq!(look.expect("a policy").remaining(), 2);
+        assert_eq!(look.expect("a policy").remaining(), 3);
     }
 }

@@ -584,35 +584,22 @@ mod tests {
         }
     }
 
-    fn background(interval: Duration) -> Policy {
-        let policy = Policy::builder("shared").limit(Limit::per_second(5));
-        let policy = policy.mode(Mode::Background).sync_interval(interval);
-        policy.build().expect("a policy")
-    }
-
-    /// No server listens there, so what is decided is decided by this node.
-    fn stores() -> [(&'static str, Store); 2] {
-        let redis = RedisStore::new("redis://127.0.0.1:1/", RedisOptions::default());
-        [
-            ("default", redis.expect("a valid URL").into()),
-            ("memory", MemoryStore::new().into()),
-        ]
-    }
-
-    fn in_memory() -> Policy {
-        let policy = Policy::builder("own").limit(Limit::per_hour(5));
-        policy.store("memory").build().expect("a policy")
-    }
-
     #[tokio::test]
     async fn node_decides_at_once_what_it_knows_and_nothing_else() {
-        let exact = Policy::builder("exact").limit(Limit::per_second(5)).build();
+        let policy = |name: &str| Policy::builder(name).limit(Limit::per_hour(5));
         let policies = [
-            background(Duration::from_secs(9)),
-            in_memory(),
-            exact.expect("a policy"),
+            policy("shared").mode(Mode::Background),
+            policy("own").store("memory"),
+            policy("exact"),
         ];
-        let limiter = SharedLimiter::new(stores(), policies).expect("policies");
+        let policies = policies.map(|policy| policy.build().expect("a policy"));
+        // No server listens there, so what is decided is decided by this node.
+        let redis = RedisStore::new("redis://127.0.0.1:1/", RedisOptions::default());
+        let stores = [
+            ("default", Store::from(redis.expect("a valid URL"))),
+            ("memory", MemoryStore::new().into()),
+        ];
+        let limiter = SharedLimiter::new(stores, policies).expect("policies");
         let admitted = |policy: &str| {
             let handle = limiter.handle(policy).expect("a policy");
             let decide = || handle.check_at_once(&[("key", "a")], Cost::ONE);
@@ -623,28 +610,5 @@ mod tests {
             assert_eq!(admitted(policy), [true, true, true, true, true, false]);
         }
         assert!(admitted("exact").is_empty(), "the store must be asked");
-    }
-
-    #[tokio::test]
-    async fn refused_reload_changes_nothing() {
-        let (short, long) = (Duration::from_millis(50), Duration::from_secs(9));
-        let before = SharedLimiter::new(stores(), [background(short), in_memory()]);
-        let before = before.expect("policies");
-        let check = before.check("own", &[("key", "a")], Cost::ONE).await;
-        let receipt = check.expect("a policy").receipt().expect("a charge");
-        let interval = |limiter: &SharedLimiter| limiter.sync_interval("shared");
-        for refused in [
-            vec![background(long), in_memory(), in_memory()],
-            vec![background(long), background(long)],
-        ] {
-            assert!(before.changed(refused).is_err());
-            assert_eq!(interval(&before), short);
-        }
-        let refund = before.refund("own", &[("key", "a")], &receipt).await;
-        refund.expect("a receipt");
-        let look = before.peek("own", &[("key", "a")], Cost::ONE).await;
-        assert_eq!(look.expect("a look").remaining(), 5);
-        let after = before.changed([background(long)]).expect("policies");
-        assert_eq!((interval(&before), interval(&after)), (long, long));
     }
 }

@@ -228,7 +228,8 @@ mod tests {
     }
 
     impl Far {
-        fn new(limit: Limit, longest: Duration) -> Self {
+        /// Remembers refusals for a second at most.
+        fn new(limit: Limit) -> Self {
             let policy = Policy::builder("p").limit(limit).build().unwrap();
             let clock = ManualClock::at_us(1_700_000_000_000_000);
             let store = MemoryStore::builder().clock(clock.clone()).build();
@@ -238,7 +239,7 @@ mod tests {
                 policy,
                 limiter,
                 clock,
-                refusals: Refusals::new(longest),
+                refusals: Refusals::new(1_000 * MS),
             }
         }
 
@@ -266,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_refusal_holds_from_the_sending_for_as_long_as_it_says() {
-        let far = Far::new(Limit::per_second(10).burst(1), Duration::from_secs(1));
+        let far = Far::new(Limit::per_second(10).burst(1));
         assert!(far.ask("a", 1, Duration::ZERO, Duration::ZERO));
         assert_eq!(far.known("a", 1, Duration::ZERO), None, "it was admitted");
         // Decided 30 ms later, when 70 ms are left of the 100.
@@ -280,7 +281,7 @@ mod tests {
 
     #[test]
     fn it_is_forgotten_after_a_while_and_tells_the_whole_wait_until_then() {
-        let far = Far::new(Limit::per_hour(1), Duration::from_secs(1));
+        let far = Far::new(Limit::per_hour(1));
         assert!(far.ask("a", 1, Duration::ZERO, Duration::ZERO));
         assert!(!far.ask("a", 1, Duration::ZERO, Duration::ZERO));
         let hour = Duration::from_secs(3_600);
@@ -291,51 +292,44 @@ mod tests {
         assert_eq!(far.known("a", 2, 2_500 * MS), Some(None));
     }
 
-    #[test]
-    fn who_gives_back_is_asked_again_even_about_answers_on_their_way() {
-        let far = Far::new(Limit::per_hour(1), Duration::from_secs(1));
-        let attributes = [("key", "a")];
-        let keys = far.policy.keys(&attributes).unwrap();
-        assert!(far.ask("a", 1, Duration::ZERO, Duration::ZERO));
-        assert!(!far.ask("a", 1, Duration::ZERO, Duration::ZERO));
-        far.refusals.forget(&keys);
-        assert_eq!(far.known("a", 1, MS), None);
-        let sent = far.refusals.sent(2 * MS);
-        let decision = far.limiter.decide_keys(&keys, Cost::ONE, Charge::Admitted);
-        assert!(!decision.allowed());
-        far.refusals.forget_all();
-        far.refusals
-            .learn(&keys, Cost::ONE, sent, &decision, 2 * MS);
-        assert_eq!(far.known("a", 1, 3 * MS), None);
-        assert_eq!(far.refusals.held.load(Relaxed), 0);
-    }
-
     /// R10: a refund ends while an older refusal is on its way into the memory.
     #[test]
     fn r10_refusal_from_before_a_refund_is_not_remembered() {
-        let far = Far::new(Limit::per_hour(1), Duration::from_secs(1));
-        let attributes = [("key", "a")];
-        let keys = far.policy.keys(&attributes).unwrap();
-        assert!(far.ask("a", 1, Duration::ZERO, Duration::ZERO));
+        let far = Far::new(Limit::per_hour(1));
+        let keys = far.policy.keys(&[("key", "a")]).unwrap();
+        let refuse = || {
+            far.limiter
+                .decide_keys(&keys, Cost::of(2), Charge::Admitted)
+        };
+        let learn = |sent| far.refusals.learn(&keys, Cost::of(2), sent, &refuse(), MS);
+        let forgets: [&dyn Fn(); 2] = [&|| far.refusals.forget(&keys), &|| {
+            far.refusals.forget_all()
+        }];
+        for forget in forgets {
+            learn(far.refusals.sent(Duration::ZERO));
+            assert_eq!(far.known("a", 2, MS), Some(None));
+            let sent = far.refusals.sent(Duration::ZERO);
+            forget();
+            learn(sent);
+            assert_eq!(far.refusals.held.load(Relaxed), 0);
+        }
         let sent = far.refusals.sent(Duration::ZERO);
-        let decision = far.limiter.decide_keys(&keys, Cost::ONE, Charge::Admitted);
         let fingerprint = far.refusals.fingerprints.of(&keys.iter().next().unwrap());
-        let learn = || far.refusals.learn(&keys, Cost::ONE, sent, &decision, MS);
         std::thread::scope(|scope| {
             let shard = far.refusals.shard(fingerprint);
-            scope.spawn(learn);
+            scope.spawn(|| learn(sent));
             // Long enough that it waits for the lock.
             std::thread::sleep(50 * MS);
             // What `forget` does, which has the lock.
             far.refusals.forgotten.fetch_add(1, Relaxed);
             drop(shard);
         });
-        assert_eq!(far.known("a", 1, 2 * MS), None);
+        assert_eq!(far.known("a", 2, 2 * MS), None);
     }
 
     #[test]
     fn keys_are_bounded_and_those_that_are_over_make_room() {
-        let far = Far::new(Limit::per_hour(1), Duration::from_secs(1));
+        let far = Far::new(Limit::per_hour(1));
         let many = SHARDS * KEYS * 2;
         let refuse = |now: Duration| {
             for number in 0..many {
