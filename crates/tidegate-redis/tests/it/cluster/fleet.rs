@@ -116,14 +116,6 @@ impl Fleet {
         signal(self.0[member].0.id(), name);
     }
 
-    /// As if the power went.
-    pub(crate) fn kill(mut self) {
-        for (member, _) in &mut self.0 {
-            member.kill().expect("a process of ours");
-            member.wait().expect("a process of ours");
-        }
-    }
-
     /// Ends them. What they have met.
     pub(crate) fn stop(mut self) -> Report {
         for (member, _) in &mut self.0 {

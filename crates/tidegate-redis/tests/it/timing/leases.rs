@@ -1,16 +1,12 @@
 //! Real processes in the mode `lease`, which ask three times what the limit allows each, are
-//! stopped, continued and killed.
+//! stopped and continued.
 
 use std::time::Duration;
 
-use tidegate::Limit;
 use tokio::time::sleep;
 
 use crate::cluster::fleet::{ALONE, Fleet, Load};
 use crate::server::Server;
-use crate::support::{limiter, look, policy};
-
-const KEY: [(&str, &str); 2] = [("key", "k0"), ("tenant", "t0")];
 
 /// Holds what a fleet has admitted to the bound, and to most of it.
 fn judge(fleet: Fleet) {
@@ -36,16 +32,4 @@ async fn processes_use_the_limit_and_keep_to_it_while_one_is_stopped_for_five_se
     fleet.signal(0, "CONT");
     sleep(Duration::from_secs(2)).await;
     judge(fleet);
-}
-
-#[tokio::test]
-async fn tokens_of_a_process_that_is_killed_come_back() {
-    let server = Server::start();
-    Fleet::start(&server.url(), "tg", Load::Leases).kill();
-    let exact = limiter(&server, [policy("alone", Limit::per_second(ALONE))]);
-    // Within a second its leases end, and in another one everything has drained.
-    let full_in = look(&exact, "alone", &KEY).await.reset_after();
-    assert!(full_in <= Duration::from_secs(2), "{full_in:?}");
-    sleep(full_in + Duration::from_millis(20)).await;
-    assert_eq!(look(&exact, "alone", &KEY).await.remaining(), ALONE);
 }

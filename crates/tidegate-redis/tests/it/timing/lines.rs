@@ -1,7 +1,7 @@
 //! Log lines: a handful for an outage, which name the store, what is wrong, and what is done
 //! about it. Tests have one thread: lines are caught where they are written.
 
-use std::fmt::Debug;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -9,10 +9,7 @@ use tidegate::{Cost, Limit, Mode, OnError, Policy, Source};
 use tidegate_redis::{ErrorKind, RedisOptions, TryCheckError};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
-use tracing::{Event, Metadata, Subscriber};
 
 use super::rig::{MS, Rig, until};
 use crate::proxy::Replies;
@@ -27,7 +24,11 @@ impl Lines {
     /// Catches them until the guard is dropped.
     fn catch() -> (Self, DefaultGuard) {
         let lines = Self(Arc::default(), Instant::now());
-        (lines.clone(), tracing::subscriber::set_default(lines))
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
+        let log = log.with_ansi(false).without_time().with_target(false);
+        let log = log.with_writer(move || writer.clone());
+        (lines, tracing::subscriber::set_default(log.finish()))
     }
 
     fn all(&self) -> Vec<String> {
@@ -59,36 +60,17 @@ impl Lines {
     }
 }
 
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.0.push_str(&format!(" {field}={value:?}"));
-    }
-}
-
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("tidegate_redis")
+impl Write for Lines {
+    /// Takes a line.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let line = String::from_utf8_lossy(bytes).trim().to_owned();
+        self.0.lock().unwrap().push(line);
+        Ok(bytes.len())
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text(event.metadata().level().to_string());
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
 }
 
 /// Twenty callers ask as fast as it goes, for a second, and so often at least.

@@ -158,17 +158,9 @@ async fn cluster_keeps_bounds_while_slots_move_nodes_come_and_go_and_masters_die
         let place = owner(&0);
         let struck = (0..KEYS).filter(|key| owner(key) == place).collect();
         let partner = cluster.partner(place);
-        let fleet = Fleet::start(&url, what, Load::Mixed);
-        sleep(1_000 * MS);
-        strike(&mut cluster.nodes[place], what);
-        until("a new master", || is_master(&cluster.nodes[partner]));
-        let since_us = now_us();
-        sleep(1_500 * MS);
-        if what == "stopped" {
-            cluster.nodes[place].signal("CONT");
-            sleep(1_500 * MS);
-        }
-        let report = fleet.stop();
+        let (report, since_us) = strike(what, &url, &mut cluster.nodes, place, |nodes| {
+            is_master(&nodes[partner])
+        });
         if what == "killed" {
             cluster.nodes[place].restart();
         }
@@ -182,13 +174,29 @@ async fn cluster_keeps_bounds_while_slots_move_nodes_come_and_go_and_masters_die
     }
 }
 
-/// What happens to a master. One that is stopped goes on when it was replaced, and meets its
-/// callers.
-fn strike(master: &mut Server, what: &str) {
+/// Kills a master, or stops it until it was replaced and lets it meet its callers then. Returns
+/// what a fleet meets meanwhile, and when there was a new master.
+fn strike(
+    what: &str,
+    url: &str,
+    servers: &mut [Server],
+    place: usize,
+    is_replaced: impl Fn(&[Server]) -> bool,
+) -> (Report, u64) {
+    let fleet = Fleet::start(url, what, Load::Mixed);
+    sleep(1_000 * MS);
     match what {
-        "killed" => master.kill(),
-        _ => master.signal("STOP"),
+        "killed" => servers[place].kill(),
+        _ => servers[place].signal("STOP"),
     }
+    until("a new master", || is_replaced(servers));
+    let since_us = now_us();
+    sleep(2_000 * MS);
+    if what == "stopped" {
+        servers[place].signal("CONT");
+        sleep(1_500 * MS);
+    }
+    (fleet.stop(), since_us)
 }
 
 fn now_us() -> u64 {
@@ -202,20 +210,12 @@ async fn sentinels_replace_a_master_that_dies_one_that_is_away_and_one_that_is_n
     let url = trio.url();
     for what in ["killed", "stopped"] {
         let (place, before) = (trio.master(), trio.epoch());
-        let fleet = Fleet::start(&url, what, Load::Mixed);
-        sleep(1_000 * MS);
-        strike(&mut trio.servers[place], what);
-        let leads = |other: &usize| *other != place && is_master(&trio.servers[*other]);
-        until("a new master", || (0..3).any(|other| leads(&other)));
-        let new = (0..3).find(leads).expect("found above");
-        let since_us = now_us();
-        sleep(1_000 * MS);
-        if what == "stopped" {
-            sleep(1_000 * MS);
-            trio.servers[place].signal("CONT");
-            sleep(1_500 * MS);
-        }
-        let report = fleet.stop();
+        let new = |servers: &[Server]| {
+            let leads = |other: &usize| *other != place && is_master(&servers[*other]);
+            (0..3).find(leads)
+        };
+        let is_replaced = |servers: &[Server]| new(servers).is_some();
+        let (report, since_us) = strike(what, &url, &mut trio.servers, place, is_replaced);
         let failover = Failover {
             struck: (0..KEYS).collect(),
             since_us,
@@ -223,6 +223,7 @@ async fn sentinels_replace_a_master_that_dies_one_that_is_away_and_one_that_is_n
         };
         judge(what, &url, &report, &FAILOVER, &failover).await;
         if what == "killed" {
+            let new = new(&trio.servers).expect("a new master");
             let port = trio.servers[new].port().to_string();
             trio.servers[place].restart_with(&["--replicaof", "127.0.0.1", &port]);
         }
