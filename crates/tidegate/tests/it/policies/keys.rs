@@ -167,8 +167,8 @@ fn keys_are_right(
 /// Values that have broken other limiters, and what looks like them.
 fn awkward() -> Vec<Vec<u8>> {
     let values = [
-        "", "}x", "{", "}", "{}", "{}{x}", "x{y}z", "\0", "a\0b", "\n", "q", "q-t", "q-", ":",
-        "a:b", "a", "b", "b:c", "c", "%", "%25", "%3A", "%h", "é",
+        "", "}x", "{", "}", "{}", "{{a}}", "{}{x}", "x{y}z", "\0", "a\0b", "\n", "q", "q-t", "q-",
+        ":", "a:b", "a", "b", "b:c", "c", "%", "%25", "%3A", "%h", "é",
     ];
     let mut values: Vec<Vec<u8>> = values.map(|value| value.as_bytes().to_vec()).into();
     values.push(format!("%h{}", "0".repeat(64)).into());
