@@ -11,59 +11,42 @@ use crate::certificates::Certificates;
 use crate::server::Server;
 use crate::support::{YEAR, check, limiter_over, patient, policy};
 use crate::user::{everything, kind, rules, set_user};
+use tidegate_testkit::cluster::run;
 
 fn url(server: &Server, user: &str) -> String {
     format!("redis://{user}@127.0.0.1:{}/", server.port())
 }
 
-#[tokio::test]
-async fn the_manuals_user_may_do_all_that_is_needed() {
-    for server in Server::start_each() {
-        set_user(&server, &rules());
-        let url = url(&server, "tidegate:a-long-password");
-        assert_eq!(
-            everything(&url, patient(), slice::from_ref(&server)).await,
-            Ok(())
-        );
-    }
+/// All that a limiter can be asked, as a user with these rules.
+async fn as_user(
+    server: &Server,
+    rules: &[&str],
+    database: &str,
+    options: RedisOptions,
+) -> Result<(), ErrorKind> {
+    set_user(server, rules);
+    let url = url(server, "tidegate:a-long-password") + database;
+    everything(&url, options, slice::from_ref(server)).await
 }
 
 #[tokio::test]
-async fn the_manuals_user_may_do_nothing_that_is_not() {
+async fn the_manuals_user_may_do_all_that_is_needed_and_nothing_else() {
     for server in Server::start_each() {
         let all = rules();
+        assert_eq!(as_user(&server, &all, "", patient()).await, Ok(()));
         for rule in all.iter().filter(|rule| rule.starts_with('+')) {
             let rest: Vec<&str> = all.iter().copied().filter(|it| it != rule).collect();
-            set_user(&server, &rest);
-            let url = url(&server, "tidegate:a-long-password");
-            let run = everything(&url, patient(), slice::from_ref(&server)).await;
+            let run = as_user(&server, &rest, "", patient()).await;
             assert_eq!(run, Err(ErrorKind::NoPermission), "without {rule}");
         }
-        // Nor on other keys.
-        set_user(&server, &all);
-        let url = url(&server, "tidegate:a-long-password");
-        let run = everything(&url, patient().prefix("other"), slice::from_ref(&server)).await;
-        assert_eq!(run, Err(ErrorKind::NoPermission));
+        let on_other_keys = as_user(&server, &all, "", patient().prefix("other")).await;
+        assert_eq!(on_other_keys, Err(ErrorKind::NoPermission));
+        // Another database is tried until the deadline.
+        let quick = RedisOptions::default().timeout(Duration::from_millis(500));
+        assert!(as_user(&server, &all, "3", quick).await.is_err());
+        let with_select = [&all[..], &["+select"]].concat();
+        assert_eq!(as_user(&server, &with_select, "3", patient()).await, Ok(()));
     }
-}
-
-#[tokio::test]
-async fn another_database_needs_select() {
-    let server = Server::start();
-    set_user(&server, &rules());
-    let url = format!("{}3", url(&server, "tidegate:a-long-password"));
-    // It is tried until the deadline.
-    let quick = RedisOptions::default().timeout(Duration::from_millis(500));
-    assert!(
-        everything(&url, quick, slice::from_ref(&server))
-            .await
-            .is_err()
-    );
-    set_user(&server, &[&rules()[..], &["+select"]].concat());
-    assert_eq!(
-        everything(&url, patient(), slice::from_ref(&server)).await,
-        Ok(())
-    );
 }
 
 /// One check over this URL: what remains, or the kind of the error.
@@ -100,22 +83,14 @@ async fn a_password_is_asked_for_and_told_apart_from_a_wrong_one() {
 async fn tls_with_an_authority_and_certificates_of_our_own() {
     let certificates = Certificates::make();
     let strangers = Certificates::make();
-    let server = Server::start_with(&[
-        "--port",
-        "0",
-        "--tls-port",
-        "{port}",
-        "--tls-cert-file",
-        &certificates.path("server.crt"),
-        "--tls-key-file",
-        &certificates.path("server.key"),
-        "--tls-ca-cert-file",
-        &certificates.path("authority.crt"),
-        "--tls-auth-clients",
-        "yes",
-        "--requirepass",
-        "secret",
-    ]);
+    let arguments = format!(
+        "--port 0 --tls-port {{port}} --tls-cert-file {} --tls-key-file {} \
+         --tls-ca-cert-file {} --tls-auth-clients yes --requirepass secret",
+        certificates.path("server.crt"),
+        certificates.path("server.key"),
+        certificates.path("authority.crt"),
+    );
+    let server = Server::start_with(&arguments.split(' ').collect::<Vec<_>>());
     let quick = || RedisOptions::default().timeout(Duration::from_millis(500));
     let own = |of: &Certificates| Some((of.read("client.crt"), of.read("client.key")));
     let authority = |of: &Certificates| Some(of.read("authority.crt"));
@@ -129,22 +104,10 @@ async fn tls_with_an_authority_and_certificates_of_our_own() {
     let wrong = rediss.replace("secret", "wrong");
     assert_eq!(ask(&wrong, ours()).await, Err(ErrorKind::Auth));
     for (who, authority, own) in [
-        (
-            "an authority that is not the server's",
-            authority(&strangers),
-            own(&certificates),
-        ),
+        ("an impostor", authority(&strangers), own(&certificates)),
         ("public authorities only", None, None),
-        (
-            "a client without a certificate",
-            authority(&certificates),
-            None,
-        ),
-        (
-            "a client of another authority",
-            authority(&certificates),
-            own(&strangers),
-        ),
+        ("no certificate", authority(&certificates), None),
+        ("a stranger", authority(&certificates), own(&strangers)),
     ] {
         let asked = ask(&rediss, quick().certificates(authority, own)).await;
         let is_refused = matches!(asked, Err(ErrorKind::Connect | ErrorKind::Timeout));
@@ -157,15 +120,9 @@ async fn tls_with_an_authority_and_certificates_of_our_own() {
 
 #[tokio::test]
 async fn unix_sockets() {
-    let folder = std::env::temp_dir().join(format!("tidegate-socket-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let socket = folder.join("redis.sock");
-    let server = Server::start_with(&["--unixsocket", &socket.display().to_string()]);
-    let url = format!("redis+unix://{}", socket.display());
-    let asked = ask(&url, patient()).await;
-    drop(server);
-    std::fs::remove_dir_all(&folder).unwrap();
-    assert_eq!(asked, Ok(49));
+    let server = Server::start_with(&["--unixsocket", "redis.sock"]);
+    let url = format!("redis+unix://{}/redis.sock", server.folder().display());
+    assert_eq!(ask(&url, patient()).await, Ok(49));
 }
 
 #[tokio::test]
@@ -183,14 +140,13 @@ async fn ipv6() {
 
 /// Changes the password, or ends all connections but this one, on a server whose password
 /// this is.
-fn command(server: &Server, password: &str, words: &[&str]) {
+fn command(server: &Server, password: &str, command: &str) {
     let client = redis::Client::open(url(server, &format!(":{password}"))).expect("a URL");
     let mut connection = client.get_connection().expect("a connection");
-    let done = redis::cmd(words[0]).arg(&words[1..]).query(&mut connection);
-    let _: redis::Value = done.expect("an answer");
+    run::<redis::Value>(&mut connection, command);
 }
 
-const DISCONNECT: [&str; 6] = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+const DISCONNECT: &str = "CLIENT KILL TYPE normal SKIPME yes";
 
 #[tokio::test]
 async fn password_file_is_read_for_each_connection() {
@@ -202,14 +158,10 @@ async fn password_file_is_read_for_each_connection() {
     let store = RedisStore::new(&server.url(), options).expect("a store");
     assert_eq!(remaining(&store).await, Ok(49));
     // The password changes on the server first, and connections go on.
-    command(
-        &server,
-        "first",
-        &["CONFIG", "SET", "requirepass", "second"],
-    );
+    command(&server, "first", "CONFIG SET requirepass second");
     assert_eq!(remaining(&store).await, Ok(48));
     // A new connection finds the old password, which is refused, then the new one.
-    command(&server, "second", &DISCONNECT);
+    command(&server, "second", DISCONNECT);
     let mut asked = remaining(&store).await;
     while asked == Err(ErrorKind::OutcomeUnknown) {
         asked = remaining(&store).await;
@@ -222,7 +174,7 @@ async fn password_file_is_read_for_each_connection() {
     }
     // A file that is empty is an error of its own, without the password.
     std::fs::write(&file, "\n").expect("a file");
-    command(&server, "second", &DISCONNECT);
+    command(&server, "second", DISCONNECT);
     let limiter = limiter_over(store.clone(), [policy("p", Limit::per(50, YEAR))]);
     let text = loop {
         let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;

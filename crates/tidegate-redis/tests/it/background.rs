@@ -7,16 +7,27 @@ use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::{YEAR, check, every_algorithm, limiter, limiter_over, look, patient};
+use crate::support::{YEAR, check, every_algorithm, limiter, limiter_over, look};
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
 /// Long enough on any machine.
 const LONG: Duration = Duration::from_secs(20);
 
+/// Reports to the store every 10 ms.
 fn background(name: &str, limit: Limit) -> Policy {
+    reporting(name, limit, Duration::from_millis(10))
+}
+
+/// Reports to the store once per minute, unless it is flushed.
+fn seldom(name: &str, limit: Limit) -> Policy {
+    reporting(name, limit, Duration::from_secs(60))
+}
+
+fn reporting(name: &str, limit: Limit, interval: Duration) -> Policy {
     let policy = Policy::builder(name).limit(limit).mode(Mode::Background);
-    let policy = policy.sync_interval(Duration::from_millis(10));
+    // Nobody waits for the store, so nobody is denied when it fails.
+    let policy = policy.sync_interval(interval).on_error(OnError::Deny);
     policy.build().expect("a policy")
 }
 
@@ -80,10 +91,8 @@ async fn store_counts_what_every_algorithm_has_admitted() {
 #[tokio::test]
 async fn k2_what_could_not_be_told_is_kept_and_told_again() {
     let mut server = Server::start();
-    let limiter = limiter(
-        &server,
-        [background("p", Limit::per(100, YEAR).fixed_window())],
-    );
+    let limit = Limit::per(100, YEAR).fixed_window();
+    let limiter = limiter(&server, [background("p", limit)]);
     assert_eq!(admitted(&limiter, "p", 10).await, 10);
     assert!(limiter.flush(LONG).await);
     until_used(&limiter, "p", 10.0).await;
@@ -92,10 +101,10 @@ async fn k2_what_could_not_be_told_is_kept_and_told_again() {
         assert_eq!(admitted(&limiter, "p", 2).await, 2);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(
-        !limiter.flush(Duration::from_millis(50)).await,
-        "nobody is there to tell"
-    );
+    let never = limiter.check("p", &KEY, Cost::of(101)).await.unwrap();
+    assert_eq!((never.allowed(), never.retry_after()), (false, None));
+    let is_told = limiter.flush(Duration::from_millis(50)).await;
+    assert!(!is_told, "nobody is there to tell");
     server.restart();
     assert!(limiter.flush(LONG).await);
     // The server has lost what it had; what it was not told, it hears now.
@@ -133,13 +142,6 @@ async fn a_reset_forgets_what_was_counted_here_too() {
     assert!(limiter.flush(LONG).await);
     limiter.reset("p", &KEY, Which::Only).await.unwrap();
     assert_eq!(admitted(&limiter, "p", 5).await, 3);
-}
-
-/// Reports to the store once per minute, unless it is flushed.
-fn seldom(name: &str, limit: Limit) -> Policy {
-    let policy = Policy::builder(name).limit(limit).mode(Mode::Background);
-    let policy = policy.sync_interval(Duration::from_secs(60));
-    policy.build().expect("a policy")
 }
 
 #[tokio::test]
@@ -186,23 +188,10 @@ fn a_runtime_that_ends_takes_nothing_along() {
     runtime.block_on(until_used(&limiter, "p", 6.0));
 }
 
-#[tokio::test]
-async fn outage_is_not_noticed_by_callers() {
-    let server = Server::start();
-    let store = RedisStore::new(&server.url(), patient()).unwrap();
-    drop(server);
-    let policy = Policy::builder("p")
-        .limit(Limit::per(5, YEAR))
-        .on_error(OnError::Deny);
-    let limiter = limiter_over(store, [policy.mode(Mode::Background).build().unwrap()]);
-    assert_eq!(admitted(&limiter, "p", 50).await, 5);
-    let never = limiter.check("p", &KEY, Cost::of(6)).await.unwrap();
-    assert_eq!((never.allowed(), never.retry_after()), (false, None));
-}
-
 /// What takes no time, and what takes one interval.
 mod timing {
     use super::*;
+    use tidegate_testkit::cluster::run;
 
     #[tokio::test]
     async fn b1_with_a_store_half_a_second_slow_each_node_counts_itself() {
@@ -237,11 +226,8 @@ mod timing {
         proxy.set(Replies::Pass);
         assert!(limiter.flush(LONG).await);
         let mut redis = server.connect();
-        let there: bool = redis::cmd("EXISTS")
-            .arg("tg:{a}:p:p")
-            .query(&mut redis)
-            .unwrap();
-        let info: String = redis::cmd("INFO").arg("stats").query(&mut redis).unwrap();
+        let there: bool = run(&mut redis, "EXISTS tg:{a}:p:p");
+        let info: String = run(&mut redis, "INFO stats");
         // On a machine that stops for a second, it was there.
         assert!(there || !info.contains("expired_keys:0\r\n"), "{info}");
     }

@@ -1,16 +1,14 @@
 //! User-defined scripts: they run as they are, and their answers are validated.
 
-use std::path::Path;
-
 use tidegate::{
     CheckError, Cost, CustomScript, Dialect, OnError, Policy, PolicyBuilder, PolicyDecision, Source,
 };
-use tidegate_config::Config;
-use tidegate_redis::{ErrorKind, RedisStats, SetupError, SharedLimiter, Store, TryCheckError};
+use tidegate_redis::{ErrorKind, SetupError, SharedLimiter, TryCheckError};
 
 use crate::server::Server;
-use crate::support::store;
+use crate::support::{stats, store};
 use crate::user::kind;
+use tidegate_testkit::cluster::run;
 
 /// A fixed window whose limit and length are arguments, with its numbers as headers.
 const WINDOW: &str = "
@@ -47,14 +45,6 @@ async fn error(limiter: &SharedLimiter) -> ErrorKind {
     kind(&asked.expect_err("the script is broken"))
 }
 
-/// The store of a limiter.
-fn stats(limiter: &SharedLimiter) -> RedisStats {
-    match limiter.stores().next() {
-        Some((_, Store::Redis(store))) => store.stats(),
-        _ => panic!("a Redis store"),
-    }
-}
-
 #[tokio::test]
 async fn a_script_decides_and_names_its_headers() {
     let server = Server::start();
@@ -84,6 +74,9 @@ async fn a_script_decides_and_names_its_headers() {
             .problem(429)
             .contains("\"violated-policies\":[\"custom\"]")
     );
+    // It has no numbers to look at.
+    let look = limiter.peek("custom", &KEY, Cost::ONE).await;
+    assert_eq!(kind(&look.unwrap_err()), ErrorKind::Script);
     // Its key is one of ours: of the policy, in its slot, and forgotten by a reset.
     let mut redis = server.connect();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut redis).unwrap();
@@ -151,29 +144,6 @@ async fn scripts_are_looked_at_when_the_limiter_is_made() {
     assert_eq!(error.kind(), ErrorKind::Script);
 }
 
-#[tokio::test]
-async fn a_config_names_a_script_relative_to_itself() {
-    let server = Server::start();
-    std::fs::write(server.folder().join("mine.lua"), WINDOW).unwrap();
-    let text = format!(
-        "[stores.default]\nurl = \"{}\"\ntimeout = \"10s\"\n\
-         [[policies]]\nname = \"custom\"\nkey = \"{{ip}}\"\nalgorithm = \"script\"\n\
-         script = \"mine.lua\"\nargs = [3, 60]\n\
-         headers = [\"x-ratelimit-limit\", \"x-ratelimit-reset\", \"x-ratelimit-remaining\"]\n",
-        server.url()
-    );
-    let config: Config = text.parse().unwrap();
-    let limiter = SharedLimiter::from_config(&config, server.folder()).unwrap();
-    let decision = check(&limiter).await;
-    assert!(decision.allowed());
-    assert_eq!(decision.headers().get("x-ratelimit-limit"), Some("3"));
-    assert!(SharedLimiter::from_config(&config, Path::new("/nowhere")).is_err());
-    // Another config with the same store goes on with its connections and counts.
-    let same = limiter.reconfigured(&config, server.folder()).unwrap();
-    assert_eq!(check(&same).await.headers().get("x-left"), Some("1"));
-    assert_eq!(stats(&same).questions, 2);
-}
-
 /// Without the cost, a script would count ten requests as one.
 #[tokio::test]
 async fn a_script_that_is_not_told_the_cost_is_asked_for_one_only() {
@@ -217,14 +187,6 @@ async fn script_receives_the_cost_if_its_args_name_it() {
 }
 
 #[tokio::test]
-async fn a_script_has_no_numbers_to_look_at() {
-    let server = Server::start();
-    let limiter = limiter(&server, custom(WINDOW));
-    let look = limiter.peek("custom", &[("ip", "x")], Cost::ONE).await;
-    assert!(matches!(look, Err(TryCheckError::Store(error)) if error.kind() == ErrorKind::Script));
-}
-
-#[tokio::test]
 async fn script_whose_error_reads_like_the_servers_runs_once() {
     let server = Server::start();
     for text in [
@@ -236,13 +198,9 @@ async fn script_whose_error_reads_like_the_servers_runs_once() {
         let lua = format!("redis.call('INCR', KEYS[1]) return redis.error_reply('{text}')");
         let limiter = limiter(&server, custom(&lua));
         let mut redis = server.connect();
-        let _: () = redis::cmd("FLUSHALL").query(&mut redis).expect("a server");
+        run::<()>(&mut redis, "FLUSHALL");
         assert_eq!(error(&limiter).await, ErrorKind::Script, "{text}");
-        let key = "tg:{203.0.113.7}:custom:custom";
-        let runs: u32 = redis::cmd("GET")
-            .arg(key)
-            .query(&mut redis)
-            .expect("a count");
+        let runs: u32 = run(&mut redis, "GET tg:{203.0.113.7}:custom:custom");
         assert_eq!(runs, 1, "{text}");
     }
 }

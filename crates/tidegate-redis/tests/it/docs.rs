@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use tidegate::{Cost, Limit, Policy};
+use tidegate::{Limit, Policy};
 use tidegate_config::Config;
 use tidegate_redis::{ErrorKind, SharedLimiter};
 
 use crate::server::Server;
-use crate::support::{check, limiter, policy, suffix};
+use crate::support::{check, limiter, policy, stats, suffix};
+use tidegate_testkit::cluster::run;
 
 const MANUAL: &str = include_str!("../../../../docs/redis.md");
 
@@ -81,11 +82,11 @@ async fn states_are_as_large_as_the_table_says() {
         let limiter = limiter(&server, [policy(name, limit)]);
         assert!(check(&limiter, name, &[("key", "k")]).await.allowed());
         let key = format!("tg:{{k}}:{name}:{name}{}", suffix(&limit));
-        let length: usize = redis::cmd("STRLEN").arg(&key).query(&mut redis).unwrap();
+        let length: usize = run(&mut redis, &format!("STRLEN {key}"));
         let numbers = row[1].split(|c: char| !c.is_ascii_digit());
         let said: usize = numbers.filter_map(|it| it.parse::<usize>().ok()).sum();
         assert_eq!(length, said, "{name}");
-        let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut redis).unwrap();
+        let left: i64 = run(&mut redis, &format!("PTTL {key}"));
         assert!(left > 0, "{name}: {left}");
     }
 }
@@ -127,18 +128,25 @@ async fn the_script_of_the_manual_answers_with_the_headers_shown() {
     let config: Config = config.parse().expect("the file is right");
     let limiter = SharedLimiter::from_config(&config, &folder).expect("the script is there");
     assert_eq!(limiter.verify_scripts().await, []);
-    let check = || limiter.check("custom", &[("user", "alice")], Cost::ONE);
-    let first = check().await.expect("a policy");
+    let user = [("user", "alice")];
+    let first = check(&limiter, "custom", &user).await;
     let headers = first.headers();
     let lines = headers
         .iter()
         .map(|(name, value)| format!("{name}: {value}\n"));
     assert_eq!([&*lines.collect::<String>()], blocks("http")[..]);
     for _ in 1..10 {
-        assert!(check().await.expect("a policy").allowed());
+        assert!(check(&limiter, "custom", &user).await.allowed());
     }
-    let refused = check().await.expect("a policy");
+    let refused = check(&limiter, "custom", &user).await;
     assert!(!refused.allowed());
-    let remaining = refused.headers();
-    assert_eq!(remaining.get("X-RateLimit-Remaining"), Some("0"));
+    let headers = refused.headers();
+    assert_eq!(headers.get("X-RateLimit-Remaining"), Some("0"));
+    // The script is found beside its config only, and another config with the same store
+    // goes on with its connections and counts.
+    assert!(SharedLimiter::from_config(&config, Path::new("/nowhere")).is_err());
+    let same = limiter.reconfigured(&config, &folder).expect("a config");
+    let questions = stats(&limiter).questions;
+    assert!(!check(&same, "custom", &user).await.allowed());
+    assert_eq!(stats(&same).questions, questions + 1);
 }

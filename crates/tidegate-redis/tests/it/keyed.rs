@@ -186,6 +186,25 @@ async fn on_error_decides_while_redis_is_down() {
     }
 }
 
+#[tokio::test]
+async fn redis_that_is_back_after_a_restart_is_asked_again() {
+    let mut server = Server::start();
+    let limiter = Limiter::connect(&server.url(), "p", Limit::per(1_000_000, YEAR));
+    let limiter = limiter.expect("a right url");
+    let until_asked = async |is_asked: bool| {
+        let start = Instant::now();
+        while (limiter.check("a").await.source() == Source::Store) != is_asked {
+            assert!(start.elapsed() < LONG, "is it asked: {}", !is_asked);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    until_asked(true).await;
+    server.kill();
+    until_asked(false).await;
+    server.restart();
+    until_asked(true).await;
+}
+
 #[test]
 fn unusable_names_and_urls_are_refused() {
     let limit = Limit::per(2, YEAR);

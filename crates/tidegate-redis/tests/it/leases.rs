@@ -235,25 +235,6 @@ async fn look_in_time<S>(
     panic!("the machine stalls all the time");
 }
 
-#[tokio::test]
-async fn a_look_tells_what_is_on_lease() {
-    let look = async |_: &Server, it: &Leasing| {
-        let out = on_lease(&it.exact, &it.name).await;
-        let look = look(&it.exact, &it.name, &KEY).await;
-        let looked = look.levels().next().expect("a level").numbers().on_lease();
-        (out, looked, tokens_of(&it.node, &it.name))
-    };
-    look_in_time(false, look, async |it, (out, looked, here)| {
-        // What is spent of a lease is out until the store has heard of it.
-        assert!(u64::from(out.tokens) >= here, "{out:?}, {here} here");
-        assert!((1..=2).contains(&out.leases), "{out:?}");
-        assert_eq!(out, looked, "{}", it.name);
-        assert!(it.node.flush(Duration::from_secs(20)).await);
-        assert_eq!(on_lease(&it.exact, &it.name).await, OnLease::default());
-    })
-    .await;
-}
-
 /// Refusals that are counted use up what is there, and not what others have on lease.
 #[tokio::test]
 async fn counted_refusals_leave_leases_alone() {
@@ -280,10 +261,12 @@ async fn counted_refusals_leave_leases_alone() {
 
 /// Below what is used and out, nothing is granted or admitted; leases run on.
 #[tokio::test]
-async fn lowered_limit_waits_for_what_is_used_and_out() {
+async fn a_look_tells_what_is_out_and_a_lowered_limit_waits_for_it() {
     let look = async |server: &Server, it: &Leasing| {
-        let out = on_lease(&it.exact, &it.name).await.tokens;
-        let taken = 1_000 - look(&it.exact, &it.name, &KEY).await.remaining();
+        let out = on_lease(&it.exact, &it.name).await;
+        let look = look(&it.exact, &it.name, &KEY).await;
+        let looked = look.levels().next().expect("a level").numbers().on_lease();
+        let taken = 1_000 - look.remaining();
         // As much as is used and out together, so there is no room at all.
         let lower = (it.limit)(taken);
         let exact = it
@@ -299,19 +282,25 @@ async fn lowered_limit_waits_for_what_is_used_and_out() {
         let node = it.node.changed([lease(&it.name, lower)]).expect("policies");
         let spent = check(&node, &it.name, &KEY).await.source();
         let is_flushed = node.flush(Duration::from_secs(20)).await;
-        let has_taken = out > 0 && taken >= it.admitted;
-        (
-            (has_taken, refused, of_other, grants, spent, is_flushed),
-            exact,
-            here,
-        )
+        let has_taken = taken >= it.admitted;
+        let seen = (has_taken, refused, of_other, grants, spent, is_flushed);
+        (seen, exact, here, [out, looked])
     };
-    look_in_time(false, look, async |it, (seen, exact, here)| {
-        assert_eq!(seen, (true, true, 0, 0, Source::Lease, true), "{}", it.name);
-        // What it returns can be admitted again, and no more.
-        let left = spend(&exact, &it.name, 2_000).await.0;
-        assert_eq!(u64::from(left), here - 1, "{}", it.name);
-    })
+    look_in_time(
+        false,
+        look,
+        async |it, (seen, exact, here, [out, looked])| {
+            // What is spent of a lease is out until the store has heard of it.
+            assert!(u64::from(out.tokens) >= here, "{out:?}, {here} here");
+            assert!((1..=2).contains(&out.leases), "{out:?}");
+            assert_eq!(out, looked, "{}", it.name);
+            assert_eq!(on_lease(&it.exact, &it.name).await, OnLease::default());
+            assert_eq!(seen, (true, true, 0, 0, Source::Lease, true), "{}", it.name);
+            // What it returns can be admitted again, and no more.
+            let left = spend(&exact, &it.name, 2_000).await.0;
+            assert_eq!(u64::from(left), here - 1, "{}", it.name);
+        },
+    )
     .await;
 }
 

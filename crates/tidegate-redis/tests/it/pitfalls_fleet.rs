@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Commands;
 use tidegate::Limit;
@@ -13,7 +13,8 @@ use tokio::task::JoinSet;
 use crate::monitor::Monitor;
 use crate::server::Server;
 use crate::support::{
-    YEAR, assert_used, check, every_algorithm, every_policy, limiter, limiter_over, look, patient,
+    YEAR, assert_used_by, check, every_algorithm, every_policy, limiter, limiter_over, look,
+    patient, policy,
 };
 
 /// So many callers, each asking so often; how many are admitted.
@@ -133,27 +134,7 @@ mod timing {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a6_t2_two_nodes_admit_what_one_may() {
         let server = Server::start();
-        let limit = Limit::per_second(100);
-        let policy = || [crate::support::policy("both", limit)];
-        let nodes = [(); 2].map(|()| Arc::new(limiter(&server, policy())));
-        let start = Instant::now();
-        let mut tasks = JoinSet::new();
-        for node in nodes {
-            tasks.spawn(async move {
-                let (mut instants, mut is_refused) = (Vec::new(), false);
-                // To the end of what has come back while the machine stalled.
-                while start.elapsed() < Duration::from_secs(2) || !is_refused {
-                    let decision = check(&node, "both", &[("key", "a6")]).await;
-                    is_refused = !decision.allowed();
-                    if !is_refused {
-                        instants.push(decision.decided_at_us());
-                    }
-                }
-                instants
-            });
-        }
-        let mut instants: Vec<u64> = tasks.join_all().await.into_iter().flatten().collect();
-        // By the clock of the store.
-        assert_used(&mut instants, 100);
+        let nodes = [0; 2].map(|_| limiter(&server, [policy("p", Limit::per_second(100))]));
+        assert_used_by(nodes, 2, Duration::from_secs(2), 100).await;
     }
 }

@@ -7,6 +7,7 @@ use crate::server::Server;
 use crate::support::{
     YEAR, all_keys, check, every_algorithm, every_policy, levels, limiter, look, policy,
 };
+use tidegate_testkit::cluster::run;
 use tidegate_testkit::process::free_port;
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
@@ -21,20 +22,16 @@ fn over_a_dead_store(policies: impl IntoIterator<Item = Policy>) -> SharedLimite
 #[tokio::test]
 async fn g3_a_store_that_is_down_never_opens_a_block() {
     let mut policies = Vec::new();
-    for (error, on_error) in [
-        ("allow", OnError::Allow),
-        ("deny", OnError::Deny),
-        ("local", OnError::Local),
-    ] {
-        for (mode_name, mode) in [("exact", Mode::Exact), ("background", Mode::Background)] {
-            let blocked = Policy::builder(format!("{error}-{mode_name}-policy"))
+    for on_error in [OnError::Allow, OnError::Deny, OnError::Local] {
+        for mode in [Mode::Exact, Mode::Background] {
+            let blocked = Policy::builder(format!("{on_error:?}-{mode:?}-policy"))
                 .key("{ip}")
                 .block(true);
-            let overridden = Policy::builder(format!("{error}-{mode_name}-override"))
+            let overridden = Policy::builder(format!("{on_error:?}-{mode:?}-override"))
                 .key("{ip}")
                 .limit(Limit::per_second(5))
                 .overrides(Override::of("ip", "203.0.113.7").block());
-            let one_of_two = Policy::builder(format!("{error}-{mode_name}-level"))
+            let one_of_two = Policy::builder(format!("{on_error:?}-{mode:?}-level"))
                 .level("total", "", Limit::per_second(5))
                 .level("address", "{ip}", Limit::per_second(5))
                 .overrides(Override::of("ip", "203.0.113.7").level("address").block());
@@ -118,7 +115,7 @@ async fn receipt_is_refunded_once_over_all_nodes() {
         }
         let mut redis = server.connect();
         for key in all_keys(&mut redis) {
-            let left_ms: i64 = redis::cmd("PTTL").arg(&key).query(&mut redis).unwrap();
+            let left_ms: i64 = run(&mut redis, &format!("PTTL {key}"));
             assert!(left_ms > 0, "{key} never expires");
         }
     }
@@ -132,16 +129,13 @@ async fn refund_is_refused_by_a_full_server_and_remembered_while_its_receipt_mat
     let receipt = receipt.expect("a charge");
     let mut redis = server.connect();
     for (memory, is_refunded, left) in [("1", false, 2), ("0", true, 3)] {
-        let set = redis::cmd("CONFIG")
-            .arg(&["SET", "maxmemory", memory])
-            .query::<()>(&mut redis);
-        set.expect("a setting");
+        run::<()>(&mut redis, &format!("CONFIG SET maxmemory {memory}"));
         let refund = limiter.refund("p", &KEY, &receipt).await;
         assert_eq!(refund.is_ok(), is_refunded, "{refund:?}");
         assert_eq!(look(&limiter, "p", &KEY).await.remaining(), left);
     }
     let marker = format!("tg:{{a}}:p~refunded:{:016x}", receipt.id());
-    let left_ms: u64 = redis::cmd("PTTL").arg(&marker).query(&mut redis).unwrap();
+    let left_ms: u64 = run(&mut redis, &format!("PTTL {marker}"));
     let year_ms = u64::try_from(YEAR.as_millis()).unwrap();
     assert!((year_ms - 60_000..=year_ms).contains(&left_ms), "{left_ms}");
 }

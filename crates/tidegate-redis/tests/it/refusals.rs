@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use tidegate::{Cost, Limit, Policy, Source, Which};
-use tidegate_redis::{RedisStore, SharedLimiter};
+use tidegate_redis::RedisStore;
 
 use crate::monitor::Monitor;
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::{YEAR, assert_used, check, check_cost, limiter, limiter_over, patient, store};
+use crate::support::{YEAR, assert_used_by, check, check_cost, limiter, limiter_over, patient};
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
@@ -121,32 +121,8 @@ mod timing {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn b2_under_overload_the_limit_is_used() {
         let server = Server::start();
-        let nodes: Vec<SharedLimiter> = (0..3)
-            .map(|_| limiter_over(store(&server), [remembering(Limit::per_second(100))]))
-            .collect();
-        let nodes: &'static [SharedLimiter] = Box::leak(nodes.into_boxed_slice());
-        let start = Instant::now();
-        let mut callers = Vec::new();
-        for node in nodes.iter().cycle().take(12) {
-            callers.push(tokio::spawn(async move {
-                let (mut admitted_us, mut is_refused) = (Vec::new(), false);
-                // To the end of what has come back while the machine stalled.
-                while start.elapsed() < Duration::from_secs(4) || !is_refused {
-                    let decision = check(node, "p", &KEY).await;
-                    is_refused = !decision.allowed();
-                    if !is_refused {
-                        admitted_us.push(decision.decided_at_us());
-                    }
-                    tokio::task::yield_now().await;
-                }
-                admitted_us
-            }));
-        }
-        let mut admitted_us = Vec::new();
-        for caller in callers {
-            admitted_us.extend(caller.await.expect("no panic"));
-        }
-        assert_used(&mut admitted_us, 100);
+        let nodes = [0; 3].map(|_| limiter(&server, [remembering(Limit::per_second(100))]));
+        assert_used_by(nodes, 12, Duration::from_secs(4), 100).await;
     }
 
     /// Elsewhere the end of a block counts from when the request came, and a slow answer

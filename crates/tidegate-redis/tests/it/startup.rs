@@ -7,82 +7,69 @@ use std::time::{Duration, Instant};
 
 use tidegate::{Cost, Limit};
 use tidegate_config::Config;
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, Store};
+use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter};
+use tidegate_testkit::cluster::run;
 
 use crate::server::Server;
-use crate::support::{YEAR, limiter_over, patient, policy};
+use crate::support::{YEAR, limiter_over, patient, policy, stats};
 use crate::user::{MANUAL, kind, rules, set_user};
 
-const VARIABLE: &str = "TIDEGATE_TEST_URL";
+const FORMS: &str = r#"expected "redis://host:port/database", "rediss://user:password@host:port/database", "redis-sentinel://host:port,host:port/master" or "redis-cluster://host:port,host:port""#;
 
-/// Says what comes of a config whose URL is in the environment.
+/// URLs, and what is wrong with them.
+const URLS: [(&str, &str); 15] = [
+    ("redis://:hush@host", ""),
+    ("redis://host", ""),
+    ("rediss://:hush@host:6380/3", ""),
+    ("redis-cluster://:hush@h1:1,h2", ""),
+    ("redis-sentinel://h1,h2:2/main/1", ""),
+    ("", "not a Redis URL"),
+    ("hush", "not a Redis URL"),
+    ("memory:", "not a Redis URL"),
+    ("env:OTHER", "not a Redis URL"),
+    ("http://:hush@host/", "not a Redis URL"),
+    ("redis://:hush@host:port/", "\"redis://…\""),
+    ("redis://:hush@host/x", "\"redis://…\""),
+    ("redis://:hu/sh@host/0", "\"redis://…\""),
+    ("redis://host\n", "\"redis://…\""),
+    ("redis-cluster://:hush@h1:1,h2:", "\"redis-cluster://…\""),
+];
+
+/// What a start says of a config whose URL is in the environment.
 #[test]
 #[ignore = "a process that the test below starts"]
-fn a_start_with_a_url_of_the_environment() {
-    let tls = std::env::var("TIDEGATE_TEST_TLS").unwrap_or_default();
-    let config = format!("[stores.eu]\nurl = \"env:{VARIABLE}\"\n{tls}");
-    let config: Config = config.parse().expect("a config that is right");
-    let started = SharedLimiter::from_config(&config, Path::new(""));
-    let said = started.map_or_else(|error| error.to_string(), |_| "it starts".into());
-    std::fs::write(std::env::var("TIDEGATE_TEST_SAID").unwrap(), said).unwrap();
-}
-
-/// The warnings at the start with this URL in the environment, and these lines in the
-/// store's section.
-fn said(url: Option<&str>, tls: &str) -> String {
-    let file = format!("tidegate-said-{}", std::process::id());
-    let file = std::env::temp_dir().join(file);
-    let mut start = Command::new(std::env::current_exe().expect("this program"));
-    let test = "startup::a_start_with_a_url_of_the_environment";
-    start
-        .args([test, "--exact", "--ignored"])
-        .env("TIDEGATE_TEST_SAID", &file)
-        .env("TIDEGATE_TEST_TLS", tls)
-        .env_remove(VARIABLE);
-    start.envs(url.map(|url| (VARIABLE, url)));
-    assert!(start.output().expect("it runs").status.success());
-    let said = std::fs::read_to_string(&file).expect("what was said");
-    std::fs::remove_file(&file).expect("our own file");
-    said
+fn a_start_with_each_url() {
+    let said = |variable: &str, tls: &str| {
+        let config = format!("[stores.eu]\nurl = \"env:{variable}\"\n{tls}");
+        let config: Config = config.parse().expect("a config that is right");
+        let started = SharedLimiter::from_config(&config, Path::new(""));
+        started.map_or_else(|error| error.to_string(), |_| String::new())
+    };
+    for (number, (url, wrong)) in URLS.iter().enumerate() {
+        let expected = match *wrong {
+            "" => String::new(),
+            _ => format!("store \"eu\": the environment variable URL_{number}: {wrong}: {FORMS}"),
+        };
+        assert_eq!(said(&format!("URL_{number}"), ""), expected, "{url:?}");
+    }
+    let missing = "store \"eu\": the environment variable URL_NONE is not set";
+    assert_eq!(said("URL_NONE", ""), missing);
+    let no_tls = "store \"eu\": tls_ca: has no effect with the redis:// URL of URL_0: \
+                  expected a rediss:// one";
+    assert_eq!(said("URL_0", "tls_ca = \"ca.pem\""), no_tls);
 }
 
 #[test]
 fn a_url_of_the_environment_is_held_to_what_one_in_the_file_is() {
-    let server = r#"expected "redis://host:port/database", "rediss://user:password@host:port/database", "redis-sentinel://host:port,host:port/master" or "redis-cluster://host:port,host:port""#;
-    let not_a_url = format!("not a Redis URL: {server}");
-    let not_redis = format!("\"redis://…\": {server}");
-    let cluster = format!("\"redis-cluster://…\": {server}");
-    for (url, wrong) in [
-        ("", &not_a_url),
-        ("hush", &not_a_url),
-        ("memory:", &not_a_url),
-        ("env:OTHER", &not_a_url),
-        ("http://:hush@host/", &not_a_url),
-        ("redis://:hush@host:port/", &not_redis),
-        ("redis://:hush@host/x", &not_redis),
-        ("redis://:hu/sh@host/0", &not_redis),
-        ("redis://host\n", &not_redis),
-        ("redis-cluster://:hush@h1:1,h2:", &cluster),
-    ] {
-        let expected = format!("store \"eu\": the environment variable {VARIABLE}: {wrong}");
-        assert_eq!(said(Some(url), ""), expected, "{url:?}");
-    }
-    for url in [
-        "redis://host",
-        "rediss://:hush@host:6380/3",
-        "redis-cluster://:hush@h1:1,h2",
-        "redis-sentinel://h1,h2:2/main/1",
-    ] {
-        assert_eq!(said(Some(url), ""), "it starts", "{url:?}");
-    }
-    let missing = format!("store \"eu\": the environment variable {VARIABLE} is not set");
-    assert_eq!(said(None, ""), missing);
-    let no_tls = format!(
-        "store \"eu\": tls_ca: has no effect with the redis:// URL of {VARIABLE}: \
-         expected a rediss:// one"
-    );
-    let tls = "tls_ca = \"ca.pem\"";
-    assert_eq!(said(Some("redis://:hush@host"), tls), no_tls);
+    let program = std::env::current_exe().expect("this program");
+    let urls = URLS.iter().enumerate();
+    let output = Command::new(program)
+        .args(["startup::a_start_with_each_url", "--exact", "--ignored"])
+        .envs(urls.map(|(number, (url, _))| (format!("URL_{number}"), *url)))
+        .output();
+    let text = String::from_utf8(output.expect("this program again").stdout);
+    let text = text.expect("text");
+    assert!(text.contains("1 passed"), "{text}");
 }
 
 fn limiter(url: &str, options: RedisOptions) -> SharedLimiter {
@@ -92,10 +79,7 @@ fn limiter(url: &str, options: RedisOptions) -> SharedLimiter {
 
 /// That nothing was held against the store, which goes on.
 async fn goes_on(limiter: &SharedLimiter) {
-    let Some((_, Store::Redis(store))) = limiter.stores().next() else {
-        panic!("a Redis store");
-    };
-    let stats = store.stats();
+    let stats = stats(limiter);
     assert!(stats.errors.iter().all(|(_, count)| *count == 0));
     assert!(!stats.breaker_open);
     let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
@@ -114,10 +98,7 @@ async fn a_server_that_throws_out_limits_is_warned_about() {
             ("100mb", "volatile-ttl", true),
         ] {
             for (setting, value) in [("maxmemory", maxmemory), ("maxmemory-policy", eviction)] {
-                let set = redis::cmd("CONFIG")
-                    .arg(&["SET", setting, value][..])
-                    .query::<()>(&mut redis);
-                set.expect("a setting");
+                run::<()>(&mut redis, &format!("CONFIG SET {setting} {value}"));
             }
             let limiter = limiter(&server.url(), patient());
             let expected = format!("store \"default\": maxmemory-policy is {eviction}: ");

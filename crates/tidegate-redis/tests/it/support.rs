@@ -1,10 +1,12 @@
 //! What the tests share: limiters that wait for a slow machine and do not swallow a
 //! store's errors, and the algorithms as a table.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tidegate::{Algorithm, Align, Attributes, Cost, Limit, Policy, PolicyDecision};
-use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{RedisOptions, RedisStats, RedisStore, SharedLimiter, Store};
+use tokio::task::JoinSet;
 
 use crate::server::Server;
 
@@ -32,6 +34,14 @@ pub(crate) fn limiter_over(
     policies: impl IntoIterator<Item = Policy>,
 ) -> SharedLimiter {
     SharedLimiter::new([("default", store)], policies).expect("policies of one store")
+}
+
+/// What the store of a limiter has seen.
+pub(crate) fn stats(limiter: &SharedLimiter) -> RedisStats {
+    match limiter.stores().next() {
+        Some((_, Store::Redis(store))) => store.stats(),
+        _ => panic!("a Redis store"),
+    }
 }
 
 /// A policy of one level, by `key`, that asks the store each time.
@@ -105,9 +115,41 @@ pub(crate) async fn look<'l>(
     asked.unwrap_or_else(|error| panic!("{policy}: {error}"))
 }
 
+/// So many callers of these nodes ask for one key all the time, for as long as this: the
+/// limit of so many per second is used, and no more.
+pub(crate) async fn assert_used_by(
+    nodes: impl IntoIterator<Item = SharedLimiter>,
+    callers: usize,
+    time: Duration,
+    rate: u64,
+) {
+    let nodes: Vec<_> = nodes.into_iter().map(Arc::new).collect();
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for node in nodes.iter().cycle().take(callers) {
+        let node = Arc::clone(node);
+        tasks.spawn(async move {
+            let (mut admitted_us, mut is_refused) = (Vec::new(), false);
+            // To the end of what has come back while the machine stalled.
+            while start.elapsed() < time || !is_refused {
+                let decision = check(&node, "p", &[("key", "a")]).await;
+                is_refused = !decision.allowed();
+                if !is_refused {
+                    admitted_us.push(decision.decided_at_us());
+                }
+                tokio::task::yield_now().await;
+            }
+            admitted_us
+        });
+    }
+    // By the clock of the store.
+    let mut admitted_us = tasks.join_all().await.concat();
+    assert_used(&mut admitted_us, rate);
+}
+
 /// What a token bucket of so many per second admits while more is asked for all the time,
 /// by the instants at which it did: never more than its bound, and nearly all of it.
-pub(crate) fn assert_used(admitted_us: &mut [u64], rate: u64) {
+fn assert_used(admitted_us: &mut [u64], rate: u64) {
     admitted_us.sort_unstable();
     let each_us = 1_000_000 / rate;
     let first = admitted_us[0];
@@ -143,6 +185,5 @@ pub(crate) async fn admitted_of(
 
 /// All keys of the server's first database.
 pub(crate) fn all_keys(redis: &mut redis::Connection) -> Vec<String> {
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(redis).expect("keys");
-    keys
+    tidegate_testkit::cluster::run(redis, "KEYS *")
 }

@@ -5,6 +5,7 @@ use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, TryChec
 
 use crate::server::Server;
 use crate::support::{YEAR, every_algorithm, levels, limiter_over, policy};
+use tidegate_testkit::cluster::run;
 
 pub(crate) const MANUAL: &str = include_str!("../../../../docs/redis.md");
 
@@ -27,13 +28,8 @@ pub(crate) fn rules_of(number: usize) -> Vec<&'static str> {
 }
 
 pub(crate) fn set_user(server: &Server, rules: &[&str]) {
-    let done: redis::RedisResult<()> = redis::cmd("ACL")
-        .arg("SETUSER")
-        .arg("tidegate")
-        .arg("reset")
-        .arg(rules)
-        .query(&mut server.connect());
-    done.expect("a user");
+    let user = format!("ACL SETUSER tidegate reset {}", rules.join(" "));
+    run::<()>(&mut server.connect(), &user);
 }
 
 /// Every algorithm, with checks, looks, refunds and resets; and all of it again when the
@@ -54,10 +50,7 @@ pub(crate) async fn everything(
     let limiter = limiter_over(store, policies);
     for _ in 0..2 {
         for server in servers {
-            let flushed: redis::RedisResult<()> = redis::cmd("SCRIPT")
-                .arg("FLUSH")
-                .query(&mut server.connect());
-            flushed.expect("no scripts");
+            run::<()>(&mut server.connect(), "SCRIPT FLUSH");
         }
         for name in &names {
             walk(&limiter, name).await.map_err(|error| kind(&error))?;

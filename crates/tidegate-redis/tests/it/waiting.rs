@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Cost, Limit};
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, TryCheckError};
+use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter};
 
 use crate::server::Server;
 use crate::support::{YEAR, limiter, limiter_over, look, policy, store};
@@ -24,8 +24,7 @@ async fn kind(limiter: &SharedLimiter, key: &str) -> Option<ErrorKind> {
             assert!(!decision.allowed());
             None
         }
-        Err(TryCheckError::Store(error)) => Some(error.kind()),
-        Err(error) => panic!("{error}"),
+        Err(error) => Some(crate::user::kind(&error)),
     }
 }
 

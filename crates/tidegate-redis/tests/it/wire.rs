@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tidegate::{Limit, Policy};
 use tidegate_redis::{RedisStore, SharedLimiter};
+use tidegate_testkit::cluster::run;
 use tokio::task::JoinSet;
 
 use crate::monitor::{Command, Monitor};
@@ -219,10 +220,7 @@ async fn databases_prefixes_and_stores_are_apart() {
     }
     let keys = |server: &Server, database: u8| {
         let mut redis = server.connect();
-        let _: () = redis::cmd("SELECT")
-            .arg(database)
-            .query(&mut redis)
-            .unwrap();
+        run::<()>(&mut redis, &format!("SELECT {database}"));
         let mut keys = all_keys(&mut redis);
         keys.sort_unstable();
         keys
