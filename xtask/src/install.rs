@@ -9,8 +9,8 @@ use crate::command::{cargo, find, output, program, root, run};
 
 /// What the programs of the first tier are for.
 const WHY: &str = "The tests start Redis, make certificates with openssl, run the manual's \
-    commands with curl and redis-cli, and start servers with setpriv, so that they end with \
-    the tests.";
+    commands with curl and redis-cli, pack logs with zstd, and start servers with setpriv, so \
+    that they end with the tests.";
 
 /// Programs that the first tier of tests starts, each with the Debian package that brings it.
 const QUICK: &[(&str, &str)] = &[
