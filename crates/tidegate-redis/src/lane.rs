@@ -301,7 +301,8 @@ impl Task {
                 Poll::Pending => {}
             }
             if !link.sent.is_empty() {
-                let until = link.active + self.wiring.timeout.max(SILENCE);
+                // Later than the breaker opens: it counts deadlines anew on a new connection.
+                let until = link.active + SILENCE.max(2 * self.wiring.timeout);
                 // Nearly always later than it was: then it need not be set anew.
                 while self.silence.as_mut().poll(context).is_ready() {
                     if Instant::now() >= until {
