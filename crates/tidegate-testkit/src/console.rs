@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::process::{Folder, command, ended};
+use crate::process::{Folder, command, ended, without_environment};
 use crate::tidegate::binary;
 
 /// Runs the cases of a file. Commands find `tidegate` and these variables; what they print
@@ -62,7 +62,7 @@ pub fn shell(folder: &Path, script: &str, variables: &[(&str, &str)]) -> String 
     paths.push(":");
     paths.push(std::env::var_os("PATH").unwrap_or_default());
     let mut bash = command("bash", "KILL");
-    bash.env_clear()
+    without_environment(&mut bash)
         .env("PATH", paths)
         .envs(variables.iter().copied())
         .current_dir(folder)

@@ -53,6 +53,13 @@ impl Drop for Folder {
     }
 }
 
+/// Leaves a command nothing of the environment but where its coverage goes, if it is measured.
+pub fn without_environment(command: &mut Command) -> &mut Command {
+    let name = "LLVM_PROFILE_FILE";
+    let file = std::env::var_os(name).map(|file| (name, file));
+    command.env_clear().envs(file)
+}
+
 /// A command whose process gets this signal when the test process ends. Start it with
 /// [`spawn`].
 pub fn command(program: impl AsRef<std::ffi::OsStr>, dies_by: &str) -> Command {

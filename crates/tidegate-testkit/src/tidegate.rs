@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::http::{Answer, Connection};
-use crate::process::{Folder, PATIENCE, command, ended, signal, spawn, until};
+use crate::process::{Folder, PATIENCE, command, ended, signal, spawn, until, without_environment};
 
 /// What a process has written to standard error so far.
 #[derive(Default)]
@@ -57,8 +57,7 @@ pub fn binary() -> PathBuf {
 
 fn program(path: &Path, folder: &Path) -> Command {
     let mut command = command(path, "KILL");
-    command
-        .env_clear()
+    without_environment(&mut command)
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .current_dir(folder)
         .stdin(Stdio::null());
