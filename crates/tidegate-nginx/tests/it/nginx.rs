@@ -186,7 +186,7 @@ impl Load {
         load.cut.into_inner()
     }
 
-    /// Waits until so many more requests have ended.
+    /// Waits until this many more requests have ended.
     pub(crate) fn wait_for(&self, more: usize) {
         let end = self.answered.load(Relaxed) + more;
         until("answers", || {

@@ -24,7 +24,7 @@ mod timing {
         serving_zones(&(store(redis, "10s") + zones), &["l", "e", "a", "b", "few"])
     }
 
-    /// Works under load, of which so many requests may be cut off.
+    /// Works under load, of which this many requests may be cut off.
     fn under_load(port: u16, lost: usize, work: impl FnOnce()) {
         let cut = Load::run(port, &["/l", "/e", "/a", "/b"], &[200], |load| {
             load.wait_for(100);

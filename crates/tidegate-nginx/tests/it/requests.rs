@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `keys *name` | the keys in Redis that are like this |
 //! | `bodies 5` | how many bodies have come to the server behind nginx, all of this length |
-//! | `h2load 8` | the statuses of so many streams of HTTP/2 on one connection |
+//! | `h2load 8` | the statuses of this many streams of HTTP/2 on one connection |
 
 use std::process::Command;
 

@@ -17,7 +17,7 @@ fn set(pair: &mut Pair, value: &[u8]) {
     set.expect("a key can be set");
 }
 
-/// The state of a log with so many events of cost 1, one each microsecond, as
+/// The state of a log with this many events of cost 1, one each microsecond, as
 /// `sliding_log.lua` writes it.
 fn log(events: u32, window_us: u64) -> Vec<u8> {
     let mut state = vec![7];
@@ -122,7 +122,7 @@ fn what_no_script_has_written_is_an_error() {
                 let other = limit.algorithm() != Algorithm::SlidingLog;
                 let log = match first {
                     4 => length >= 48,
-                    // A window of so many years is none.
+                    // A window of this many years is none.
                     5 => length >= 20 && other,
                     6 => length >= 31 && other,
                     7 => length >= 43,

@@ -88,7 +88,7 @@ impl Store {
         reply
     }
 
-    /// Decides so many identical checks, as a node in the mode `exact` asks for them: what
+    /// Decides this many identical checks, as a node in the mode `exact` asks for them: what
     /// was used before them, what is out, and how many are admitted.
     pub(crate) fn check(
         &mut self,

@@ -70,7 +70,7 @@ pub(super) enum Pattern {
     Rushes { busy: Duration, lull: Duration },
     /// One node takes leases in a rush, keeps them while the others use up the rest, and
     /// spends them when they are about to end; then nobody asks for a while. Some of its
-    /// leases arrive late by up to so long, and its messages are handed over again so many
+    /// leases arrive late by up to so long, and its messages are handed over again this many
     /// times in a thousand.
     Hoard {
         busy: Duration,

@@ -31,7 +31,7 @@ fn reporting(name: &str, limit: Limit, interval: Duration) -> Policy {
     policy.build().expect("a policy")
 }
 
-/// How many of so many requests are admitted, each by this node.
+/// How many requests of this many are admitted, each by this node.
 async fn admitted(limiter: &SharedLimiter, policy: &str, offered: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..offered {

@@ -17,7 +17,7 @@ fn lease(name: &str, limit: Limit) -> Policy {
     policy.build().expect("a policy")
 }
 
-/// Checks until one is refused, at most so many: how many are admitted, and how many of
+/// Checks until one is refused, at most this many: how many are admitted, and how many of
 /// these from a lease.
 async fn spend(limiter: &SharedLimiter, policy: &str, most: u32) -> (u32, u32) {
     let (mut admitted, mut leased) = (0, 0);
@@ -176,7 +176,7 @@ async fn on_lease(limiter: &SharedLimiter, policy: &str) -> OnLease {
 /// A node with tokens on lease, beside nodes in the mode `exact`.
 struct Leasing {
     name: String,
-    /// A bucket or a window of so many requests.
+    /// A bucket or a window of this many requests.
     limit: fn(u32) -> Limit,
     node: SharedLimiter,
     exact: SharedLimiter,

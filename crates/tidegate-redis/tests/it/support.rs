@@ -116,7 +116,7 @@ pub(crate) async fn look<'l>(
 }
 
 /// So many callers of these nodes ask for one key all the time, for as long as this: the
-/// limit of so many per second is used, and no more.
+/// limit of this many per second is used, and no more.
 pub(crate) async fn assert_used_by(
     nodes: impl IntoIterator<Item = SharedLimiter>,
     callers: usize,
@@ -147,7 +147,7 @@ pub(crate) async fn assert_used_by(
     assert_used(&mut admitted_us, rate);
 }
 
-/// What a token bucket of so many per second admits while more is asked for all the time,
+/// What a token bucket of this many per second admits while more is asked for all the time,
 /// by the instants at which it did: never more than its bound, and nearly all of it.
 fn assert_used(admitted_us: &mut [u64], rate: u64) {
     admitted_us.sort_unstable();
@@ -168,7 +168,7 @@ fn assert_used(admitted_us: &mut [u64], rate: u64) {
     assert!(admitted >= most * 95 / 100, "{admitted} of {most}");
 }
 
-/// How many of so many requests are admitted, one after the other.
+/// How many requests of this many are admitted, one after the other.
 pub(crate) async fn admitted_of(
     limiter: &SharedLimiter,
     policy: &str,

@@ -100,7 +100,7 @@ proptest! {
     }
 }
 
-/// What passes a gate at so many decisions per second, for some seconds, and what is
+/// What passes a gate at this many decisions per second, for some seconds, and what is
 /// counted of that.
 fn sampled(per_second: u64, seconds: u64, seed: u64) -> (Sum, HashMap<u64, u64>, u64) {
     let (gate, mut window) = (Gate::new(seed), Window::new(60));

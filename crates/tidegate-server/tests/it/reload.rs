@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::process::{Folder, Start, Tidegate, until};
 
-/// Writes a config whose only policy admits so many an hour.
+/// Writes a config whose only policy admits this many an hour.
 fn write(folder: &Folder, file: &str, requests: u32) -> PathBuf {
     let policy = format!("[[policies]]\nname = \"p\"\nlimit = \"{requests}/1h\"\n");
     folder.write(file, policy)

@@ -31,7 +31,7 @@ pub(crate) fn ask(address: SocketAddr, path: &str) -> Answer {
     http::send(address.port(), "GET", path, &[])
 }
 
-/// How many of so many requests at once, each on a connection of its own, pass.
+/// How many requests of this many at once, each on a connection of its own, pass.
 pub(crate) fn admitted_at_once(addresses: &[SocketAddr], requests: usize) -> usize {
     thread::scope(|scope| {
         let calls = (0..requests).map(|index| {

@@ -60,7 +60,7 @@ fn in_store(
     Arc::new(limiter.expect("policies of one store"))
 }
 
-/// One policy, `p`, of so many a year for each value of `k`.
+/// One policy, `p`, of this many a year for each value of `k`.
 pub(crate) fn one_policy(requests: u32) -> Arc<PolicyLimiter> {
     limiter([Policy::builder("p").key("{k}").limit(yearly(requests))])
 }
@@ -136,7 +136,7 @@ pub(crate) async fn send<B: http_body::Body<Error: Debug>>(
     }
 }
 
-/// The statuses of so many requests alike, one after the other.
+/// The statuses of this many requests alike, one after the other.
 pub(crate) async fn statuses<B: http_body::Body<Error: Debug>>(
     service: &mut impl Service<Request<Body>, Response = Response<B>, Error: Debug>,
     requests: usize,

@@ -51,7 +51,7 @@ fn with_cost(levels: &[Level], cost: Cost) -> Vec<Check<'_>> {
     checks.collect()
 }
 
-/// The decision as it would be with so many levels only.
+/// The decision as it would be with this many levels only.
 fn without(decision: Decision, levels: usize, cost: Cost) -> Decision {
     let outcome = |level: &tidegate::LevelDecision| LevelOutcome {
         outcome: level.outcome(),

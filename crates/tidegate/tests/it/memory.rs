@@ -146,7 +146,7 @@ fn a_key_of_a_full_store_takes_at_most_forty_bytes() {
     assert!(bytes <= 40 * i64::from(KEYS), "{bytes} for {KEYS} keys");
 }
 
-/// A small bound on the bytes of logs: not enough for 20 events of each of so many
+/// A small bound on the bytes of logs: not enough for 20 events of each of this many
 /// keys.
 const LOG_BYTES: usize = 30_000;
 const LOG_KEYS: u32 = 300;

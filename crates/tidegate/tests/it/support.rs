@@ -71,7 +71,7 @@ impl Timed {
         self.limiter.peek(KEY, Cost::of(cost))
     }
 
-    /// How many of so many requests are admitted at this instant.
+    /// How many requests of this many are admitted at this instant.
     pub(crate) fn admitted_of(&self, offered: usize) -> usize {
         (0..offered).filter(|_| self.check().allowed()).count()
     }

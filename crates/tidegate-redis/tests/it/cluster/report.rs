@@ -102,7 +102,7 @@ impl Report {
     }
 
     /// Where any of the limits has admitted more than its bound, when its servers may have
-    /// forgotten so many times what it admits at once.
+    /// forgotten this many times what it admits at once.
     pub(crate) fn broken(&self, losses: u32) -> Option<Stretch> {
         let limits = [
             ("one", ONE, KEYS),

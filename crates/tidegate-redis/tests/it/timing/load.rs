@@ -44,7 +44,7 @@ impl Check {
     }
 }
 
-/// Starts that many checks per second, of all policies and so many keys: `0`, `1` and so on.
+/// Starts that many checks per second, of all policies and this many keys: `0`, `1` and so on.
 pub(crate) fn start(rig: &Rig, rate: u32, keys: usize) -> Running {
     let tasks = Handle::current().metrics().num_alive_tasks();
     let stop = Arc::new(AtomicBool::new(false));

@@ -135,7 +135,7 @@ impl Rig {
         errors.iter().map(|(_, count)| count).sum()
     }
 
-    /// Whether the store answers about so many keys in a row that each connection has had some
+    /// Whether the store answers about this many keys in a row that each connection has had some
     /// of them.
     pub(crate) async fn is_answered(&self) -> bool {
         for id in 0..16 {
@@ -164,7 +164,7 @@ impl Rig {
         kinds
     }
 
-    /// One caller after the other meets errors of these kinds, and so many open the breaker. Each
+    /// One caller after the other meets errors of these kinds, and this many open the breaker. Each
     /// pays a deadline at most.
     pub(crate) async fn opens_after(&self, what: &str, failures: usize, kinds: &[ErrorKind]) {
         let (mut met, mut late) = (Vec::new(), Vec::new());

@@ -138,7 +138,7 @@ impl Fleet {
         self.world.now().as_secs_f64()
     }
 
-    /// A moment within so many seconds.
+    /// A moment within this many seconds.
     fn soon(&mut self, most_s: f64) -> Duration {
         Duration::from_secs_f64(self.world.random.share() * most_s)
     }

@@ -9,7 +9,7 @@
 //! | `3x POST /v1/check name:value BODY` | the statuses, header fields of the last answer, its body |
 //! | `raw BYTES` | the answer to bytes on a connection of its own, or nothing |
 //! | `> TG.CHECK p KEY a` | the reply to a command of RESP |
-//! | `>> BYTES` | so many replies as are written, divided by ` \| `, or `closed` |
+//! | `>> BYTES` | this many replies as are written, divided by ` \| `, or `closed` |
 //! | `metric NAME` | its value |
 //! | `log TEXT` | the first line of the log that has it |
 //! | `record TEXT` | the first line of `record.jsonl` that has it |

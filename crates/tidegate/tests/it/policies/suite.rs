@@ -8,7 +8,7 @@
 //! | verb | |
 //! | --- | --- |
 //! | `check p key=x cost=2` | one check of the policy `p`, or of several: `check p,q` |
-//! | `many 5 p key=x` | so many checks: how many pass, then the last answer |
+//! | `many 5 p key=x` | this many checks: how many pass, then the last answer |
 //! | `look p key=x` | the numbers, charging nothing |
 //! | `headers p key=x` | a check: its header fields |
 //! | `body p key=x`, `violated p key=x` | a check: the body of a refusal, or what it names |

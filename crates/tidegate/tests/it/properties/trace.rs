@@ -43,9 +43,9 @@ pub(crate) enum Take {
     Few(u32),
     /// So many thousandths of the limit.
     Share(u64),
-    /// What remains, and so many more, less one.
+    /// What remains, and this many more, less one.
     Remaining(u32),
-    /// All that the limit ever admits, and so many more.
+    /// All that the limit ever admits, and this many more.
     All(u32),
 }
 
