@@ -3,7 +3,7 @@
 //! is run, `console` is run and says what stands below each command, in this order and with
 //! `…` for what varies, `http` and `json` are the answer to the checks that the paragraph
 //! before them names, `rust` is compiled by a crate that includes the page. `in ` and a file
-//! behind the kind says that the block stands in that file, too; `skip: ` and a reason, why
+//! behind the kind says that the file has the block, too; `skip: ` and a reason, why
 //! nothing becomes of it. No link is dead, the map reaches every page, and tables are held
 //! against the program here and by tests/cmd/pages.txt.
 
@@ -427,7 +427,7 @@ fn moved(value: &str, by: i64) -> Option<String> {
     (number + by >= 0).then(|| value.replace(digits, &(number + by).to_string()))
 }
 
-/// Every field stands in the table of its section and in an example, with the default that
+/// Every field is in the table of its section and in an example, with the default that
 /// holds, and with values that are accepted where those beyond are not.
 #[test]
 fn tables_of_fields_are_complete_and_right() {
@@ -490,7 +490,7 @@ fn tables_of_fields_are_complete_and_right() {
     }
 }
 
-/// How a value stands in a stored key.
+/// A value as stored keys have it.
 fn encoded(value: &str) -> String {
     let policy = Policy::builder("p").limit(Limit::per_second(1)).build();
     let policy = policy.expect("a policy");

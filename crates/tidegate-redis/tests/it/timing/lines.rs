@@ -133,7 +133,7 @@ async fn a_key_of_another_type_is_named_to_the_caller_and_not_to_the_log() {
     let (lines, _guard) = Lines::catch();
     let server = Server::start();
     let rig = Rig::with(&server.url(), patient());
-    // A line break, a quote and a byte that is no text: none of them gets through.
+    // No line break, quote or byte that is not text gets through.
     let id: &[u8] = b"al\nice\"\xff";
     let key = "tg:{al%0Aice%22%FF}:allow:allow~fw";
     let push = format!("RPUSH {key} 1");
