@@ -9,7 +9,7 @@ use crate::error::ConfigErrors;
 use crate::overrides;
 use crate::policies;
 use crate::read::{Fields, read};
-use crate::stores::{self, Store};
+use crate::stores::{self, StoreConfig};
 use crate::url::StoreUrl;
 
 /// The stores and the policies of a file.
@@ -18,7 +18,7 @@ use crate::url::StoreUrl;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The stores, by name; one of them is always named `default`.
-    pub stores: BTreeMap<String, Store>,
+    pub stores: BTreeMap<String, StoreConfig>,
     /// The policies, in the order of the file; never empty.
     pub policies: Vec<Policy>,
 }
@@ -28,7 +28,7 @@ impl Default for Config {
     fn default() -> Self {
         let policy = Policy::builder("default").limit(Limit::per_second(10));
         Self {
-            stores: [("default".into(), Store::default())].into(),
+            stores: [("default".into(), StoreConfig::default())].into(),
             policies: vec![policy.build().expect("a policy that is right")],
         }
     }

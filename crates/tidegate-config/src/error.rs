@@ -135,10 +135,10 @@ impl<'t> Errors<'t> {
     pub(crate) fn into_errors(self, file: &str) -> ConfigErrors {
         let mut found = self.found.into_inner();
         found.sort_by_key(|found| found.span.start);
-        let mut place = Place::default();
+        let mut position = Position::default();
         let locate = |found: Found| {
-            place = place.forward(self.text, found.span.start);
-            let (line, column) = (place.line, place.column);
+            position = position.forward(self.text, found.span.start);
+            let (line, column) = (position.line, position.column);
             ConfigError {
                 file: file.into(),
                 line,
@@ -153,13 +153,13 @@ impl<'t> Errors<'t> {
 
 /// Line and column of an offset, counted from 1.
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     offset: usize,
     line: usize,
     column: usize,
 }
 
-impl Default for Place {
+impl Default for Position {
     fn default() -> Self {
         Self {
             offset: 0,
@@ -169,8 +169,8 @@ impl Default for Place {
     }
 }
 
-impl Place {
-    /// A later place: only what lies between is looked at.
+impl Position {
+    /// A later position: only what lies between is looked at.
     fn forward(self, text: &str, offset: usize) -> Self {
         let offset = text.floor_char_boundary(offset);
         let between = &text[self.offset..offset];

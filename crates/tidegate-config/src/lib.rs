@@ -66,7 +66,7 @@ pub mod write;
 pub use config::Config;
 pub use error::{ConfigError, ConfigErrors};
 pub use read::{Fields, read};
-pub use stores::Store;
+pub use stores::StoreConfig;
 pub use url::{RedisUrl, Secret, Servers, StoreUrl, is_host};
 
 /// The examples in the README are tests too.

@@ -10,11 +10,11 @@ use tidegate::{CustomScript, Dialect, Mode, OnError, Policy};
 
 use crate::limits;
 use crate::read::Fields;
-use crate::stores::Store;
+use crate::stores::StoreConfig;
 use crate::url::{StoreUrl, public};
 
 /// Reads all policies and reports their errors.
-pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, Store>) -> Vec<Policy> {
+pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, StoreConfig>) -> Vec<Policy> {
     let tables = root.tables("policies");
     let mut names: HashSet<String> = HashSet::new();
     let (mut policies, mut trials): (Vec<Policy>, Vec<Tried<'_>>) = Default::default();

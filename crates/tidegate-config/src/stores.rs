@@ -11,7 +11,7 @@ use crate::url::{self, Secret, StoreUrl};
 
 /// Where counters are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Store {
+pub struct StoreConfig {
     /// The URL.
     pub url: StoreUrl,
     /// The user name, if it is not in the URL.
@@ -39,7 +39,7 @@ pub struct Store {
     pub when_full: WhenFull,
 }
 
-impl Default for Store {
+impl Default for StoreConfig {
     fn default() -> Self {
         Self {
             url: StoreUrl::Memory,
@@ -58,7 +58,7 @@ impl Default for Store {
     }
 }
 
-impl Store {
+impl StoreConfig {
     /// Builds the store, if it is in memory.
     #[must_use]
     pub fn in_memory(&self) -> Option<MemoryStore> {
@@ -70,8 +70,8 @@ impl Store {
 }
 
 /// Reads all stores and reports their errors.
-pub(crate) fn read(root: &Fields<'_>) -> BTreeMap<String, Store> {
-    let mut stores = BTreeMap::from([("default".to_owned(), Store::default())]);
+pub(crate) fn read(root: &Fields<'_>) -> BTreeMap<String, StoreConfig> {
+    let mut stores = BTreeMap::from([("default".to_owned(), StoreConfig::default())]);
     let Some(tables) = root.table("stores") else {
         return stores;
     };
@@ -81,8 +81,8 @@ pub(crate) fn read(root: &Fields<'_>) -> BTreeMap<String, Store> {
     stores
 }
 
-fn store(fields: &Fields<'_>) -> Store {
-    let standard = Store::default();
+fn store(fields: &Fields<'_>) -> StoreConfig {
+    let standard = StoreConfig::default();
     let url = fields.secret("url", url::EXPECTED).and_then(|text| {
         let url = text.parse::<StoreUrl>();
         url.map_err(|message| fields.error("url", message)).ok()
@@ -93,7 +93,7 @@ fn store(fields: &Fields<'_>) -> Store {
         fields.error("prefix", format!("{}: expected {expected}", shown(prefix)));
     }
     let (millisecond, minute) = (Duration::from_millis(1), Duration::from_secs(60));
-    let store = Store {
+    let store = StoreConfig {
         url: url.unwrap_or(StoreUrl::Memory),
         username: username(fields),
         password: password(fields),
@@ -129,7 +129,7 @@ fn store(fields: &Fields<'_>) -> Store {
 }
 
 /// A setting that would have no effect is an error, unless it has its default value.
-fn check_store(fields: &Fields<'_>, store: &Store, standard: &Store) {
+fn check_store(fields: &Fields<'_>, store: &StoreConfig, standard: &StoreConfig) {
     let in_memory = store.url == StoreUrl::Memory;
     let encrypted = store.url.may_be_encrypted();
     let (memory, redis) = (

@@ -16,7 +16,7 @@ use tidegate::{
 use toml_writer::ToTomlValue;
 
 use crate::config::Config;
-use crate::stores::Store;
+use crate::stores::StoreConfig;
 use crate::url::{Secret, StoreUrl};
 
 impl Display for Config {
@@ -87,12 +87,12 @@ pub fn duration(duration: Duration) -> String {
     format!("\"{}\"", DurationText(duration))
 }
 
-fn print_store(f: &mut Formatter<'_>, name: &str, store: &Store) -> fmt::Result {
-    let standard = Store::default();
+fn print_store(f: &mut Formatter<'_>, name: &str, store: &StoreConfig) -> fmt::Result {
+    let standard = StoreConfig::default();
     if name == "default" && *store == standard && !f.alternate() {
         return Ok(());
     }
-    let Store {
+    let StoreConfig {
         url,
         prefix,
         timeout,

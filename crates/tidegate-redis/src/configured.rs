@@ -103,7 +103,7 @@ fn stores(
 
 fn make(
     name: &str,
-    store: &tidegate_config::Store,
+    store: &tidegate_config::StoreConfig,
     folder: &Path,
     before: Option<&Store>,
 ) -> Result<Store, String> {
@@ -213,7 +213,11 @@ fn from_environment(variable: &str) -> Result<RedisUrl, String> {
 }
 
 /// Certificates would have no effect in the clear.
-fn check_tls(store: &tidegate_config::Store, url: &RedisUrl, variable: &str) -> Result<(), String> {
+fn check_tls(
+    store: &tidegate_config::StoreConfig,
+    url: &RedisUrl,
+    variable: &str,
+) -> Result<(), String> {
     let files = [
         ("tls_ca", &store.tls_ca),
         ("tls_cert", &store.tls_cert),

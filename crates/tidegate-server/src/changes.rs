@@ -44,7 +44,7 @@ pub(crate) fn between(
         let Some(before) = config_before.stores.get(name) else {
             continue;
         };
-        let print = |store: &tidegate_config::Store| {
+        let print = |store: &tidegate_config::StoreConfig| {
             let mut store = store.clone();
             store.password = None;
             let stores = BTreeMap::from([(name.clone(), store)]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::{
     CustomScript, Limit, Mode, OnError, PoliciesError, Policy, PolicyBuilder, PolicyLimiter,
 };
-use tidegate_config::{Config, ConfigErrors, Store, StoreUrl};
+use tidegate_config::{Config, ConfigErrors, StoreConfig, StoreUrl};
 use tidegate_testkit::cases;
 
 /// The secret in texts that have one. No message and nothing that is printed repeats it.
@@ -68,7 +68,7 @@ fn config(text: &str) -> Config {
 /// Fields of limits are used by the cases of tidegate's `suite.txt`.
 #[test]
 fn fields_of_stores_and_modes_mean_what_the_builder_says() {
-    let redis = Store {
+    let redis = StoreConfig {
         url: StoreUrl::Redis("rediss://127.0.0.1:6379/0".parse().unwrap()),
         tls_ca: Some("ca.pem".into()),
         tls_cert: Some("own.pem".into()),
@@ -77,7 +77,7 @@ fn fields_of_stores_and_modes_mean_what_the_builder_says() {
         timeout: Duration::from_millis(10),
         connections: 8,
         replica_acks: 1,
-        ..Store::default()
+        ..StoreConfig::default()
     };
     let exact = Policy::builder("exact")
         .limit(Limit::per_second(10))

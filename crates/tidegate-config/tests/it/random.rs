@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use tidegate::{CustomScript, Dialect, Limit, OnError, Override, Policy, PolicyBuilder, WhenFull};
-use tidegate_config::{Config, Store, StoreUrl};
+use tidegate_config::{Config, StoreConfig, StoreUrl};
 
 use tidegate_testkit::cases::controls;
 use tidegate_testkit::limits;
@@ -62,24 +62,24 @@ fn texts() -> impl Strategy<Value = String> {
     ]
 }
 
-fn stores() -> impl Strategy<Value = BTreeMap<String, Store>> {
+fn stores() -> impl Strategy<Value = BTreeMap<String, StoreConfig>> {
     let name = select(&STORES[..]).prop_map(String::from);
     let store = prop_oneof![in_memory(), in_redis()];
     prop::collection::btree_map(name, store, 0..4)
 }
 
-fn in_memory() -> impl Strategy<Value = Store> {
+fn in_memory() -> impl Strategy<Value = StoreConfig> {
     let max_keys = prop_oneof![Just(1_000_000), 1..=1_000_000_000_usize];
     let when_full = select(vec![WhenFull::Deny, WhenFull::Evict]);
-    (max_keys, when_full).prop_map(|(max_keys, when_full)| Store {
+    (max_keys, when_full).prop_map(|(max_keys, when_full)| StoreConfig {
         max_keys,
         when_full,
-        ..Store::default()
+        ..StoreConfig::default()
     })
 }
 
 /// Stores without a password, which would not be printed.
-fn in_redis() -> impl Strategy<Value = Store> {
+fn in_redis() -> impl Strategy<Value = StoreConfig> {
     const PLACES: &[&str] = &["h", "127.0.0.1:6379", "[::1]:1/0", "a-b.c_d/15", "h/"];
     let at = |scheme: &'static str| {
         select(PLACES).prop_map(move |place| format!("{scheme}{place}").parse().expect(place))
@@ -95,7 +95,7 @@ fn in_redis() -> impl Strategy<Value = Store> {
         |(url, (tls_ca, own), prefix, timeout_us, connections)| {
             let is_plain = url.to_string().starts_with("redis://");
             let (tls_cert, tls_key) = own.filter(|_| !is_plain).unzip();
-            Store {
+            StoreConfig {
                 url,
                 tls_ca: tls_ca.filter(|_| !is_plain),
                 tls_cert,
@@ -103,7 +103,7 @@ fn in_redis() -> impl Strategy<Value = Store> {
                 prefix,
                 timeout: Duration::from_micros(timeout_us),
                 connections,
-                ..Store::default()
+                ..StoreConfig::default()
             }
         },
     )

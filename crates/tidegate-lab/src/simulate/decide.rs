@@ -5,7 +5,7 @@ use tidegate::{
     Attributes, Cost, ManualClock, MemoryStore, Policy, PolicyHandle, PolicyLimiter, Stats,
     WhenFull,
 };
-use tidegate_config::{Store, StoreUrl};
+use tidegate_config::{StoreConfig, StoreUrl};
 
 /// A policy over the attributes of a log.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ const NO_BOUND: usize = 1_000_000_000;
 
 /// A store in memory for the counts that the config keeps in this one. Redis has no bound on
 /// keys that concerns us.
-pub(super) fn store(store: Option<&Store>, clock: &ManualClock) -> MemoryStore {
+pub(super) fn store(store: Option<&StoreConfig>, clock: &ManualClock) -> MemoryStore {
     let builder = MemoryStore::builder().clock(clock.clone());
     match store {
         Some(store) if store.url == StoreUrl::Memory => builder
