@@ -47,11 +47,8 @@ impl ManualClock {
 
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        let by_us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
-        self.0
-            .update(Ordering::Relaxed, Ordering::Relaxed, |now_us| {
-                now_us.saturating_add(by_us)
-            });
+        let now_us = |now_us: u64| now_us.saturating_add(micros(by));
+        self.0.update(Ordering::Relaxed, Ordering::Relaxed, now_us);
     }
 
     /// Sets the clock, forward or back.
@@ -111,6 +108,7 @@ impl TimeSource {
     }
 }
 
-fn micros(duration: Duration) -> u64 {
-    duration.as_secs() * 1_000_000 + u64::from(duration.subsec_micros())
+/// Whole microseconds.
+pub(crate) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::algorithm::Outcome;
+use crate::clock::micros;
 use crate::cost::Cost;
 
 /// What made the decision.
@@ -95,6 +96,9 @@ pub struct Decision {
     pub(crate) source: Source,
     /// The id of the receipt for what was charged.
     pub(crate) receipt: Option<NonZeroU64>,
+    /// Nothing was counted: refused because the store is unavailable. The microseconds until
+    /// the next probe.
+    pub(crate) unavailable_us: Option<NonZeroU64>,
 }
 
 /// Two decisions are equal when their numbers and outcome are equal.
@@ -106,9 +110,11 @@ impl PartialEq for Decision {
                 denied_by,
                 source,
                 receipt,
+                unavailable_us,
                 ..
             } = *decision;
-            (decided_at_us, denied_by, source, receipt.is_some())
+            let charged = receipt.is_some();
+            (decided_at_us, denied_by, source, charged, unavailable_us)
         };
         says(self) == says(other) && self.levels == other.levels
     }
@@ -161,67 +167,8 @@ impl PartialEq for LevelDecision {
     }
 }
 
-/// The levels of a decision, in the order of the check: one or two without
-/// allocating.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Levels {
-    One([LevelDecision; 1]),
-    Two([LevelDecision; 2]),
-    Any(Box<[LevelDecision]>),
-    /// Nothing was counted: refused because the store is unavailable. The value is the time
-    /// until the next probe, in microseconds.
-    Unavailable(u64),
-}
-
-impl Levels {
-    #[inline]
-    pub(crate) fn from_slice(levels: &[LevelDecision]) -> Self {
-        match levels {
-            [level] => Self::One([*level]),
-            [first, second] => Self::Two([*first, *second]),
-            levels => Self::Any(levels.into()),
-        }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[LevelDecision] {
-        match self {
-            Self::One(levels) => levels,
-            Self::Two(levels) => levels,
-            Self::Any(levels) => levels,
-            Self::Unavailable(_) => &[],
-        }
-    }
-
-    fn as_mut_slice(&mut self) -> &mut [LevelDecision] {
-        match self {
-            Self::One(levels) => levels,
-            Self::Two(levels) => levels,
-            Self::Any(levels) => levels,
-            Self::Unavailable(_) => &mut [],
-        }
-    }
-}
-
-impl<I: Iterator<Item = LevelDecision>> From<I> for Levels {
-    fn from(mut levels: I) -> Self {
-        let Some(first) = levels.next() else {
-            return Self::Any(Box::default());
-        };
-        let Some(second) = levels.next() else {
-            return Self::One([first]);
-        };
-        match levels.next() {
-            None => Self::Two([first, second]),
-            third => Self::Any(
-                [first, second]
-                    .into_iter()
-                    .chain(third)
-                    .chain(levels)
-                    .collect(),
-            ),
-        }
-    }
-}
+/// The levels of a decision, in the order of the check: one or two without allocating.
+pub(crate) type Levels = SmallVec<[LevelDecision; 2]>;
 
 /// What a level needs to know about a charge to refund it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,11 +215,12 @@ impl Decision {
             on_lease: OnLease::NONE,
         });
         Self {
-            levels: Levels::from(levels),
+            levels: levels.collect(),
             decided_at_us,
             denied_by: denied_by.and_then(|index| u32::try_from(index).ok()),
             source,
             receipt: receipt.and_then(NonZeroU64::new),
+            unavailable_us: None,
         }
     }
 
@@ -280,13 +228,13 @@ impl Decision {
     /// used up: it has no levels and no numbers, and `retry_after` is the time until the
     /// next probe of the store.
     pub fn unavailable(retry_after: Duration, decided_at_us: u64) -> Self {
-        let wait_us = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
         Self {
-            levels: Levels::Unavailable(wait_us.max(1)),
+            levels: Levels::new(),
             decided_at_us,
             denied_by: Some(0),
             source: Source::ErrorPolicy,
             receipt: None,
+            unavailable_us: NonZeroU64::new(micros(retry_after).max(1)),
         }
     }
 
@@ -294,7 +242,7 @@ impl Decision {
     /// quota is used up.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
-        matches!(self.levels, Levels::Unavailable(_))
+        self.unavailable_us.is_some()
     }
 
     /// The same decision with another source, and without a receipt, because the store has
@@ -309,7 +257,7 @@ impl Decision {
 
     /// The same decision, with what is on lease of each level, in the order of the check.
     pub fn with_leases(mut self, on_lease: impl IntoIterator<Item = OnLease>) -> Self {
-        for (level, on_lease) in self.levels.as_mut_slice().iter_mut().zip(on_lease) {
+        for (level, on_lease) in self.levels.iter_mut().zip(on_lease) {
             level.on_lease = on_lease;
         }
         self
@@ -339,10 +287,7 @@ impl Decision {
 
     /// The value of a number that no level provides.
     fn uncounted(&self) -> u32 {
-        match self.levels {
-            Levels::Unavailable(_) => 0,
-            _ => u32::MAX,
-        }
+        if self.is_unavailable() { 0 } else { u32::MAX }
     }
 
     /// Current usage: tokens used, requests counted, or the sliding estimate.
@@ -359,8 +304,8 @@ impl Decision {
         if self.allowed() {
             return Some(Duration::ZERO);
         }
-        if let Levels::Unavailable(wait_us) = self.levels {
-            return Some(Duration::from_micros(wait_us));
+        if let Some(wait_us) = self.unavailable_us {
+            return Some(Duration::from_micros(wait_us.get()));
         }
         // The longest of those that refuse: each of them only frees with time.
         self.levels()
@@ -402,7 +347,7 @@ impl Decision {
     /// Every level's numbers, in the order of the check.
     #[must_use]
     pub fn levels(&self) -> &[LevelDecision] {
-        self.levels.as_slice()
+        &self.levels
     }
 
     /// The receipt for a refund, if the check was allowed and charged.
@@ -525,10 +470,10 @@ impl Receipt {
         bytes.extend(self.id.get().to_le_bytes());
         bytes.extend(self.decided_at_us.to_le_bytes());
         for charged in &self.levels {
-            bytes.extend(charged.cost.get().to_le_bytes());
-            bytes.extend(charged.limit.to_le_bytes());
-            bytes.extend(charged.print.to_le_bytes());
-            bytes.extend(charged.era.to_le_bytes());
+            let cost = charged.cost.get();
+            for number in [cost, charged.limit, charged.print, charged.era] {
+                bytes.extend(number.to_le_bytes());
+            }
             bytes.extend(charged.mark_us.to_le_bytes());
         }
     }
@@ -540,16 +485,14 @@ impl Receipt {
         let (decided_at_us, mut rest) = rest.split_first_chunk()?;
         let mut levels = SmallVec::new();
         while !rest.is_empty() {
-            let (cost, more) = rest.split_first_chunk()?;
-            let (limit, more) = more.split_first_chunk()?;
-            let (print, more) = more.split_first_chunk()?;
-            let (era, more) = more.split_first_chunk()?;
+            let (numbers, more) = rest.split_first_chunk::<16>()?;
             let (mark_us, more) = more.split_first_chunk()?;
+            let number = |index| u32::from_le_bytes(numbers.as_chunks().0[index]);
             levels.push(Charged {
-                cost: Cost::new(u32::from_le_bytes(*cost).into()).ok()?,
-                limit: u32::from_le_bytes(*limit),
-                print: u32::from_le_bytes(*print),
-                era: u32::from_le_bytes(*era),
+                cost: Cost::new(number(0).into()).ok()?,
+                limit: number(1),
+                print: number(2),
+                era: number(3),
                 mark_us: u64::from_le_bytes(*mark_us),
             });
             rest = more;

@@ -17,12 +17,10 @@
 //! hash tag; it is printable, so it can be logged.
 
 use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
 
 /// The longest value that is kept as it is.
 const MAX_VALUE: usize = 1024;
-
-/// The most bytes that one byte of a value becomes.
-const WIDEST: usize = 3;
 
 /// Bytes that are not escaped.
 const PLAIN: [bool; 256] = {
@@ -50,110 +48,45 @@ pub(crate) fn plain(value: &[u8]) -> Option<&str> {
     plain.then(|| std::str::from_utf8(value).ok()).flatten()
 }
 
-fn escaped(byte: u8) -> [u8; WIDEST] {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    let digit = |digit: u8| DIGITS[usize::from(digit)];
-    [b'%', digit(byte >> 4), digit(byte & 15)]
-}
-
 /// Encoded values, one after the other: about a hundred bytes without allocating.
-#[derive(Debug, Clone)]
-pub(crate) struct KeyText {
-    short: [u8; Self::SHORT],
-    /// What is used instead of `short` when that is full.
-    long: Vec<u8>,
-    length: usize,
+pub(crate) type KeyText = SmallVec<[u8; 128]>;
+
+/// A tuple of values: each encoded, with a colon between them.
+#[inline]
+pub(crate) fn tuple(values: &[&[u8]]) -> KeyText {
+    let mut text = KeyText::new();
+    for (index, value) in values.iter().enumerate() {
+        if index > 0 {
+            text.push(b':');
+        }
+        push(&mut text, value);
+    }
+    text
 }
 
-impl KeyText {
-    const SHORT: usize = 128;
-
-    #[inline]
-    pub(crate) fn new() -> Self {
-        Self {
-            short: [0; Self::SHORT],
-            long: Vec::new(),
-            length: 0,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        let bytes = if self.long.is_empty() {
-            &self.short[..]
-        } else {
-            &self.long[..]
-        };
-        &bytes[..self.length]
-    }
-
-    /// Appends values, each encoded, with a colon between them.
-    #[inline]
-    pub(crate) fn push_tuple<'v>(&mut self, values: impl IntoIterator<Item = &'v [u8]>) {
-        for (index, value) in values.into_iter().enumerate() {
-            if index > 0 {
-                self.room(1)[0] = b':';
-                self.length += 1;
+fn push(text: &mut KeyText, value: &[u8]) {
+    if value.is_empty() {
+        text.push(b'%');
+    } else if value.len() > MAX_VALUE {
+        text.extend_from_slice(b"%h");
+        push_digits(text, &Sha256::digest(value), b"0123456789abcdef");
+    } else {
+        let mut rest = value;
+        while let Some(byte) = rest.first() {
+            // What needs no encoding is copied as a whole.
+            let plain = rest.iter().take_while(|byte| is_plain(**byte)).count();
+            if plain == 0 {
+                text.push(b'%');
+                push_digits(text, &[*byte], b"0123456789ABCDEF");
             }
-            self.push(value);
+            text.extend_from_slice(&rest[..plain]);
+            rest = &rest[plain.max(1)..];
         }
     }
+}
 
-    fn push(&mut self, value: &[u8]) {
-        if value.is_empty() {
-            self.room(1)[0] = b'%';
-            self.length += 1;
-        } else if value.len() > MAX_VALUE {
-            self.push_digest(value);
-        } else {
-            let mut rest = value;
-            while let Some(byte) = rest.first() {
-                // What needs no encoding is copied as a whole.
-                let plain = rest.iter().take_while(|byte| is_plain(**byte)).count();
-                let (taken, written) = match plain {
-                    0 => (1, self.write(&escaped(*byte))),
-                    plain => (plain, self.write(&rest[..plain])),
-                };
-                self.length += written;
-                rest = &rest[taken..];
-            }
-        }
-    }
-
-    /// Writes bytes at the end, and returns how many.
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) -> usize {
-        self.room(bytes.len()).copy_from_slice(bytes);
-        bytes.len()
-    }
-
-    fn push_digest(&mut self, value: &[u8]) {
-        let digest = Sha256::digest(value);
-        let digits = digest
-            .iter()
-            .flat_map(|byte| [byte >> 4, byte & 15])
-            .filter_map(|digit| char::from_digit(digit.into(), 16));
-        let text: String = "%h".chars().chain(digits).collect();
-        self.room(text.len()).copy_from_slice(text.as_bytes());
-        self.length += text.len();
-    }
-
-    /// Room for this many bytes, at the end.
-    #[inline]
-    fn room(&mut self, bytes: usize) -> &mut [u8] {
-        let end = self.length + bytes;
-        if self.long.is_empty() && end <= Self::SHORT {
-            return &mut self.short[self.length..end];
-        }
-        self.long_room(end)
-    }
-
-    #[cold]
-    fn long_room(&mut self, end: usize) -> &mut [u8] {
-        if self.long.is_empty() {
-            self.long.extend_from_slice(&self.short[..self.length]);
-        }
-        self.long.resize(end, 0);
-        &mut self.long[self.length..]
-    }
+/// Appends bytes in hexadecimal.
+fn push_digits(text: &mut KeyText, bytes: &[u8], digits: &[u8; 16]) {
+    let halves = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    text.extend(halves.map(|half| digits[usize::from(half)]));
 }

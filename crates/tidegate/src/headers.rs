@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::limit::Limit;
 use crate::policy::name::shown;
 use crate::policy::{LevelReport, PolicyDecision};
+use crate::rate::gcd;
 
 /// Which header fields a policy's clients see.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -169,14 +170,11 @@ impl<'p> Headers<'p> {
             };
             self.list("RateLimit-Policy", limit);
             let numbers = level.numbers();
-            let remaining = Digits::of(numbers.remaining().into());
+            let remaining = u64::from(numbers.remaining());
             let wait = numbers.retry_after().filter(|_| refused && level.refuses());
             let wait = wait.unwrap_or_else(|| numbers.reset_after());
-            let wait = level
-                .limit()
-                .spec()
-                .map(|_| Digits::of(seconds(wait).max(1)));
-            let item = item_text(&item.name, (";r=", &remaining), (";t=", wait.as_ref()));
+            let wait = level.limit().spec().map(|_| seconds(wait).max(1));
+            let item = item_text(&item.name, (";r=", remaining), (";t=", wait));
             self.list("RateLimit", item.into());
         }
     }
@@ -285,48 +283,18 @@ pub(crate) fn problem<'p: 'd, 'd>(
 
 /// An item of `RateLimit-Policy`.
 fn limit_item(name: &str, limit: &Limit) -> String {
-    let quota = quota(limit);
-    let requests = Digits::of(quota.map_or(0, |(requests, _)| requests));
-    let window = quota.map(|(_, window)| Digits::of(window));
-    item_text(name, (";q=", &requests), (";w=", window.as_ref()))
+    let (requests, window) = quota(limit).unzip();
+    item_text(name, (";q=", requests.unwrap_or(0)), (";w=", window))
 }
 
 /// An item with one or two parameters. It allocates only what it needs, so that a front end
 /// can send it as it is.
-fn item_text(name: &str, first: (&str, &Digits), second: (&str, Option<&Digits>)) -> String {
-    let quoted = ["\"", name, "\""].map(str::as_bytes);
-    let first = [first.0.as_bytes(), first.1.as_bytes()];
-    let second = second
-        .1
-        .map(|digits| [second.0.as_bytes(), digits.as_bytes()]);
-    let parts = || quoted.iter().chain(&first).chain(second.iter().flatten());
-    let mut text = Vec::with_capacity(parts().map(|part| part.len()).sum());
-    parts().for_each(|part| text.extend_from_slice(part));
-    String::from_utf8(text).expect("names and digits are text")
-}
-
-/// The digits of a number. Nearly every answer has several of them, and `write!` takes
-/// longer.
-struct Digits {
-    bytes: [u8; 20],
-    start: usize,
-}
-
-impl Digits {
-    fn of(mut number: u64) -> Self {
-        let mut bytes = [b'0'; 20];
-        let mut start = bytes.len();
-        while start == bytes.len() || number > 0 {
-            start -= 1;
-            bytes[start] += (number % 10) as u8;
-            number /= 10;
-        }
-        Self { bytes, start }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[self.start..]
-    }
+fn item_text(name: &str, first: (&str, u64), second: (&str, Option<u64>)) -> String {
+    let mut digits = [itoa::Buffer::new(), itoa::Buffer::new()];
+    let [one, two] = &mut digits;
+    let second = second.1.map(|number| [second.0, two.format(number)]);
+    let [key, value] = second.unwrap_or_default();
+    ["\"", name, "\"", first.0, one.format(first.1), key, value].concat()
 }
 
 /// Whole seconds, rounded up.
@@ -339,7 +307,7 @@ fn seconds(duration: Duration) -> u64 {
 fn quota(limit: &Limit) -> Option<(u64, u64)> {
     let rate = limit.spec()?.rate;
     let (requests, window_us) = (u128::from(rate.requests()), u128::from(rate.window_us()));
-    let common = greatest_common_divisor(rate.window_us(), 1_000_000);
+    let common = gcd(rate.window_us(), 1_000_000);
     let times = MICROS / u128::from(common);
     let (quota, window) = (requests * times, window_us * times / MICROS);
     let whole = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
@@ -351,11 +319,4 @@ fn quota(limit: &Limit) -> Option<(u64, u64)> {
     let window = window_us.div_ceil(MICROS);
     let quota = requests * window * MICROS / window_us;
     Some((whole(quota), whole(window)))
-}
-
-fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

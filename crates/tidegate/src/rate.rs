@@ -110,3 +110,11 @@ fn split(text: &str) -> Option<(u64, u64)> {
     }
     Some((number(requests)?, micros(window)?))
 }
+
+/// The greatest common divisor.
+pub(crate) const fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -4,6 +4,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use crate::clock::micros;
 use crate::cost::Cost;
 use crate::decision::Decision;
 
@@ -109,8 +110,4 @@ impl Waiting {
         };
         Ok(Err(pause + Duration::from_micros(jitter_us)))
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

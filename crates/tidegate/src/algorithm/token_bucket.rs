@@ -27,7 +27,7 @@
 use super::{Compact, Counter, Outcome, Packed, PastCharge, Used};
 use crate::cost::Cost;
 use crate::error::LimitError;
-use crate::rate::Rate;
+use crate::rate::{Rate, gcd};
 
 /// The longest time a bucket may take to refill: 100 years of 365.25 days.
 const MAX_REFILL_US: u64 = 36_525 * 86_400_000_000;
@@ -457,13 +457,6 @@ const fn tokens(count: u32, token_parts: u64, parts_per_us: u32) -> Span {
         us: (parts / parts_per_us as u128) as u64,
         parts: (parts % parts_per_us as u128) as u32,
     }
-}
-
-const fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! at most what that node was offered, and at most what a single node admits. This is added
 //! to the limit once: the excess stays counted, so it cannot be admitted again.
 
+use crate::clock::micros;
 use std::time::Duration;
 
 /// The nodes behind a record in mode `background`.
@@ -55,8 +56,7 @@ impl Background {
     /// An outage of this length, which adds to `D`.
     #[must_use]
     pub fn outage(mut self, outage: Duration) -> Self {
-        let outage_us = u64::try_from(outage.as_micros()).unwrap_or(u64::MAX);
-        self.stale_us = self.stale_us.saturating_add(outage_us);
+        self.stale_us = self.stale_us.saturating_add(micros(outage));
         self
     }
 

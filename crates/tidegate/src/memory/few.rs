@@ -6,6 +6,8 @@
 
 use std::array;
 
+use smallvec::SmallVec;
+
 use super::fingerprint::Fingerprint;
 use super::home::{Home, ShardGuard};
 use super::one::{at, level_decision};
@@ -13,7 +15,7 @@ use super::shard::Place;
 use super::table::Table;
 use super::{Ask, Charge};
 use crate::algorithm::{Compact, Counter, Packed, each_compact};
-use crate::decision::{Decision, LevelDecision, Levels, Source, fresh_id};
+use crate::decision::{Decision, LevelDecision, Source, fresh_id};
 
 impl<H: Home> Table<H> {
     pub(super) fn decide_few<const LEVELS: usize>(
@@ -104,11 +106,12 @@ impl<H: Home> Table<H> {
         }
         drop(shards);
         Some(Decision {
-            levels: Levels::from_slice(&levels),
+            levels: SmallVec::from_slice(&levels),
             decided_at_us: now_us,
             denied_by: denied.and_then(|index| u32::try_from(index).ok()),
             source: Source::Store,
             receipt: is_charged.then(fresh_id),
+            unavailable_us: None,
         })
     }
 }

@@ -139,10 +139,11 @@ impl<H: Home> Table<H> {
             }
         }
 
-        let levels = Levels::from(part_of.iter().map(|&index| {
+        let reports = part_of.iter().map(|&index| {
             let part = &parts[index];
             part.report(&shards[part.shard])
-        }));
+        });
+        let levels: Levels = reports.collect();
         shards.into_iter().for_each(release);
         let denied = denied.and_then(|index| part_of.iter().position(|&part| part == index));
         Decision {
@@ -151,6 +152,7 @@ impl<H: Home> Table<H> {
             denied_by: denied.and_then(|index| u32::try_from(index).ok()),
             source: Source::Store,
             receipt: (denied.is_none() && charge != Charge::Nothing).then(fresh_id),
+            unavailable_us: None,
         }
     }
 

@@ -2,13 +2,15 @@
 //! this same limit, on a clock that goes on. Everything else goes, untouched, to
 //! `many.rs`, which could do this as well, but takes longer.
 
+use smallvec::smallvec;
+
 use super::fingerprint::Fingerprint;
 use super::home::Home;
 use super::table::{Table, release};
 use super::{Ask, Charge, Level};
 use crate::algorithm::{Compact, Packed};
 use crate::cost::Cost;
-use crate::decision::{Charged, Decision, LevelDecision, Levels, OnLease, Source, fresh_id};
+use crate::decision::{Charged, Decision, LevelDecision, OnLease, Source, fresh_id};
 
 impl<H: Home> Table<H> {
     #[inline]
@@ -150,10 +152,11 @@ fn decision<C: Compact>(
 ) -> Decision {
     let admitted = verdict != Verdict::Refused;
     Decision {
-        levels: Levels::One([level_decision(level, limit, state, cost, key, admitted)]),
+        levels: smallvec![level_decision(level, limit, state, cost, key, admitted)],
         decided_at_us: now_us,
         denied_by: (!admitted).then_some(0),
         source: Source::Store,
         receipt: (verdict == Verdict::Charged).then(fresh_id),
+        unavailable_us: None,
     }
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::cases::Case;
 use super::{Policy, PolicyLevel};
 use crate::attributes::Attributes;
-use crate::encoding::{self, KeyText};
+use crate::encoding;
 use crate::limit::{Algorithm, Limit};
 
 /// The keys of one check of a policy: one per level, with the limit that applies to it.
@@ -277,9 +277,8 @@ impl<'a> LevelKey<'a> {
         {
             return text.into();
         }
-        let mut text = KeyText::new();
-        text.push_tuple(self.values.iter().copied());
-        String::from_utf8_lossy(text.as_bytes()).into_owned().into()
+        let text = encoding::tuple(self.values);
+        String::from_utf8_lossy(&text).into_owned().into()
     }
 
     /// The key in a shared store: `<prefix>:{<tag>}:<policy>:<level>[:<values>]`. The
