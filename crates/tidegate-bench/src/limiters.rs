@@ -200,12 +200,12 @@ impl Keyed for ThreeLevels {
 fn policy_limiter(policy: PolicyBuilder, keys: usize) -> PolicyLimiter {
     let policy = policy.build().expect("a policy that is right");
     let store = MemoryStore::builder().max_keys(keys.max(1_000_000)).build();
-    PolicyLimiter::with_stores([("default", store)], [policy]).expect("one policy")
+    PolicyLimiter::over(&store, policy).expect("few limits")
 }
 
 fn check_policy(limiter: &PolicyLimiter, key: &str) -> bool {
     let attributes = [("service", "search"), ("user", key)];
-    let decision = limiter.check("api", &attributes, Cost::ONE);
+    let decision = limiter.check(&attributes, Cost::ONE);
     decision.expect("all attributes are there").allowed()
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use tidegate::{Limit, PoliciesError, Policy, PolicyLimiter};
+use tidegate::{Limit, Policies, PoliciesError, Policy};
 
 use crate::error::ConfigErrors;
 use crate::overrides;
@@ -64,17 +64,17 @@ impl Config {
     }
 
     /// A limiter for these policies. All stores must be in memory.
-    pub fn limiter(&self) -> Result<PolicyLimiter, PoliciesError> {
+    pub fn limiter(&self) -> Result<Policies, PoliciesError> {
         self.check_in_memory()?;
         let stores = self.stores.iter();
         let stores = stores.filter_map(|(name, store)| Some((name.as_str(), store.in_memory()?)));
-        PolicyLimiter::with_stores(stores, self.policies.iter().cloned())
+        Policies::with_stores(stores, self.policies.iter().cloned())
     }
 
     /// A limiter that keeps the counters of another one, in every memory store with the same
     /// name. New bounds of such a store take effect in place, once the whole config is
     /// valid.
-    pub fn limiter_after(&self, before: &PolicyLimiter) -> Result<PolicyLimiter, PoliciesError> {
+    pub fn limiter_after(&self, before: &Policies) -> Result<Policies, PoliciesError> {
         self.check_in_memory()?;
         let same = |name: &str| before.stores().find(|(other, _)| *other == name);
         let stores = self.stores.iter().filter_map(|(name, store)| {
@@ -84,7 +84,7 @@ impl Config {
             };
             Some((name.as_str(), memory))
         });
-        let limiter = PolicyLimiter::with_stores(stores, self.policies.iter().cloned())?;
+        let limiter = Policies::with_stores(stores, self.policies.iter().cloned())?;
         for (name, memory) in limiter.stores() {
             if let Some(store) = self.stores.get(name) {
                 memory.set_bounds(store.max_keys, store.when_full);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use tidegate::{
-    Attributes, Charge, CheckError, Cost, Decisions, Explained, Limit, MemoryStore, Mode,
-    PoliciesError, Policy, PolicyDecision, PolicyHandle, PolicyLimiter, Receipt, Which,
+    Attributes, Charge, CheckError, Cost, Decisions, Explained, Limit, MemoryStore, Mode, Policies,
+    PoliciesError, Policy, PolicyDecision, PolicyLimiter, Receipt, Which,
 };
 use tokio::task::JoinSet;
 
@@ -65,7 +65,7 @@ impl From<RedisStore> for Store {
 #[derive(Debug)]
 pub struct SharedLimiter {
     /// Policies whose counters are kept in this process.
-    memory: PolicyLimiter,
+    memory: Policies,
     shared: HashMap<Box<str>, Arc<Shared>, FixedState>,
     stores: BTreeMap<Box<str>, Store>,
 }
@@ -76,7 +76,7 @@ pub struct SharedHandle(Handle);
 
 #[derive(Debug, Clone)]
 enum Handle {
-    Memory(PolicyHandle),
+    Memory(PolicyLimiter),
     Shared(Arc<Shared>),
 }
 
@@ -155,7 +155,7 @@ impl SharedLimiter {
             return Err(PoliciesError::Duplicate(policy.name().into()).into());
         }
         Ok(Self {
-            memory: PolicyLimiter::with_stores(in_memory, own)?,
+            memory: Policies::with_stores(in_memory, own)?,
             shared,
             stores,
         })
@@ -210,7 +210,7 @@ impl SharedLimiter {
         A: Attributes + ?Sized,
     {
         let Some(shared) = self.shared.get(policy) else {
-            return Ok(self.memory.peek(policy, attributes, cost)?);
+            return Ok(self.memory.handle(policy)?.peek(attributes, cost)?);
         };
         let keys = shared.keys(attributes, cost)?;
         Ok(shared.ask(&keys, cost, Charge::Nothing).await?)
@@ -232,7 +232,7 @@ impl SharedLimiter {
         for policy in policies {
             match self.shared.get(*policy) {
                 Some(shared) => drop(shared.keys(attributes, cost)?),
-                None => drop(self.memory.peek(policy, attributes, cost)?),
+                None => drop(self.memory.handle(policy)?.peek(attributes, cost)?),
             }
         }
         let mut decisions: Vec<PolicyDecision<'_>> = Vec::new();
@@ -321,7 +321,7 @@ impl SharedLimiter {
         A: Attributes + ?Sized,
     {
         let Some(shared) = self.shared.get(policy) else {
-            return Ok(self.memory.refund(policy, attributes, receipt)?);
+            return Ok(self.memory.handle(policy)?.refund(attributes, receipt)?);
         };
         let keys = shared.keys(attributes, Cost::ONE)?;
         if let Some(is_paid) = shared.decider.refund(&keys, receipt) {
@@ -346,7 +346,7 @@ impl SharedLimiter {
         A: Attributes + ?Sized,
     {
         let Some(shared) = self.shared.get(policy) else {
-            return Ok(self.memory.reset(policy, attributes, which)?);
+            return Ok(self.memory.handle(policy)?.reset(attributes, which)?);
         };
         let prefix = shared.store.prefix();
         let stored = shared.policy.stored_keys(attributes, which, prefix)?;
@@ -357,7 +357,7 @@ impl SharedLimiter {
         let forgotten = forgotten?;
         shared.decider.reset(&stored);
         if let Some(local) = &shared.local {
-            local.reset(policy, attributes, which)?;
+            local.reset(attributes, which)?;
         }
         Ok(forgotten)
     }
@@ -385,7 +385,7 @@ impl SharedLimiter {
         A: Attributes + ?Sized,
     {
         let Some(shared) = self.shared.get(policy) else {
-            return Ok(self.memory.explain(policy, attributes)?);
+            return Ok(self.memory.handle(policy)?.explain(attributes)?);
         };
         let keys = shared.policy.keys(attributes).map_err(CheckError::from)?;
         let look = shared.ask(&keys, Cost::ONE, Charge::Nothing).await?;
@@ -396,7 +396,8 @@ impl SharedLimiter {
     #[must_use]
     pub fn handle(&self, name: &str) -> Option<SharedHandle> {
         let shared = self.shared.get(name).cloned().map(Handle::Shared);
-        let handle = shared.or_else(|| self.memory.handle(name).map(Handle::Memory));
+        let handle =
+            shared.or_else(|| Some(Handle::Memory(self.memory.handle(name).ok()?.clone())));
         handle.map(SharedHandle)
     }
 
@@ -451,7 +452,7 @@ impl SharedHandle {
     /// without awaiting.
     #[inline]
     #[must_use]
-    pub fn in_memory(&self) -> Option<&PolicyHandle> {
+    pub fn in_memory(&self) -> Option<&PolicyLimiter> {
         match &self.0 {
             Handle::Memory(memory) => Some(memory),
             Handle::Shared(_) => None,
@@ -494,7 +495,7 @@ impl SharedHandle {
 
     /// [`check`](Self::check) under a limit that comes with the check, instead of the
     /// policy's own. It must use the same algorithm. For a policy in memory, the policy's
-    /// own limit decides: see [`PolicyHandle::level_under`].
+    /// own limit decides: see [`PolicyLimiter::level_under`].
     pub async fn check_under<A>(
         &self,
         limit: &Limit,

@@ -21,11 +21,8 @@ pub(crate) fn limiter(
     let policy = policy.with_limits("default", |limit| at_share(limit, share));
     match before {
         // Its decisions have no receipts that would have to be void.
-        Some(before) => {
-            let stores = before.stores();
-            PolicyLimiter::with_stores(stores.map(|(name, it)| (name, it.clone())), [policy])
-        }
-        None => PolicyLimiter::in_memory([policy]),
+        Some(before) => before.changed(policy),
+        None => PolicyLimiter::in_memory(policy),
     }
 }
 

@@ -233,8 +233,7 @@ mod tests {
             let policy = Policy::builder("p").limit(limit).build().unwrap();
             let clock = ManualClock::at_us(1_700_000_000_000_000);
             let store = MemoryStore::builder().clock(clock.clone()).build();
-            let stores = [("default", store)];
-            let limiter = PolicyLimiter::with_stores(stores, [policy.clone()]).unwrap();
+            let limiter = PolicyLimiter::over(&store, policy.clone()).unwrap();
             Self {
                 policy,
                 limiter,

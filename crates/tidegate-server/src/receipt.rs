@@ -144,13 +144,13 @@ mod tests {
             .level("both", "{resource}:{consumer}", Limit::per_second(5))
             .build()
             .unwrap();
-        let limiter = PolicyLimiter::in_memory([policy]).unwrap();
+        let limiter = PolicyLimiter::in_memory(policy).unwrap();
         let attributes = [
             ("resource", &b"1:2"[..]),
             ("consumer", b"\0\xff"),
             ("x", b""),
         ];
-        let decision = limiter.check("api", &attributes, Cost::ONE).unwrap();
+        let decision = limiter.check(&attributes, Cost::ONE).unwrap();
         let receipt = decision.receipt().unwrap();
         let mut text = Vec::new();
         encode(&mut text, 7, decision.policy(), &attributes, &receipt);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Response, request};
 use smallvec::SmallVec;
-use tidegate::{Attributes, Cost, Decisions, Headers, PolicyDecision, PolicyLimiter};
+use tidegate::{Attributes, Cost, Decisions, Headers, Policies, PolicyDecision};
 
 use crate::address::{Addresses, Networks};
 use crate::fields::{Fields, Names};
@@ -97,16 +97,12 @@ enum Unasked<'r> {
 
 impl Gate {
     /// The limiter, if every verdict is there at once.
-    pub(crate) fn at_once(&self) -> Option<&PolicyLimiter> {
+    pub(crate) fn at_once(&self) -> Option<&Policies> {
         self.limiter.at_once().filter(|_| self.wait.is_none())
     }
 
     /// The verdict of a limiter in memory.
-    pub(crate) fn decide(
-        self: &Arc<Self>,
-        limiter: &PolicyLimiter,
-        head: &RequestHead<'_>,
-    ) -> Verdict {
+    pub(crate) fn decide(self: &Arc<Self>, limiter: &Policies, head: &RequestHead<'_>) -> Verdict {
         if let (Some(plain), [(_, key)]) = (&self.plain, &*self.keys)
             && let Some(verdict) = plain.decide(self, key, head)
         {

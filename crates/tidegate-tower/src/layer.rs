@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use tidegate::{Cost, Limit, Policy, PolicyLimiter};
+use tidegate::{Cost, Limit, Policies, Policy};
 use tower_layer::Layer;
 
 use crate::address::{Addresses, Networks, PeerFunction, Proxies};
@@ -48,7 +48,7 @@ impl RateLimitLayer {
     pub fn new(limit: Limit, key: Key) -> Self {
         let policy = Policy::builder("default").limit(limit).build();
         let policy = policy.expect("a name and a limit make a policy");
-        let limiter = PolicyLimiter::in_memory([policy]).expect("one policy, one store");
+        let limiter = Policies::in_memory([policy]).expect("one policy, one store");
         let layer = Self::builder(limiter).policy("default").key("key", key);
         layer.build().unwrap_or_else(|error| panic!("{error}"))
     }
@@ -56,10 +56,10 @@ impl RateLimitLayer {
     /// A layer that checks policies of a limiter.
     ///
     /// ```
-    /// use tidegate::{Limit, Policy, PolicyLimiter};
+    /// use tidegate::{Limit, Policy, Policies};
     /// use tidegate_tower::{Key, Proxies, RateLimitLayer};
     ///
-    /// let limiter = PolicyLimiter::in_memory([
+    /// let limiter = Policies::in_memory([
     ///     Policy::builder("address").key("{ip}").limit(Limit::per_second(100)).build()?,
     ///     Policy::builder("token").key("{token}").limit(Limit::per_minute(600)).build()?,
     /// ])?;
@@ -195,10 +195,10 @@ impl RateLimitBuilder {
     /// called for gRPC requests, which get a gRPC status.
     ///
     /// ```
-    /// # use tidegate::{Limit, Policy, PolicyLimiter};
+    /// # use tidegate::{Limit, Policy, Policies};
     /// # use tidegate_tower::{Key, RateLimitLayer};
     /// # let policy = Policy::builder("site").key("").limit(Limit::per_second(100)).build()?;
-    /// # let limiter = PolicyLimiter::in_memory([policy])?;
+    /// # let limiter = Policies::in_memory([policy])?;
     /// let layer = RateLimitLayer::builder(limiter).policy("site").responder(|refusal| {
     ///     let mut response = http::Response::new("<h1>Too fast</h1>");
     ///     *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
@@ -285,7 +285,7 @@ impl RateLimitBuilder {
             && keys.len() == 1
             && exempt.is_empty();
         let plain = match (&*policies, self.limiter.at_once()) {
-            ([policy], Some(limiter)) if is_plain => limiter.handle(&policy.name),
+            ([policy], Some(limiter)) if is_plain => limiter.handle(&policy.name).ok().cloned(),
             _ => None,
         };
         // Its one value stands for any attribute.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::{Attributes, CheckError, Cost, Decisions, Policy, PolicyLimiter, Receipt};
+use tidegate::{Attributes, CheckError, Cost, Decisions, Policies, Policy, Receipt};
 #[cfg(feature = "redis")]
 use tidegate_redis::SharedLimiter;
 
@@ -13,20 +13,20 @@ use tidegate_redis::SharedLimiter;
 #[non_exhaustive]
 pub enum AnyLimiter {
     /// Counts in this process and decides without awaiting.
-    Memory(Arc<PolicyLimiter>),
+    Memory(Arc<Policies>),
     /// Counts in any store, such as Redis.
     #[cfg(feature = "redis")]
     Shared(Arc<SharedLimiter>),
 }
 
-impl From<PolicyLimiter> for AnyLimiter {
-    fn from(limiter: PolicyLimiter) -> Self {
+impl From<Policies> for AnyLimiter {
+    fn from(limiter: Policies) -> Self {
         Self::Memory(Arc::new(limiter))
     }
 }
 
-impl From<Arc<PolicyLimiter>> for AnyLimiter {
-    fn from(limiter: Arc<PolicyLimiter>) -> Self {
+impl From<Arc<Policies>> for AnyLimiter {
+    fn from(limiter: Arc<Policies>) -> Self {
         Self::Memory(limiter)
     }
 }
@@ -56,7 +56,7 @@ impl AnyLimiter {
     }
 
     /// The limiter, if it answers at once.
-    pub(crate) fn at_once(&self) -> Option<&PolicyLimiter> {
+    pub(crate) fn at_once(&self) -> Option<&Policies> {
         match self {
             Self::Memory(limiter) => Some(limiter),
             #[cfg(feature = "redis")]
@@ -91,7 +91,10 @@ impl AnyLimiter {
         receipt: &Receipt,
     ) {
         match self {
-            Self::Memory(limiter) => drop(limiter.refund(policy, attributes, receipt)),
+            Self::Memory(limiter) => {
+                let handle = limiter.handle(policy);
+                drop(handle.and_then(|it| it.refund(attributes, receipt)));
+            }
             #[cfg(feature = "redis")]
             // A store that fails now is not worth a failed response.
             Self::Shared(limiter) => drop(limiter.refund(policy, attributes, receipt).await),

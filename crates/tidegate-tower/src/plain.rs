@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
-use tidegate::{Attributes, Cost, Dialect, PolicyDecision, PolicyHandle};
+use tidegate::{Attributes, Cost, Dialect, PolicyDecision, PolicyLimiter};
 
 use crate::fields::{Field, Fields};
 use crate::gate::{FITS, Gate, Pass, Verdict};
@@ -13,7 +13,7 @@ use crate::key::Key;
 /// A policy, and the header fields of admitted requests.
 #[derive(Debug)]
 pub(crate) struct Plain {
-    policy: PolicyHandle,
+    policy: PolicyLimiter,
     usual: Usual,
 }
 
@@ -41,7 +41,7 @@ impl Attributes for One<'_> {
 }
 
 impl Plain {
-    pub(crate) fn new(policy: PolicyHandle) -> Self {
+    pub(crate) fn new(policy: PolicyLimiter) -> Self {
         Self {
             usual: Usual::of(&policy).unwrap_or(Usual::Other),
             policy,
@@ -70,7 +70,7 @@ impl Plain {
 }
 
 impl Usual {
-    fn of(policy: &PolicyHandle) -> Option<Self> {
+    fn of(policy: &PolicyLimiter) -> Option<Self> {
         let policy = policy.policy();
         let [level] = policy.levels() else {
             return None;

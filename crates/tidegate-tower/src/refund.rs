@@ -48,7 +48,11 @@ impl Charged {
             Some(limiter) => {
                 for (policy, receipt) in &self.receipts {
                     // All of this was right a moment ago.
-                    drop(limiter.refund(policy, &self.values, receipt));
+                    drop(
+                        limiter
+                            .handle(policy)
+                            .and_then(|it| it.refund(&self.values, receipt)),
+                    );
                 }
                 None
             }

@@ -24,7 +24,8 @@
 //! | one limit for everything | [`Limiter::single`] |
 //! | a limit, written in the source or read from text | [`Limit`] |
 //! | the answer and its numbers | [`Decision`] |
-//! | named policies over attributes, with levels and overrides | [`PolicyLimiter`], [`Policy`] |
+//! | a policy over attributes, with levels and overrides | [`PolicyLimiter`], [`Policy`] |
+//! | several policies by name | [`Policies`] |
 //! | policies from a config file | the crate `tidegate-config` |
 //! | the headers and the body of a response | [`PolicyDecision::headers`], [`Dialect`] |
 //! | several limits decided as one, without policies | [`MemoryStore`] |
@@ -97,8 +98,8 @@ pub use memory::{
 };
 pub use policy::{
     Case, CheckError, CustomScript, Decisions, Explained, Keys, LevelKey, LevelReport,
-    MissingAttribute, Mode, OnError, Override, OwnedDecision, PoliciesError, Policy, PolicyBuilder,
-    PolicyDecision, PolicyError, PolicyHandle, PolicyLevel, PolicyLimiter, ScriptAnswer,
+    MissingAttribute, Mode, OnError, Override, OwnedDecision, Policies, PoliciesError, Policy,
+    PolicyBuilder, PolicyDecision, PolicyError, PolicyLevel, PolicyLimiter, Question, ScriptAnswer,
     ScriptSource, Template, Which,
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};

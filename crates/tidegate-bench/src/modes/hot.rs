@@ -50,9 +50,9 @@ fn in_memory(checks: usize) {
 
 fn through_policy(checks: usize) {
     let policy = policy().build().expect("a policy that is right");
-    let limiter = PolicyLimiter::in_memory([policy]).expect("one policy");
+    let limiter = PolicyLimiter::in_memory(policy).expect("one limit");
     for _ in 0..checks {
-        let decision = limiter.check("api", &KEY, Cost::ONE);
+        let decision = limiter.check(&KEY, Cost::ONE);
         assert!(decision.expect("the attribute is there").allowed());
     }
 }

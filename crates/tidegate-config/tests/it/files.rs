@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tidegate::{
-    CustomScript, Limit, Mode, OnError, PoliciesError, Policy, PolicyBuilder, PolicyLimiter,
+    CustomScript, Limit, Mode, OnError, Policies, PoliciesError, Policy, PolicyBuilder,
 };
 use tidegate_config::{Config, ConfigErrors, StoreConfig, StoreUrl};
 use tidegate_testkit::cases;
@@ -125,6 +125,6 @@ fn a_limiter_in_memory_refuses_what_needs_redis() {
     // A script runs nowhere but in Redis, and lets nothing through elsewhere.
     let script = built(Policy::builder("p").script(CustomScript::text("return {'allow'}")));
     assert_eq!(*script.levels()[0].limit(), Limit::block());
-    let limiter = PolicyLimiter::in_memory([script]);
+    let limiter = Policies::in_memory([script]);
     assert!(matches!(limiter, Err(PoliciesError::NotInMemory(_))));
 }

@@ -2,15 +2,14 @@
 //! request's own time.
 
 use tidegate::{
-    Attributes, Cost, ManualClock, MemoryStore, Policy, PolicyHandle, PolicyLimiter, Stats,
-    WhenFull,
+    Attributes, Cost, ManualClock, MemoryStore, Policy, PolicyLimiter, Stats, WhenFull,
 };
 use tidegate_config::{StoreConfig, StoreUrl};
 
 /// A policy over the attributes of a log.
 #[derive(Debug)]
 pub(super) struct Decider {
-    handle: PolicyHandle,
+    limiter: PolicyLimiter,
     clock: ManualClock,
     /// The attributes of its keys, by their slots.
     slots: Vec<usize>,
@@ -60,15 +59,13 @@ impl Decider {
         clock: &ManualClock,
         names: &[String],
     ) -> anyhow::Result<Self> {
-        let limiter = PolicyLimiter::with_stores([(policy.store(), store)], [policy.clone()])?;
-        let handle = limiter.handle(policy.name());
         let slots = policy.attributes().into_iter().filter_map(|attribute| {
             let position = names.iter().position(|name| name == attribute);
             debug_assert!(position.is_some(), "every attribute has a slot");
             position
         });
         Ok(Self {
-            handle: handle.expect("the limiter was made of it"),
+            limiter: PolicyLimiter::over(&store, policy.clone())?,
             clock: clock.clone(),
             slots: slots.collect(),
         })
@@ -82,7 +79,7 @@ impl Decider {
 
     /// The policy.
     pub(super) fn policy(&self) -> &Policy {
-        self.handle.policy()
+        self.limiter.policy()
     }
 
     /// The values of the policy's key; `None` where the request lacks one of them.
@@ -107,7 +104,7 @@ impl Decider {
     ) -> Option<usize> {
         self.clock.set_us(at_us);
         let named = Named { names, values };
-        let decided = self.handle.check(&named, Cost::ONE);
+        let decided = self.limiter.check(&named, Cost::ONE);
         let decision = decided.expect("the request has a key");
         if decision.allowed() && !decision.would_deny() {
             return None;
@@ -120,6 +117,6 @@ impl Decider {
 
     /// What the bounds of its store have cost.
     pub(super) fn stats(&self) -> Stats {
-        self.handle.store().0.stats()
+        self.limiter.store().stats()
     }
 }

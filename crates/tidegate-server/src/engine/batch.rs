@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Attributes, Charge, Check, Cost, Decision, LimitError, PolicyDecision, PolicyHandle,
+    Attributes, Charge, Check, Cost, Decision, LimitError, PolicyDecision, PolicyLimiter,
 };
 use tidegate_redis::TryCheckError;
 
@@ -185,17 +185,14 @@ impl Engine {
         &self,
         current: &Current,
         batch: &Batch<'_>,
-        memory: &PolicyHandle,
+        memory: &PolicyLimiter,
         rest: &[Asked<'_>],
         each: &mut impl FnMut(&Asked<'_>, Answer<'_>),
     ) -> usize {
         let start = Instant::now();
         let first = &rest[0];
         let is_look = first.is_look;
-        let (store, charge) = match memory.store() {
-            (store, _) if is_look => (store, Charge::Nothing),
-            stored => stored,
-        };
+        let (store, charge) = (memory.store(), charge(memory, is_look));
         let checks = rest.iter().map_while(|asked| {
             let is_alike = std::ptr::eq(asked.entry, first.entry) && asked.is_look == is_look;
             is_alike.then(|| check(batch, memory, asked)).flatten()
@@ -262,7 +259,7 @@ impl Engine {
     fn decide_other(
         &self,
         current: &Current,
-        memory: &PolicyHandle,
+        memory: &PolicyLimiter,
         asked: &Asked<'_>,
         each: &mut impl FnMut(&Asked<'_>, Answer<'_>),
     ) {
@@ -366,15 +363,10 @@ impl Engine {
 /// Decides a question among others that are asked elsewhere.
 fn decide_in_memory<'c>(
     batch: &Batch<'_>,
-    memory: &'c PolicyHandle,
+    memory: &'c PolicyLimiter,
     asked: &Asked<'_>,
 ) -> Result<PolicyDecision<'c>, TryCheckError> {
-    let (store, charge) = memory.store();
-    let charge = if asked.is_look {
-        Charge::Nothing
-    } else {
-        charge
-    };
+    let (store, charge) = (memory.store(), charge(memory, asked.is_look));
     let only = memory.only_check(&asked.subject);
     if let (Some((_, case)), Some(check)) = (only, check(batch, memory, asked)) {
         return Ok(memory.decided(case, store.decide(&[check], charge)));
@@ -385,11 +377,18 @@ fn decide_in_memory<'c>(
     })
 }
 
+fn charge(memory: &PolicyLimiter, is_look: bool) -> Charge {
+    match is_look {
+        true => Charge::Nothing,
+        false => memory.charge(),
+    }
+}
+
 /// The check of a question, where it is only one.
 #[inline]
 fn check<'b>(
     batch: &'b Batch<'_>,
-    memory: &'b PolicyHandle,
+    memory: &'b PolicyLimiter,
     asked: &'b Asked<'_>,
 ) -> Option<Check<'b>> {
     let check = match (batch.bucket(asked), &asked.subject) {

@@ -11,9 +11,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use tidegate::{
-    Cost, Limit, ManualClock, MemoryStore, Policy, PolicyDecision, PolicyLimiter, Rate,
-};
+use tidegate::{Cost, Limit, ManualClock, MemoryStore, Policies, Policy, PolicyDecision, Rate};
 use tidegate_config::Config;
 use tidegate_server::section::Server;
 use tidegate_server::settings;
@@ -344,10 +342,10 @@ fn console_says(served: &Served, text: &str) -> usize {
 const START: u64 = 1_700_000_040_000_000;
 
 /// A limiter with the policies of a file, and its clock.
-fn limiter(config: &str) -> (PolicyLimiter, ManualClock) {
+fn limiter(config: &str) -> (Policies, ManualClock) {
     let clock = ManualClock::at_us(START);
     let store = MemoryStore::builder().clock(clock.clone()).build();
-    let limiter = PolicyLimiter::with_stores([("default", store)], read(config).policies);
+    let limiter = Policies::with_stores([("default", store)], read(config).policies);
     (limiter.expect("the file is right"), clock)
 }
 
@@ -579,7 +577,8 @@ fn choosing_tells_what_each_tier_gets() {
         let attributes = code(row[0]).into_iter();
         let attributes = attributes.map(|pair| pair.split_once('=').expect(pair));
         let attributes: Vec<(&str, &str)> = attributes.collect();
-        let explained = limiter.explain("tiers", &attributes[..]).expect("a policy");
+        let tiers = limiter.handle("tiers").expect("a policy");
+        let explained = tiers.explain(&attributes[..]).expect("its attributes");
         let numbers = row[1].split(|c: char| !c.is_ascii_digit());
         let numbers: Vec<&str> = numbers.filter(|it| !it.is_empty()).collect();
         let said = match numbers[..] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
-use tidegate::{Limit, Policy, PolicyLimiter};
+use tidegate::{Limit, Policies, Policy};
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 use tidegate_tower::{AnyLimiter, Key, RateLimitLayer};
 
@@ -34,7 +34,7 @@ pub(crate) fn limiter(
             .build()?,
     ];
     Ok(match redis {
-        None => PolicyLimiter::in_memory(policies)?.into(),
+        None => Policies::in_memory(policies)?.into(),
         Some(url) => {
             let store = RedisStore::new(url, RedisOptions::default().timeout(deadline))?;
             SharedLimiter::new([("default", store)], policies)?.into()

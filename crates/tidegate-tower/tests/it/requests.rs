@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
-use tidegate::{Cost, MemoryStore, PolicyLimiter};
+use tidegate::{Cost, MemoryStore, Policies};
 use tidegate_config::Config;
 use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
 use tidegate_testkit::cases::controls;
@@ -201,7 +201,10 @@ async fn used(limiter: &AnyLimiter, policy: &str, attributes: &[&str]) -> u32 {
     });
     let attributes: Vec<(&str, String)> = attributes.collect();
     let look = match limiter {
-        AnyLimiter::Memory(limiter) => limiter.peek(policy, &attributes, Cost::ONE).ok(),
+        AnyLimiter::Memory(limiter) => {
+            let policy = limiter.handle(policy).expect(policy);
+            policy.peek(&attributes, Cost::ONE).ok()
+        }
         AnyLimiter::Shared(limiter) => limiter.peek(policy, &attributes, Cost::ONE).await.ok(),
         _ => panic!("neither memory nor Redis"),
     };
@@ -331,7 +334,7 @@ async fn keys() {
 
 fn in_memory(config: Config) -> AnyLimiter {
     let store = MemoryStore::builder().max_keys(1_000).build();
-    let limiter = PolicyLimiter::with_stores([("default", store)], config.policies);
+    let limiter = Policies::with_stores([("default", store)], config.policies);
     Arc::new(limiter.expect("policies of one store")).into()
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tidegate::{
-    Attributes, Cost, Limit, ManualClock, MemoryStore, Policy, PolicyBuilder, PolicyLimiter,
+    Attributes, Cost, Limit, ManualClock, MemoryStore, Policies, Policy, PolicyBuilder,
 };
 use tidegate_tower::{Key, RateLimit, RateLimitBuilder, RateLimitLayer};
 use tower::util::ServiceFn;
@@ -40,12 +40,12 @@ pub(crate) fn yearly(requests: u32) -> Limit {
 }
 
 /// A limiter of policies, in memory.
-pub(crate) fn limiter(policies: impl IntoIterator<Item = PolicyBuilder>) -> Arc<PolicyLimiter> {
+pub(crate) fn limiter(policies: impl IntoIterator<Item = PolicyBuilder>) -> Arc<Policies> {
     in_store(MemoryStore::builder().max_keys(1_000).build(), policies)
 }
 
 /// A limiter of one policy, `p`, which counts by `k` on the test's own clock.
-pub(crate) fn on_clock(clock: &ManualClock, limit: Limit) -> Arc<PolicyLimiter> {
+pub(crate) fn on_clock(clock: &ManualClock, limit: Limit) -> Arc<Policies> {
     let store = MemoryStore::builder().clock(clock.clone()).build();
     in_store(store, [Policy::builder("p").key("{k}").limit(limit)])
 }
@@ -53,20 +53,20 @@ pub(crate) fn on_clock(clock: &ManualClock, limit: Limit) -> Arc<PolicyLimiter> 
 fn in_store(
     store: MemoryStore,
     policies: impl IntoIterator<Item = PolicyBuilder>,
-) -> Arc<PolicyLimiter> {
+) -> Arc<Policies> {
     let policies = policies.into_iter();
     let policies = policies.map(|policy| policy.build().expect("a policy"));
-    let limiter = PolicyLimiter::with_stores([("default", store)], policies);
+    let limiter = Policies::with_stores([("default", store)], policies);
     Arc::new(limiter.expect("policies of one store"))
 }
 
 /// One policy, `p`, of this many a year for each value of `k`.
-pub(crate) fn one_policy(requests: u32) -> Arc<PolicyLimiter> {
+pub(crate) fn one_policy(requests: u32) -> Arc<Policies> {
     limiter([Policy::builder("p").key("{k}").limit(yearly(requests))])
 }
 
 /// A layer that asks the policy `p` about `k`.
-pub(crate) fn by(limiter: &Arc<PolicyLimiter>, key: Key) -> RateLimitBuilder {
+pub(crate) fn by(limiter: &Arc<Policies>, key: Key) -> RateLimitBuilder {
     RateLimitLayer::builder(limiter.clone())
         .policy("p")
         .key("k", key)
@@ -77,20 +77,19 @@ pub(crate) fn around_hello(layer: RateLimitBuilder) -> RateLimit<Hello> {
 }
 
 /// Whether the policy `p` has counted something for this value of `k`.
-pub(crate) fn is_counted(limiter: &PolicyLimiter, value: impl AsRef<[u8]>) -> bool {
+pub(crate) fn is_counted(limiter: &Policies, value: impl AsRef<[u8]>) -> bool {
     used(limiter, "p", &[("k", value)]) > 0
 }
 
 /// How much a policy has counted.
-pub(crate) fn used(limiter: &PolicyLimiter, policy: &str, attributes: &impl Attributes) -> u32 {
-    let look = limiter
-        .peek(policy, attributes, Cost::ONE)
-        .expect("a policy");
+pub(crate) fn used(limiter: &Policies, policy: &str, attributes: &impl Attributes) -> u32 {
+    let policy = limiter.handle(policy).expect("a policy");
+    let look = policy.peek(attributes, Cost::ONE).expect("its attributes");
     look.limit() - look.remaining()
 }
 
 /// How many keys a limiter holds.
-pub(crate) fn count_keys(limiter: &PolicyLimiter) -> usize {
+pub(crate) fn count_keys(limiter: &Policies) -> usize {
     limiter.stores().map(|(_, store)| store.stats().keys).sum()
 }
 

@@ -33,8 +33,8 @@ pub struct PolicyDecision<'p> {
 /// use tidegate::{Cost, Limit, OwnedDecision, Policy, PolicyLimiter};
 ///
 /// let policy = Policy::builder("login").key("{ip}").limit(Limit::per_minute(5)).build()?;
-/// let limiter = PolicyLimiter::in_memory([policy])?;
-/// let decision = limiter.check("login", &[("ip", "203.0.113.7")], Cost::ONE)?;
+/// let limiter = PolicyLimiter::in_memory(policy)?;
+/// let decision = limiter.check(&[("ip", "203.0.113.7")], Cost::ONE)?;
 /// let kept: OwnedDecision = decision.into_owned();
 /// drop(limiter);
 /// assert_eq!(kept.decision().remaining(), 4);

@@ -1,12 +1,10 @@
-//! Decides policies in memory: takes a policy's name and attributes, returns a decision.
+//! Decides one policy in memory: from attributes to a decision.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use smallvec::{SmallVec, smallvec};
 
-use super::decision::{Decisions, PolicyDecision};
+use super::decision::PolicyDecision;
 use super::error::{CheckError, PoliciesError};
 use super::keys::{Keys, MissingAttribute};
 use super::which::{Explained, Which};
@@ -17,7 +15,7 @@ use crate::decision::{Decision, Receipt};
 use crate::limit::Limit;
 use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
 
-/// A limiter for policies, in memory.
+/// One policy, in memory.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,13 +25,13 @@ use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
 ///     .level("resource", "{resource}", Limit::per(5, Duration::from_secs(10)).sliding_log())
 ///     .level("consumer", "{resource}:{consumer}", Limit::per(3, Duration::from_secs(10)).sliding_log())
 ///     .build()?;
-/// let limiter = PolicyLimiter::in_memory([api])?;
+/// let api = PolicyLimiter::in_memory(api)?;
 ///
 /// let attributes = [("resource", "12"), ("consumer", "1")];
 /// for _ in 0..3 {
-///     assert!(limiter.check("api", &attributes, Cost::ONE)?.allowed());
+///     assert!(api.check(&attributes, Cost::ONE)?.allowed());
 /// }
-/// let decision = limiter.check("api", &attributes, Cost::ONE)?;
+/// let decision = api.check(&attributes, Cost::ONE)?;
 /// assert_eq!(decision.denied_by(), Some("consumer"));
 /// for (name, value) in decision.headers().iter() {
 ///     println!("{name}: {value}"); // RateLimit-Policy, RateLimit, Retry-After
@@ -41,319 +39,202 @@ use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A limiter's policies never change. [`changed`](Self::changed) makes a new limiter with
-/// other policies over the same counters.
+/// Clones are handles to the same counters. The policy never changes;
+/// [`changed`](Self::changed) makes a limiter of another policy over the same counters. For
+/// several policies, see [`Policies`](crate::Policies).
 #[derive(Debug, Clone)]
-pub struct PolicyLimiter {
-    policies: HashMap<Box<str>, Arc<Compiled>, FixedState>,
-    stores: BTreeMap<Box<str>, MemoryStore>,
-}
+pub struct PolicyLimiter(Arc<Inner>);
 
-/// One policy of a [`PolicyLimiter`], to look it up once and check it many times.
-///
-/// ```
-/// use tidegate::{Cost, Limit, Policy, PolicyLimiter};
-///
-/// let login = Policy::builder("login").key("{ip}").limit(Limit::per_minute(5)).build()?;
-/// let limiter = PolicyLimiter::in_memory([login])?;
-/// let login = limiter.handle("login").expect("it was just built");
-/// assert!(login.check(&[("ip", "203.0.113.7")], Cost::ONE)?.allowed());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone)]
-pub struct PolicyHandle(Arc<Compiled>);
-
-/// A policy, its store, and its limits as registered in that store.
-#[derive(Debug, Clone)]
-struct Compiled {
+#[derive(Debug)]
+struct Inner {
     policy: Policy,
     store: MemoryStore,
     charge: Charge,
-    /// For each level of the policy, its cases.
+    /// For each level of the policy, its cases: the limits as registered in the store.
     levels: Box<[Box<[Level]>]>,
 }
 
-impl PolicyLimiter {
-    /// A limiter for policies in the store `default`, in memory, for at most one million
-    /// keys.
-    pub fn in_memory(policies: impl IntoIterator<Item = Policy>) -> Result<Self, PoliciesError> {
-        Self::with_stores([("default", MemoryStore::new())], policies)
-    }
+/// A question to a policy, for callers with more to say than attributes and a cost.
+///
+/// ```
+/// use tidegate::{Cost, Limit, Policy, PolicyLimiter, Question};
+///
+/// let login = Policy::builder("login").key("{ip}").limit(Limit::per_minute(5)).build()?;
+/// let login = PolicyLimiter::in_memory(login)?;
+/// let ip = [("ip", "203.0.113.7")];
+/// let question = Question { look: true, ..Question::new(&ip, Cost::ONE) };
+/// assert_eq!(login.ask(&question)?.remaining(), 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Question<'a, A: ?Sized> {
+    /// The named values of the check.
+    pub attributes: &'a A,
+    /// What it costs.
+    pub cost: Cost,
+    /// A limit that comes with the check, instead of the levels' own. It must use their
+    /// algorithm. Keys with an override keep the override's limit.
+    pub limit: Option<&'a Limit>,
+    /// Whether it charges nothing.
+    pub look: bool,
+}
 
-    /// A limiter over these named stores.
-    ///
-    /// ```
-    /// use tidegate::{Limit, MemoryStore, Policy, PolicyLimiter};
-    ///
-    /// let store = MemoryStore::builder().max_keys(10_000).build();
-    /// let policy = Policy::builder("login").key("{ip}").limit(Limit::per_minute(5)).build()?;
-    /// let limiter = PolicyLimiter::with_stores([("default", store)], [policy])?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn with_stores<N: Into<Box<str>>>(
-        stores: impl IntoIterator<Item = (N, MemoryStore)>,
-        policies: impl IntoIterator<Item = Policy>,
-    ) -> Result<Self, PoliciesError> {
-        let stores = stores.into_iter().map(|(name, store)| (name.into(), store));
-        Self::new(stores.collect(), policies)
-    }
-
-    /// A limiter with other policies over the same stores. Keys keep their usage. A receipt
-    /// stays valid if its limit is the same.
-    pub fn changed(
-        &self,
-        policies: impl IntoIterator<Item = Policy>,
-    ) -> Result<Self, PoliciesError> {
-        Self::new(self.stores.clone(), policies)
-    }
-
-    fn new(
-        stores: BTreeMap<Box<str>, MemoryStore>,
-        policies: impl IntoIterator<Item = Policy>,
-    ) -> Result<Self, PoliciesError> {
-        let mut compiled: HashMap<Box<str>, Arc<Compiled>, FixedState> = HashMap::default();
-        for policy in policies {
-            if policy.script.is_some() {
-                return Err(PoliciesError::NotInMemory(policy.name().into()));
-            }
-            let store = stores.get(policy.store());
-            let store = store.ok_or_else(|| PoliciesError::UnknownStore {
-                policy: policy.name().into(),
-                store: policy.store().into(),
-            })?;
-            let name = policy.name().into();
-            let policy = Arc::new(Compiled::new(policy, store.clone())?);
-            if let Some(first) = compiled.insert(name, policy) {
-                return Err(PoliciesError::Duplicate(first.policy.name().into()));
-            }
+impl<'a, A: ?Sized> Question<'a, A> {
+    /// A check of these attributes at this cost.
+    pub const fn new(attributes: &'a A, cost: Cost) -> Self {
+        Self {
+            attributes,
+            cost,
+            limit: None,
+            look: false,
         }
-        Ok(Self {
-            policies: compiled,
-            stores,
-        })
-    }
-
-    /// Decides whether a request with these attributes and this cost may proceed. If so,
-    /// charges every level of the policy; otherwise, none.
-    #[inline]
-    pub fn check<A>(
-        &self,
-        policy: &str,
-        attributes: &A,
-        cost: Cost,
-    ) -> Result<PolicyDecision<'_>, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let compiled = self.compiled(policy)?;
-        Ok(compiled.ask(attributes, cost, compiled.charge)?)
-    }
-
-    /// Returns the decision that [`check`](Self::check) would make, and charges nothing.
-    pub fn peek<A>(
-        &self,
-        policy: &str,
-        attributes: &A,
-        cost: Cost,
-    ) -> Result<PolicyDecision<'_>, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let compiled = self.compiled(policy)?;
-        Ok(compiled.ask(attributes, cost, Charge::Nothing)?)
-    }
-
-    /// Checks several policies in order. The first refusal ends the check, and the policies
-    /// before it are refunded. Until then, another request may be refused too early, but
-    /// never too many are admitted.
-    ///
-    /// ```
-    /// use tidegate::{Cost, Limit, Policy, PolicyLimiter};
-    ///
-    /// let limiter = PolicyLimiter::in_memory([
-    ///     Policy::builder("site").key("").limit(Limit::per_second(100)).build()?,
-    ///     Policy::builder("login").key("{ip}").limit(Limit::per_minute(1)).build()?,
-    /// ])?;
-    /// let ip = [("ip", "203.0.113.7")];
-    /// assert!(limiter.check_all(&["site", "login"], &ip, Cost::ONE)?.allowed());
-    /// let decisions = limiter.check_all(&["site", "login"], &ip, Cost::ONE)?;
-    /// assert_eq!(decisions.refusal().and_then(|refusal| refusal.denied_by()), Some("login"));
-    /// assert_eq!(limiter.peek("site", &(), Cost::ONE)?.remaining(), 99);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn check_all<A>(
-        &self,
-        policies: &[&str],
-        attributes: &A,
-        cost: Cost,
-    ) -> Result<Decisions<'_>, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        // Bad input is found before anything is charged.
-        let mut asked: SmallVec<[(&Compiled, Keys<'_>); 2]> = SmallVec::new();
-        for policy in policies {
-            let compiled = self.compiled(policy)?;
-            asked.push((compiled, compiled.keys(attributes)?));
-        }
-        let mut decisions: SmallVec<[PolicyDecision<'_>; 2]> = SmallVec::new();
-        for (compiled, keys) in &asked {
-            let decision = compiled.decide(keys, cost, compiled.charge);
-            let refused = !decision.allowed();
-            decisions.push(decision);
-            if refused {
-                break;
-            }
-        }
-        let decisions = Decisions(decisions);
-        if !decisions.allowed() {
-            for ((compiled, keys), decision) in asked.iter().zip(decisions.as_slice()) {
-                if let Some(receipt) = decision.receipt() {
-                    compiled.refund(keys, &receipt);
-                }
-            }
-        }
-        Ok(decisions)
-    }
-
-    /// Gives back what a check with these attributes charged, as far as it still
-    /// counts. See [`MemoryStore::refund`] for when a refund is refused.
-    pub fn refund<A>(
-        &self,
-        policy: &str,
-        attributes: &A,
-        receipt: &Receipt,
-    ) -> Result<bool, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let compiled = self.compiled(policy)?;
-        Ok(compiled.refund(&compiled.keys(attributes)?, receipt))
-    }
-
-    /// Forgets the keys of these attributes. Returns how many existed.
-    pub fn reset<A>(
-        &self,
-        policy: &str,
-        attributes: &A,
-        which: Which<'_>,
-    ) -> Result<usize, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let compiled = self.compiled(policy)?;
-        let policy = &compiled.policy;
-        let levels = policy.which(which)?;
-        // Bad input is found before anything is forgotten.
-        let keys: Vec<Keys<'_>> = levels
-            .map(|level| policy.key_of(level, attributes))
-            .collect::<Result<_, _>>()?;
-        let keys = keys.iter().flat_map(Keys::all);
-        let forgotten = keys.filter(|key| {
-            let level = compiled.level(key.level, key.case);
-            compiled.store.reset_check(&level.check_values(key.values))
-        });
-        Ok(forgotten.count())
-    }
-
-    /// Returns the state and settings of every level for these attributes, and charges
-    /// nothing.
-    pub fn explain<A>(&self, policy: &str, attributes: &A) -> Result<Vec<Explained<'_>>, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let compiled = self.compiled(policy)?;
-        let keys = compiled.policy.keys(attributes)?;
-        let decision = compiled.decide(&keys, Cost::ONE, Charge::Nothing);
-        Ok(compiled.policy.explain(&keys, &decision))
-    }
-
-    /// Decides keys made by a policy with the same name and levels, under the limits of the
-    /// policy in this limiter. For authors of limiters.
-    ///
-    /// # Panics
-    /// When this limiter has no such policy, or the levels differ.
-    pub fn decide_keys(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> Decision {
-        let compiled = self.policies.get(keys.policy().name());
-        let compiled = compiled.expect("a policy of the same name");
-        // Of a limit that came with the check there is no level yet. Where there are too
-        // many of them, the level's own has to do.
-        let given: SmallVec<[Option<Level>; 2]> = keys
-            .iter()
-            .map(|key| compiled.level_under(key.level, *key.given_limit()?).ok())
-            .collect();
-        let checks: SmallVec<[Check<'_>; 4]> = keys
-            .iter()
-            .zip(&given)
-            .map(|(key, given)| {
-                let level = compiled.level(key.level, key.case);
-                let level = given.as_ref().unwrap_or(level);
-                level.check_values(key.values).cost(cost)
-            })
-            .collect();
-        compiled.store.decide(&checks, charge)
-    }
-
-    /// The policy with this name.
-    #[must_use]
-    pub fn policy(&self, name: &str) -> Option<&Policy> {
-        self.policies.get(name).map(|compiled| &compiled.policy)
-    }
-
-    /// A handle to the policy with this name, which saves the lookup for each check.
-    #[must_use]
-    pub fn handle(&self, name: &str) -> Option<PolicyHandle> {
-        self.policies.get(name).cloned().map(PolicyHandle)
-    }
-
-    /// The policies, in the order of their names.
-    #[must_use]
-    pub fn policies(&self) -> Vec<&Policy> {
-        let mut policies: Vec<&Policy> = self.policies.values().map(|it| &it.policy).collect();
-        policies.sort_unstable_by_key(|policy| policy.name());
-        policies
-    }
-
-    /// The stores, by name.
-    pub fn stores(&self) -> impl Iterator<Item = (&str, &MemoryStore)> {
-        self.stores.iter().map(|(name, store)| (&**name, store))
-    }
-
-    #[inline]
-    fn compiled(&self, policy: &str) -> Result<&Compiled, CheckError> {
-        self.policies
-            .get(policy)
-            .map(|compiled| &**compiled)
-            .ok_or_else(|| CheckError::UnknownPolicy(policy.to_owned()))
     }
 }
+
+impl<A: ?Sized> Clone for Question<'_, A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A: ?Sized> Copy for Question<'_, A> {}
 
 /// Which of a level's limits applies: its own, or that of an override.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case(u16);
 
-impl PolicyHandle {
+impl PolicyLimiter {
+    /// A policy in memory, for at most one million keys.
+    pub fn in_memory(policy: Policy) -> Result<Self, PoliciesError> {
+        Self::over(&MemoryStore::new(), policy)
+    }
+
+    /// A policy in this store, whatever the name of the store that it asks for. Several
+    /// policies can share a store, if their names differ.
+    pub fn over(store: &MemoryStore, policy: Policy) -> Result<Self, PoliciesError> {
+        if policy.script.is_some() {
+            return Err(PoliciesError::NotInMemory(policy.name().into()));
+        }
+        let levels = policy.levels.iter().map(|level| {
+            let name = level_name(&policy, level);
+            let limits = level.cases.all().iter().map(|case| case.limit);
+            // Keys that are exempt have no limit, and are never asked about.
+            let limits = limits.map(|limit| limit.unwrap_or(*level.limit()));
+            limits.map(|limit| store.level(&name, limit)).collect()
+        });
+        let levels = levels.collect::<Result<_, TooManyLimits>>()?;
+        let charge = match policy.count_denied() {
+            true => Charge::Always,
+            false => Charge::Admitted,
+        };
+        let store = store.clone();
+        Ok(Self(Arc::new(Inner {
+            policy,
+            store,
+            charge,
+            levels,
+        })))
+    }
+
+    /// Another policy over the same store. Keys keep their usage if the policy has the same
+    /// name. A receipt stays valid if its limit is the same.
+    pub fn changed(&self, policy: Policy) -> Result<Self, PoliciesError> {
+        Self::over(&self.0.store, policy)
+    }
+
     /// The policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.0.policy
     }
 
-    /// [`PolicyLimiter::check`] for this policy.
+    /// The store that keeps its counters.
+    #[must_use]
+    pub fn store(&self) -> &MemoryStore {
+        &self.0.store
+    }
+
+    /// What a check charges.
+    #[must_use]
+    pub fn charge(&self) -> Charge {
+        self.0.charge
+    }
+
+    /// Decides whether a request with these attributes and this cost may proceed. If so,
+    /// charges every level of the policy; otherwise, none.
     #[inline]
     pub fn check<A>(&self, attributes: &A, cost: Cost) -> Result<PolicyDecision<'_>, CheckError>
     where
         A: Attributes + ?Sized,
     {
-        Ok(self.0.ask(attributes, cost, self.0.charge)?)
+        Ok(self.decide_now(attributes, cost, self.0.charge)?)
     }
 
-    /// [`PolicyLimiter::peek`] for this policy.
+    /// Returns the decision that [`check`](Self::check) would make, and charges nothing.
     pub fn peek<A>(&self, attributes: &A, cost: Cost) -> Result<PolicyDecision<'_>, CheckError>
     where
         A: Attributes + ?Sized,
     {
-        Ok(self.0.ask(attributes, cost, Charge::Nothing)?)
+        Ok(self.decide_now(attributes, cost, Charge::Nothing)?)
+    }
+
+    /// Answers a question: a check, or a look, possibly under a limit of its own.
+    pub fn ask<A>(&self, question: &Question<'_, A>) -> Result<PolicyDecision<'_>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let charge = match question.look {
+            true => Charge::Nothing,
+            false => self.0.charge,
+        };
+        if question.limit.is_none() {
+            return Ok(self.decide_now(question.attributes, question.cost, charge)?);
+        }
+        let keys = self.keys(question.attributes)?;
+        let keys = keys.with_limit(question.limit);
+        let decision = self.decide_keys(&keys, question.cost, charge);
+        Ok(PolicyDecision::from_store(&self.0.policy, &keys, decision))
+    }
+
+    /// Gives back what a check with these attributes charged, as far as it still
+    /// counts. See [`MemoryStore::refund`] for when a refund is refused.
+    pub fn refund<A>(&self, attributes: &A, receipt: &Receipt) -> Result<bool, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        Ok(self.refund_keys(&self.keys(attributes)?, receipt))
+    }
+
+    /// Forgets the keys of these attributes. Returns how many existed.
+    pub fn reset<A>(&self, attributes: &A, which: Which<'_>) -> Result<usize, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let Inner { policy, store, .. } = &*self.0;
+        // Bad input is found before anything is forgotten.
+        let keys: Vec<Keys<'_>> = policy
+            .which(which)?
+            .map(|level| policy.key_of(level, attributes))
+            .collect::<Result<_, _>>()?;
+        let keys = keys.iter().flat_map(Keys::all);
+        let forgotten = keys.filter(|key| {
+            let level = self.level(key.level, key.case);
+            store.reset_check(&level.check_values(key.values))
+        });
+        Ok(forgotten.count())
+    }
+
+    /// Returns the state and settings of every level for these attributes, and charges
+    /// nothing.
+    pub fn explain<A>(&self, attributes: &A) -> Result<Vec<Explained<'_>>, CheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let policy = &self.0.policy;
+        let keys = policy.keys(attributes)?;
+        let decision = self.decide_keys(&keys, Cost::ONE, Charge::Nothing);
+        let look = PolicyDecision::from_store(policy, &keys, decision);
+        Ok(policy.explain(&keys, &look))
     }
 
     /// Takes a cost off the count of a policy that has one fixed window, no matter who charged
@@ -367,11 +248,28 @@ impl PolicyHandle {
         }
     }
 
-    /// The store that keeps its counters, and what a check charges. For callers that decide
-    /// many checks at once ([`MemoryStore::decide_each`]).
-    #[must_use]
-    pub fn store(&self) -> (&MemoryStore, Charge) {
-        (&self.0.store, self.0.charge)
+    /// Decides keys made by a policy with the same levels, under the limits of this one. For
+    /// authors of limiters.
+    ///
+    /// # Panics
+    /// When the levels differ.
+    pub fn decide_keys(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> Decision {
+        // Of a limit that came with the check there is no level yet. Where there are too
+        // many of them, the level's own has to do.
+        let given: SmallVec<[Option<Level>; 2]> = keys
+            .iter()
+            .map(|key| self.level_of(key.level, *key.given_limit()?).ok())
+            .collect();
+        let checks: SmallVec<[Check<'_>; 4]> = keys
+            .iter()
+            .zip(&given)
+            .map(|(key, given)| {
+                let level = self.level(key.level, key.case);
+                let level = given.as_ref().unwrap_or(level);
+                level.check_values(key.values).cost(cost)
+            })
+            .collect();
+        self.0.store.decide(&checks, charge)
     }
 
     /// The only check of a policy that has one level with one attribute in its key, and
@@ -382,8 +280,7 @@ impl PolicyHandle {
     where
         A: Attributes + ?Sized,
     {
-        let compiled = &*self.0;
-        let ([level], true) = (&*compiled.policy.levels, compiled.policy.enabled()) else {
+        let ([level], true) = (&*self.0.policy.levels, self.0.policy.enabled()) else {
             return None;
         };
         let [name] = level.key.names() else {
@@ -392,7 +289,7 @@ impl PolicyHandle {
         let value = attributes.value(name)?;
         let case = level.cases.find(&[value], attributes);
         let counts = level.cases.counts(case);
-        counts.then(|| (compiled.level(0, case).check(value), Case(case)))
+        counts.then(|| (self.level(0, case).check(value), Case(case)))
     }
 
     /// The policy's decision, from the store's decision on its [only
@@ -405,34 +302,11 @@ impl PolicyHandle {
     /// The first level with another limit over the same keys, for a limit that comes with
     /// the check. It must use the same algorithm.
     pub fn level_under(&self, limit: Limit) -> Result<Level, TooManyLimits> {
-        self.0.level_under(0, limit)
-    }
-}
-
-impl Compiled {
-    fn new(policy: Policy, store: MemoryStore) -> Result<Self, TooManyLimits> {
-        let levels = policy.levels.iter().map(|level| {
-            let name = level_name(&policy, level);
-            let limits = level.cases.all().iter().map(|case| case.limit);
-            // Keys that are exempt have no limit, and are never asked about.
-            let limits = limits.map(|limit| limit.unwrap_or(*level.limit()));
-            limits.map(|limit| store.level(&name, limit)).collect()
-        });
-        let levels = levels.collect::<Result<_, _>>()?;
-        let charge = match policy.count_denied() {
-            true => Charge::Always,
-            false => Charge::Admitted,
-        };
-        Ok(Self {
-            policy,
-            store,
-            charge,
-            levels,
-        })
+        self.level_of(0, limit)
     }
 
     #[inline]
-    fn ask<A>(
+    fn decide_now<A>(
         &self,
         attributes: &A,
         cost: Cost,
@@ -442,37 +316,37 @@ impl Compiled {
         A: Attributes + ?Sized,
     {
         // The everyday case, without lists of one.
-        if let ([level], true) = (&*self.policy.levels, self.policy.enabled())
-            && let [name] = level.key.names()
-            && let Some(value) = attributes.value(name)
-        {
-            let case = level.cases.find(&[value], attributes);
-            if level.cases.counts(case) {
-                let check = self.level(0, case).check(value).cost(cost);
-                let decision = self.store.decide(&[check], charge);
-                let cases = smallvec![(0, case)];
-                return Ok(PolicyDecision::new(&self.policy, cases, decision));
-            }
+        if let Some((check, case)) = self.only_check(attributes) {
+            let decision = self.0.store.decide(&[check.cost(cost)], charge);
+            return Ok(self.decided(case, decision));
         }
-        if let (2..=4, true) = (self.policy.levels.len(), self.policy.enabled())
-            && let Some(decision) = self.ask_few(attributes, cost, charge)
+        if let (2..=4, true) = (self.0.policy.levels.len(), self.0.policy.enabled())
+            && let Some(decision) = self.decide_few(attributes, cost, charge)
         {
             return Ok(decision);
         }
-        Ok(self.decide(&self.keys(attributes)?, cost, charge))
+        let keys = self.keys(attributes)?;
+        let decision = self.decide_keys(&keys, cost, charge);
+        Ok(PolicyDecision::from_store(&self.0.policy, &keys, decision))
     }
 
     /// Two to four levels with few attributes, without lists. `None` if there are more, if
     /// an attribute is missing, or if a level does not count.
     #[inline]
-    fn ask_few<A>(&self, attributes: &A, cost: Cost, charge: Charge) -> Option<PolicyDecision<'_>>
+    fn decide_few<A>(
+        &self,
+        attributes: &A,
+        cost: Cost,
+        charge: Charge,
+    ) -> Option<PolicyDecision<'_>>
     where
         A: Attributes + ?Sized,
     {
+        let Inner { policy, store, .. } = &*self.0;
         let mut values: [&[u8]; 8] = [&[]; 8];
         let (mut ends, mut cases) = ([0; 5], [(0, 0); 4]);
         let mut end = 0;
-        for (number, level) in (0_u16..).zip(&self.policy.levels) {
+        for (number, level) in (0_u16..).zip(&policy.levels) {
             let start = end;
             for name in level.key.names() {
                 *values.get_mut(end)? = attributes.value(name)?;
@@ -490,63 +364,53 @@ impl Compiled {
             let values = &values[ends[level]..ends[level + 1]];
             self.level(number, case).check_values(values).cost(cost)
         };
-        let decision = match self.policy.levels.len() {
-            2 => self.store.decide(&[check(0), check(1)], charge),
-            3 => self.store.decide(&[check(0), check(1), check(2)], charge),
-            4 => self
-                .store
-                .decide(&[check(0), check(1), check(2), check(3)], charge),
+        let decision = match policy.levels.len() {
+            2 => store.decide(&[check(0), check(1)], charge),
+            3 => store.decide(&[check(0), check(1), check(2)], charge),
+            4 => store.decide(&[check(0), check(1), check(2), check(3)], charge),
             _ => return None,
         };
-        let cases = SmallVec::from_slice(&cases[..self.policy.levels.len()]);
-        Some(PolicyDecision::new(&self.policy, cases, decision))
+        let cases = SmallVec::from_slice(&cases[..policy.levels.len()]);
+        Some(PolicyDecision::new(policy, cases, decision))
     }
 
     /// The keys to check; none if nothing is measured.
     #[inline]
-    fn keys<'a, A>(&'a self, attributes: &'a A) -> Result<Keys<'a>, MissingAttribute>
+    pub(super) fn keys<'a, A>(&'a self, attributes: &'a A) -> Result<Keys<'a>, MissingAttribute>
     where
         A: Attributes + ?Sized,
     {
-        if self.policy.enabled() {
-            self.policy.keys(attributes)
-        } else {
-            Ok(Keys::none(&self.policy))
+        let policy = &self.0.policy;
+        match policy.enabled() {
+            true => policy.keys(attributes),
+            false => Ok(Keys::none(policy)),
         }
     }
 
-    #[inline]
-    fn decide(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> PolicyDecision<'_> {
-        let mut cases = SmallVec::new();
-        let checks: SmallVec<[Check<'_>; 4]> = keys
-            .iter()
-            .map(|key| {
-                cases.push((key.level, key.case));
-                self.level(key.level, key.case)
-                    .check_values(key.values)
-                    .cost(cost)
-            })
-            .collect();
-        PolicyDecision::new(&self.policy, cases, self.store.decide(&checks, charge))
+    /// Checks keys of this policy.
+    pub(super) fn decide(&self, keys: &Keys<'_>, cost: Cost) -> PolicyDecision<'_> {
+        let decision = self.decide_keys(keys, cost, self.0.charge);
+        PolicyDecision::from_store(&self.0.policy, keys, decision)
     }
 
-    fn refund(&self, keys: &Keys<'_>, receipt: &Receipt) -> bool {
+    pub(super) fn refund_keys(&self, keys: &Keys<'_>, receipt: &Receipt) -> bool {
         let checks: SmallVec<[Check<'_>; 4]> = keys
             .iter()
             .map(|key| self.level(key.level, key.case).check_values(key.values))
             .collect();
-        self.store.refund(&checks, receipt)
+        self.0.store.refund(&checks, receipt)
     }
 
     #[inline]
     fn level(&self, level: u16, case: u16) -> &Level {
-        &self.levels[usize::from(level)][usize::from(case)]
+        &self.0.levels[usize::from(level)][usize::from(case)]
     }
 
     /// A level with another limit, over the same keys.
-    fn level_under(&self, level: u16, limit: Limit) -> Result<Level, TooManyLimits> {
-        let name = level_name(&self.policy, &self.policy.levels[usize::from(level)]);
-        self.store.level(&name, limit)
+    fn level_of(&self, level: u16, limit: Limit) -> Result<Level, TooManyLimits> {
+        let policy = &self.0.policy;
+        let name = level_name(policy, &policy.levels[usize::from(level)]);
+        self.0.store.level(&name, limit)
     }
 }
 

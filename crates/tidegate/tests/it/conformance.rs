@@ -144,7 +144,7 @@ impl InPolicy {
     fn new(limits: &[Limit], charge: Charge) -> Self {
         let clock = ManualClock::at_us(START_US);
         let store = MemoryStore::builder().clock(clock.clone()).build();
-        let limiter = PolicyLimiter::with_stores([("default", store)], [policy(limits, charge)]);
+        let limiter = PolicyLimiter::over(&store, policy(limits, charge));
         Self {
             limiter: limiter.expect("one store"),
             clock,
@@ -160,7 +160,7 @@ impl Subject for InPolicy {
     }
 
     fn checks(&mut self, times: usize, cost: Cost) -> Vec<Decision> {
-        let check = |_| self.limiter.check("p", &KEY, cost).expect("the key");
+        let check = |_| self.limiter.check(&KEY, cost).expect("the key");
         let decisions: Vec<_> = (0..times).map(check).collect();
         let receipts = decisions.iter().filter_map(|decision| decision.receipt());
         self.receipts.extend(receipts);
@@ -168,23 +168,23 @@ impl Subject for InPolicy {
     }
 
     fn look(&mut self, cost: Cost) -> Decision {
-        let look = self.limiter.peek("p", &KEY, cost).expect("the key");
+        let look = self.limiter.peek(&KEY, cost).expect("the key");
         look.into_decision()
     }
 
     fn refund(&mut self, charge: usize) {
         let receipt = &self.receipts[charge];
-        self.limiter.refund("p", &KEY, receipt).expect("the key");
+        self.limiter.refund(&KEY, receipt).expect("the key");
     }
 
     fn reset(&mut self, level: usize) {
         let level = level.to_string();
-        let forgotten = self.limiter.reset("p", &KEY, Which::Level(&level));
+        let forgotten = self.limiter.reset(&KEY, Which::Level(&level));
         forgotten.expect("a level");
     }
 
     fn set_limits(&mut self, limits: Vec<Limit>) {
-        let changed = self.limiter.changed([policy(&limits, self.charge)]);
+        let changed = self.limiter.changed(policy(&limits, self.charge));
         self.limiter = changed.expect("few limits");
     }
 }

@@ -6,7 +6,7 @@ mod page;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use tidegate::{Cost, ManualClock, MemoryStore, PolicyLimiter, Rate};
+use tidegate::{Cost, ManualClock, MemoryStore, Policies, Rate};
 use tidegate_config::Config;
 
 use crate::process::{Folder, run};
@@ -81,7 +81,7 @@ fn decisions_are_those_of_the_library(format: &str, log: &str, events: &[Event])
     let config: Config = text.parse().expect("a config that is right");
     let clock = ManualClock::at_us(0);
     let store = MemoryStore::builder().clock(clock.clone()).build();
-    let limiter = PolicyLimiter::with_stores([("default", store)], config.policies.clone());
+    let limiter = Policies::with_stores([("default", store)], config.policies.clone());
     let limiter = limiter.expect("policies that are right");
     for (policy, body) in config
         .policies

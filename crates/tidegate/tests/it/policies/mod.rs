@@ -5,7 +5,7 @@ mod suite;
 mod changes;
 mod keys;
 
-use tidegate::{Attributes, Cost, ManualClock, MemoryStore, Policy, PolicyBuilder, PolicyLimiter};
+use tidegate::{Attributes, Cost, ManualClock, MemoryStore, Policies, Policy, PolicyBuilder};
 use tidegate_config::Config;
 
 use crate::support::START;
@@ -13,7 +13,7 @@ use crate::support::START;
 /// A limiter over policies, and the clock it decides by.
 pub(crate) struct Timed {
     pub(crate) clock: ManualClock,
-    pub(crate) limiter: PolicyLimiter,
+    pub(crate) limiter: Policies,
 }
 
 fn config(text: &str) -> Config {
@@ -33,7 +33,7 @@ impl Timed {
     fn with(policies: Vec<Policy>) -> Self {
         let clock = ManualClock::at_us(START);
         let store = MemoryStore::builder().clock(clock.clone()).build();
-        let limiter = PolicyLimiter::with_stores([("default", store)], policies);
+        let limiter = Policies::with_stores([("default", store)], policies);
         Self {
             clock,
             limiter: limiter.expect("policies of one store"),

@@ -23,8 +23,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tidegate::{
-    CheckError, Cost, Headers, ManualClock, MemoryStore, PolicyDecision, PolicyLimiter, Receipt,
-    Which,
+    CheckError, Cost, Headers, ManualClock, MemoryStore, Policies, PolicyDecision, Receipt, Which,
 };
 use tidegate_testkit::cases::controls;
 use tidegate_testkit::conformance::micros;
@@ -85,7 +84,7 @@ type Named = Vec<(String, String)>;
 struct Run {
     text: String,
     clock: ManualClock,
-    limiter: PolicyLimiter,
+    limiter: Policies,
     receipts: Vec<Receipt>,
 }
 
@@ -107,7 +106,7 @@ impl Run {
             let builder = builder.max_keys(store.max_keys).when_full(store.when_full);
             (&**name, builder.build())
         });
-        let limiter = PolicyLimiter::with_stores(stores, config.policies);
+        let limiter = Policies::with_stores(stores, config.policies);
         Self {
             text: text.to_owned(),
             clock,
@@ -158,11 +157,16 @@ impl Run {
                 let body: serde_json::Value = serde_json::from_str(&check()?.body).expect("JSON");
                 body["violated-policies"].to_string()
             }
-            "look" => show(&self.limiter.peek(&policy, &attributes, Cost::of(cost))?),
+            "look" => show(
+                &self
+                    .limiter
+                    .handle(&policy)?
+                    .peek(&attributes, Cost::of(cost))?,
+            ),
             "refund" => {
                 let receipt = &self.receipts[times];
-                let given = self.limiter.refund(&policy, &attributes, receipt)?;
-                let look = self.limiter.peek(&policy, &attributes, Cost::ONE)?;
+                let given = self.limiter.handle(&policy)?.refund(&attributes, receipt)?;
+                let look = self.limiter.handle(&policy)?.peek(&attributes, Cost::ONE)?;
                 let given = if given { "taken" } else { "refused" };
                 format!("{given}, {}", show(&look))
             }
@@ -172,7 +176,8 @@ impl Run {
                     Some("*") => Which::All,
                     Some(level) => Which::Level(level),
                 };
-                self.limiter.reset(&policy, &attributes, which)?.to_string()
+                let policy = self.limiter.handle(&policy)?;
+                policy.reset(&attributes, which)?.to_string()
             }
             "explain" => self.explain(&policy, &attributes)?,
             "stored" => {
@@ -219,7 +224,7 @@ impl Run {
     }
 
     fn explain(&self, policy: &str, attributes: &Named) -> Result<String, CheckError> {
-        let levels = self.limiter.explain(policy, attributes)?;
+        let levels = self.limiter.handle(policy)?.explain(attributes)?;
         let levels = levels.iter().map(|one| {
             let mut text = format!("{} {:?}", one.level.name(), one.key);
             if let Some(number) = one.overridden_by {
