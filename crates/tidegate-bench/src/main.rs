@@ -119,9 +119,9 @@ fn core() -> Option<()> {
     comparisons.push(measure::new_keys());
     comparisons.push(measure::memory());
     println!("{}", report::comparison(&comparisons));
-    let [instant, quanta] = measure::clocks();
+    let [own, governors] = measure::clocks();
     println!(
-        "Reading the clock alone: {instant:.0} ns for tidegate's (`Instant`), {quanta:.0} ns for governor's.\n"
+        "Reading the clock alone: {own:.0} ns for tidegate's, {governors:.0} ns for governor's.\n"
     );
     println!("{}", report::growth(&measure::growth()));
     println!("{}", report::through(&measure::through_policies()));

@@ -1,14 +1,15 @@
 //! Clocks.
 //!
-//! Time is a count of microseconds since the Unix epoch. In production it is the
-//! wall clock read once, plus the elapsed `std::time::Instant` since: an instant never goes
-//! back, unlike wall clocks and bare CPU counters. In tests, the test sets the time.
+//! Time is a count of microseconds since the Unix epoch. In production it is the wall clock
+//! read once, plus the time that has passed since (`monotonic.rs`), which does not step when
+//! the wall clock is set. In tests, the test sets the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::algorithm::MAX_NOW_US;
+use crate::monotonic;
 
 /// A clock to decide by. The store reads it while it holds the keys it changes, so a
 /// clock that several threads move still gives each key its times in order.
@@ -70,8 +71,8 @@ impl Clock for ManualClock {
 
 /// The clock of a store.
 pub(crate) enum TimeSource {
-    /// The system clock.
-    System { wall_us: u64, started: Instant },
+    /// The system clock: Unix time when monotonic time was zero.
+    System { epoch_us: u64 },
     /// A custom clock.
     Injected(Arc<dyn Clock>),
 }
@@ -79,23 +80,21 @@ pub(crate) enum TimeSource {
 impl TimeSource {
     pub(crate) fn system() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        let wall_us = micros(wall.unwrap_or_default());
         Self::System {
-            wall_us: micros(wall.unwrap_or_default()),
-            started: Instant::now(),
+            epoch_us: wall_us.saturating_sub(monotonic::now_us()),
         }
     }
 
-    /// Whether readings never decrease, so that one taken before a lock is
-    /// waited for can be used after it.
+    /// Whether readings decrease only by what threads disagree about, so that one taken
+    /// before a lock is waited for can be used after it.
     pub(crate) fn is_monotonic(&self) -> bool {
         matches!(self, Self::System { .. })
     }
 
     pub(crate) fn now_us(&self) -> u64 {
         match self {
-            Self::System { wall_us, started } => {
-                (wall_us + micros(started.elapsed())).min(MAX_NOW_US)
-            }
+            Self::System { epoch_us } => (epoch_us + monotonic::now_us()).min(MAX_NOW_US),
             Self::Injected(clock) => clock.now_us().min(MAX_NOW_US),
         }
     }

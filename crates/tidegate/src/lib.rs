@@ -81,6 +81,7 @@ mod headers;
 mod memory;
 
 mod clock;
+mod monotonic;
 
 pub use attributes::Attributes;
 pub use clock::{Clock, ManualClock};
