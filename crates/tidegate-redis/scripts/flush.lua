@@ -2,7 +2,8 @@
 -- What is above the limit stays counted, or the excess would come again.
 --
 -- KEYS   any number of keys
--- ARGV   one for each key, packed: the limit, what the node has admitted (0 is a look),
+-- ARGV   one for each key (those that are left out at the end are like the last one),
+--        packed: the limit, what the node has admitted (0 is a look),
 --        then what the algorithm's section says
 -- reply  a list: for each key the time, 0, and the level's numbers as they stand after
 --        it, packed; or an error, which is that key's own
@@ -11,9 +12,9 @@
 --+time
 local failed, leases
 --+once
-local replies = {}
+local replies, argument = {}, nil
 for number = 1, #KEYS do
-  local argument = ARGV[number]
+  argument = ARGV[number] or argument
   --+limits
   local first, admitted = number - 1, 0
   failed, leases = nil, nil

@@ -2,7 +2,8 @@
 -- this order, for one key.
 --
 -- KEYS   any number of keys
--- ARGV   one for each key, packed: the limit, half of it in tokens, how many leases are
+-- ARGV   one for each key (those that are left out at the end are like the last one),
+--        packed: the limit, half of it in tokens, how many leases are
 --        returned, how many tokens are wanted (0: none) under which nonce, and how many
 --        runs ask; then for each lease that is returned its nonce and what was spent of
 --        it; then for each run how many identical checks it is, their cost and its price
@@ -20,9 +21,9 @@ local term, shortest = 1000000, 50000
 --+time
 local failed, leases
 --+once
-local replies = {}
+local replies, argument = {}, nil
 for number = 1, #KEYS do
-  local argument = ARGV[number]
+  argument = ARGV[number] or argument
   --+limits
   local first, changed = number - 1, false
   failed, leases = nil, nil

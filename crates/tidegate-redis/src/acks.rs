@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use redis::{Cmd, Value};
+
 use crate::error::{ErrorKind, StoreError};
-use crate::wire;
 
 /// How many replicas must have what a batch has charged, and how long to wait for them.
 #[derive(Debug, Clone, Copy)]
@@ -26,28 +27,29 @@ impl Acks {
         })
     }
 
-    /// Writes what ends a batch.
-    pub(crate) fn write(self, out: &mut Vec<u8>) {
+    /// What ends a batch.
+    pub(crate) fn command(self) -> Cmd {
         // Zero would be for ever.
-        let patience = self.patience.as_millis().max(1);
-        wire::command(out, 3);
-        wire::word(out, b"WAIT");
-        wire::number(out, usize::try_from(self.replicas).unwrap_or(usize::MAX));
-        wire::number(out, usize::try_from(patience).unwrap_or(usize::MAX));
+        let patience_ms = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+        let mut command = redis::cmd("WAIT");
+        command.arg(self.replicas).arg(patience_ms.max(1));
+        command
     }
 
     /// What is wrong with the answer to it.
-    pub(crate) fn missing(self, replicas: Result<i64, StoreError>) -> Option<StoreError> {
-        let replicas = match replicas {
-            Ok(replicas) => replicas,
+    pub(crate) fn missing(self, answer: &Value) -> Option<StoreError> {
+        let replicas = match answer {
+            Value::Int(replicas) => *replicas,
             // Whatever else it is, such as a master that has become a replica meanwhile,
             // says that nobody knows of a replica.
-            Err(error) => {
+            Value::ServerError(error) => {
+                let error = StoreError::from_server(error);
                 return Some(match error.kind() {
                     ErrorKind::NoPermission => error,
                     _ => StoreError::new(ErrorKind::NoReplicas, error.detail()),
                 });
             }
+            _ => 0,
         };
         let expected = self.replicas;
         (replicas < i64::from(expected)).then(|| {

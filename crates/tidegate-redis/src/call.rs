@@ -2,7 +2,7 @@
 //!
 //! A script answers with the states it found, not with the numbers that users see:
 //! those are worked out here, from the states, by the same code that the store in
-//! memory uses. So the two cannot differ in them, and one call can answer any number
+//! memory uses. So the two cannot differ in them, and one reply can answer any number
 //! of identical checks, each with the numbers it would have seen.
 
 use std::hash::BuildHasher;
@@ -16,6 +16,7 @@ use tidegate::{
     Receipt, Source,
 };
 
+use crate::batch::{Command, Reply};
 use crate::count;
 use crate::lease::out::Out;
 use crate::script::{Script, Scripts, Task};
@@ -79,22 +80,53 @@ pub(crate) fn give_back_argument(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
 /// cost is one: nearly all of them.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    one: Template,
+    one: Arc<Template>,
     levels: usize,
 }
 
-/// The part of a call that the keys do not change.
-#[derive(Debug, Clone)]
-pub(crate) struct Template(Arc<TemplateParts>);
-
+/// The part of checks that the keys do not change.
 #[derive(Debug)]
-struct TemplateParts {
+pub(crate) struct Template {
     /// For one check in a call, and for many.
     one: Arc<Script>,
     many: Arc<Script>,
     limits: Vec<Limit>,
+    cost: Cost,
+    charge: Charge,
     /// What a script is given: how many ask, the cost, and the limits.
-    argument: Vec<u8>,
+    argument: Arc<[u8]>,
+}
+
+impl Prepared {
+    pub(crate) fn new(scripts: &Scripts, policy: &Policy, charge: Charge) -> Self {
+        let limits = policy.levels().iter().map(|level| *level.limit()).collect();
+        Self {
+            one: Arc::new(Template::new(scripts, charge, limits, Cost::ONE)),
+            levels: policy.levels().len(),
+        }
+    }
+
+    /// What a check of these keys has in common with others.
+    pub(crate) fn template(
+        &self,
+        scripts: &Scripts,
+        keys: &Keys<'_>,
+        cost: Cost,
+        charge: Charge,
+    ) -> Arc<Template> {
+        let ordinary = keys.iter().filter(|key| {
+            let has_other = key.overridden_by().is_some() || key.given_limit().is_some();
+            !has_other
+        });
+        let is_ordinary = cost == Cost::ONE && ordinary.count() == self.levels;
+        match is_ordinary && charge != Charge::Nothing {
+            true => Arc::clone(&self.one),
+            false => {
+                let limits = keys.iter().map(|key| *key.limit()).collect();
+                Arc::new(Template::new(scripts, charge, limits, cost))
+            }
+        }
+    }
 }
 
 impl Template {
@@ -104,17 +136,34 @@ impl Template {
             Charge::Admitted | Charge::Nothing | Charge::Told => (Task::Check, Task::Checks),
         };
         let asked = u32::from(charge != Charge::Nothing);
-        Self(Arc::new(TemplateParts {
+        Self {
             one: scripts.get(one, &limits),
             many: scripts.get(many, &limits),
-            argument: argument(&limits, cost, asked),
+            argument: argument(&limits, cost, asked).into(),
             limits,
-        }))
+            cost,
+            charge,
+        }
+    }
+
+    /// The check of these keys. With refusals counted, each changes what the next one sees:
+    /// then none is like another. A look is not counted at all.
+    pub(crate) fn command(&self, keys: SmallVec<[String; 2]>) -> Command {
+        let is_look = self.charge == Charge::Nothing;
+        let may_be_alike = !is_look && self.charge != Charge::Always;
+        let hash = || FixedState::default().hash_one((&keys[..], &self.argument));
+        let same = may_be_alike.then(hash);
+        let scripts = [&self.one, &self.many];
+        Command::check(scripts, keys, &self.argument, same, is_look)
+    }
+
+    /// What the server has answered to it; `None` for what is no answer of the script.
+    pub(crate) fn decide(&self, reply: &Reply) -> Option<Decision> {
+        let (numbers, leases) = self.one.numbers_and_rest(reply.bytes()?)?;
+        let (limits, place) = (&self.limits, (reply.place, reply.of));
+        decision(limits, self.cost, self.charge, place, &numbers, leases).ok()
     }
 }
-
-/// Bytes of an argument that say how many ask.
-const ASKED: usize = 4;
 
 /// What a check is given: how many ask, the cost of one, and the limits.
 pub(crate) fn argument(limits: &[Limit], cost: Cost, asked: u32) -> Vec<u8> {
@@ -125,89 +174,6 @@ pub(crate) fn argument(limits: &[Limit], cost: Cost, asked: u32) -> Vec<u8> {
         argument.extend_from_slice(&packed);
     }
     argument
-}
-
-impl Prepared {
-    pub(crate) fn new(scripts: &Scripts, policy: &Policy, charge: Charge) -> Self {
-        let limits = policy.levels().iter().map(|level| *level.limit()).collect();
-        Self {
-            one: Template::new(scripts, charge, limits, Cost::ONE),
-            levels: policy.levels().len(),
-        }
-    }
-}
-
-/// One check of a policy, which callers with the same question share.
-#[derive(Debug)]
-pub(crate) struct Call {
-    template: Template,
-    pub(crate) keys: SmallVec<[String; 2]>,
-    pub(crate) cost: Cost,
-    pub(crate) charge: Charge,
-    /// Of the keys and of what is asked about them.
-    pub(crate) hash: u64,
-}
-
-impl Call {
-    pub(crate) fn new(
-        prepared: &Prepared,
-        scripts: &Scripts,
-        prefix: &str,
-        keys: &Keys<'_>,
-        cost: Cost,
-        charge: Charge,
-    ) -> Self {
-        let ordinary = keys.iter().filter(|key| {
-            let has_other = key.overridden_by().is_some() || key.given_limit().is_some();
-            !has_other
-        });
-        let is_ordinary = cost == Cost::ONE && ordinary.count() == prepared.levels;
-        let template = match is_ordinary && charge != Charge::Nothing {
-            true => prepared.one.clone(),
-            false => {
-                let limits = keys.iter().map(|key| *key.limit()).collect();
-                Template::new(scripts, charge, limits, cost)
-            }
-        };
-        let keys = stored_keys(keys, prefix);
-        Self {
-            hash: FixedState::default().hash_one((&keys[..], &template.0.argument)),
-            template,
-            keys,
-            cost,
-            charge,
-        }
-    }
-
-    /// The script that decides it alone.
-    pub(crate) fn script(&self) -> &Arc<Script> {
-        &self.template.0.one
-    }
-
-    /// The script that decides it with others in one call.
-    pub(crate) fn batch_script(&self) -> &Arc<Script> {
-        &self.template.0.many
-    }
-
-    pub(crate) fn limits(&self) -> &[Limit] {
-        &self.template.0.limits
-    }
-
-    /// What the script is given after how many ask: the cost and the limits.
-    pub(crate) fn limits_argument(&self) -> &[u8] {
-        &self.template.0.argument[ASKED..]
-    }
-
-    /// Whether one call can answer both: with refusals counted, each changes what the
-    /// next one sees.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
-        self.hash == other.hash
-            && self.charge != Charge::Always
-            && self.charge == other.charge
-            && self.keys == other.keys
-            && self.template.0.argument == other.template.0.argument
-            && Arc::ptr_eq(self.script(), other.script())
-    }
 }
 
 /// The keys in Redis; a level that blocks has none.
@@ -253,23 +219,23 @@ pub(crate) fn marker(policy: &str, key: &str, receipt: &Receipt) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadReply;
 
-/// The decisions of so many identical checks, in the order they asked. A look is one
-/// check that is not charged.
-pub(crate) fn decisions(
+/// The decision of the check at a place among identical ones, which were charged in order.
+/// A look is one check that is not charged.
+pub(crate) fn decision(
     limits: &[Limit],
     cost: Cost,
     charge: Charge,
-    asked: usize,
+    (place, of): (u32, u32),
     reply: &[i64],
     leases: &[u8],
-) -> Result<Vec<Decision>, BadReply> {
+) -> Result<Decision, BadReply> {
     let leasing =
         |limit: &&Limit| matches!(limit.kind(), Kind::TokenBucket(_) | Kind::FixedWindow(_));
     let outs = Out::after(leases, limits.iter().filter(leasing).count()).ok_or(BadReply)?;
     let mut outs = outs.into_iter();
     let mut numbers = Numbers::new(reply);
     let now_us = numbers.next()?;
-    let admitted = usize::try_from(numbers.next()?).map_err(|_| BadReply)?;
+    let admitted = numbers.next_u32()?;
     let mut levels: SmallVec<[Level<'_>; 4]> = SmallVec::new();
     for limit in limits {
         let mut level = Level::read(limit, now_us, &mut numbers)?;
@@ -279,17 +245,22 @@ pub(crate) fn decisions(
         levels.push(level);
     }
     numbers.end()?;
-    if admitted > asked {
+    let is_look = charge == Charge::Nothing;
+    if admitted > of || (is_look && admitted > 0) {
         return Err(BadReply);
     }
-    let mut decisions = Vec::with_capacity(asked.max(1));
-    for _ in 0..admitted {
+    // Prices add exactly: what those before it have cost, and what it costs itself.
+    let charges = u64::from(admitted.min(place + 1));
+    if charges > 0 {
+        let spent = Cost::new(charges * u64::from(cost.get())).map_err(|_| BadReply)?;
         for level in &mut levels {
-            level.state = level.limit.charge(level.state, cost);
+            level.state = level.limit.charge(level.state, spent);
         }
+    }
+    if place < admitted {
         let outcomes = levels.iter().map(|level| level.outcome(cost, true));
-        let receipt = (charge != Charge::Nothing).then(Receipt::fresh_id);
-        decisions.push(Decision::from_store(
+        let receipt = Some(Receipt::fresh_id());
+        return Ok(Decision::from_store(
             outcomes,
             now_us,
             None,
@@ -297,31 +268,28 @@ pub(crate) fn decisions(
             receipt,
         ));
     }
-    if admitted < asked.max(1) {
-        let admits: SmallVec<[bool; 4]> = levels
-            .iter()
-            .map(|it| it.limit.admits(&it.state, cost))
-            .collect();
-        let denied_by = admits.iter().position(|admits| !admits);
-        if denied_by.is_none() && charge != Charge::Nothing {
-            return Err(BadReply);
-        }
-        if charge == Charge::Always {
-            for (level, admits) in levels.iter_mut().zip(&admits) {
-                if !admits {
-                    level.state = level.limit.saturate(level.state, cost);
-                }
+    let admits: SmallVec<[bool; 4]> = levels
+        .iter()
+        .map(|it| it.limit.admits(&it.state, cost))
+        .collect();
+    let denied_by = admits.iter().position(|admits| !admits);
+    if denied_by.is_none() && !is_look {
+        return Err(BadReply);
+    }
+    if charge == Charge::Always {
+        for (level, admits) in levels.iter_mut().zip(&admits) {
+            if !admits {
+                level.state = level.limit.saturate(level.state, cost);
             }
         }
-        let outcomes = levels.iter().zip(&admits);
-        let outcomes = outcomes.map(|(level, admits)| level.outcome(cost, *admits));
-        let mut refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, None);
-        if charge == Charge::Nothing && !leases.is_empty() {
-            refusal = refusal.with_leases(levels.iter().map(Level::on_lease));
-        }
-        decisions.resize(asked.max(1), refusal);
     }
-    Ok(decisions)
+    let outcomes = levels.iter().zip(&admits);
+    let outcomes = outcomes.map(|(level, admits)| level.outcome(cost, *admits));
+    let refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, None);
+    Ok(match is_look && !leases.is_empty() {
+        true => refusal.with_leases(levels.iter().map(Level::on_lease)),
+        false => refusal,
+    })
 }
 
 /// The numbers of a reply, one after the other.

@@ -19,8 +19,9 @@ use crate::access::Access;
 use crate::agreement::ask_several;
 use crate::connector::{Connector, connect};
 use crate::error::{ErrorKind, StoreError};
+use crate::lane::LaneOptions;
 use crate::place::Login;
-use crate::server::{Server, Wiring, jitter};
+use crate::server::{Server, jitter};
 use crate::slots::{Range, Redirection, ranges, slot};
 
 /// How long a server may take to tell the map, and how many are asked at once: one of them
@@ -46,7 +47,7 @@ struct Inner {
     seeds: Vec<String>,
     login: Login,
     access: Access,
-    wiring: Wiring,
+    options: LaneOptions,
     map: RwLock<Arc<Map>>,
     /// Every server that the map or a redirection has named, by address, and when.
     servers: Mutex<HashMap<String, (Arc<Server>, Instant)>>,
@@ -64,15 +65,20 @@ struct Inner {
 struct Map(Vec<(u16, u16, Arc<Server>)>);
 
 impl Cluster {
-    pub(crate) fn new(seeds: Vec<String>, login: Login, access: Access, wiring: Wiring) -> Self {
-        let nowhere = Server::nowhere(wiring.timeout);
+    pub(crate) fn new(
+        seeds: Vec<String>,
+        login: Login,
+        access: Access,
+        options: LaneOptions,
+    ) -> Self {
+        let nowhere = Server::nowhere(options.timeout);
         let detail = "the slot map is not known yet";
         nowhere.explain(Some(StoreError::new(ErrorKind::Timeout, detail)));
         Self(Arc::new(Inner {
             seeds,
             login,
             access,
-            wiring,
+            options,
             map: RwLock::default(),
             servers: Mutex::default(),
             nowhere: Arc::new(nowhere),
@@ -156,7 +162,7 @@ impl Cluster {
         let inner = &self.0;
         let url = inner.login.url(address);
         let connector = Connector::direct(&url, &inner.access)?;
-        let server = Arc::new(Server::new(address.into(), &connector, &inner.wiring));
+        let server = Arc::new(Server::new(address.into(), &connector, &inner.options));
         servers.insert(address.into(), (Arc::clone(&server), Instant::now()));
         Ok(server)
     }

@@ -1,10 +1,9 @@
 //! Errors of a store, and which of them are worth a retry.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use redis::{ErrorKind as Client, RedisError};
+use redis::{ErrorKind as Client, RedisError, ServerError};
 
 /// Why a store did not answer.
 ///
@@ -220,8 +219,9 @@ impl StoreError {
     }
 
     /// What the server has answered instead of a decision.
-    pub(crate) fn from_server(error: &ErrorReply<'_>) -> Self {
-        let kind = match &*error.code {
+    pub(crate) fn from_server(error: &ServerError) -> Self {
+        let details = error.details().unwrap_or_default();
+        let kind = match error.code() {
             "LOADING" => ErrorKind::Loading,
             "READONLY" => ErrorKind::ReadOnly,
             "MASTERDOWN" => ErrorKind::MasterDown,
@@ -235,17 +235,17 @@ impl StoreError {
             "NOREPLICAS" => ErrorKind::NoReplicas,
             "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
             "WRONGTYPE" | "TIDEGATE" => ErrorKind::WrongType,
-            _ => in_script(&error.details),
+            _ => in_script(details),
         };
-        Self::new(kind, format!("{} {}", error.code, error.details))
+        Self::new(kind, format!("{} {details}", error.code()))
     }
 
     /// What a script of the user's own has answered instead of a verdict. It may say
     /// anything, also what the server says before it runs a script: that is only believed
     /// in the server's own words, or a script that ran would be run again.
-    pub(crate) fn from_custom_script(error: &ErrorReply<'_>) -> Self {
-        let details = &*error.details;
-        let expected = match &*error.code {
+    pub(crate) fn from_custom_script(error: &ServerError) -> Self {
+        let details = error.details().unwrap_or_default();
+        let expected = match error.code() {
             "READONLY" => "You can't write against a read only",
             "TRYAGAIN" => "Multiple keys request during rehashing",
             "LOADING" => "is loading the dataset in memory",
@@ -255,7 +255,7 @@ impl StoreError {
             "NOSCRIPT" => "No matching script",
             _ => "READONLY You can't write against a read only",
         };
-        let is_servers = match &*error.code {
+        let is_servers = match error.code() {
             "MOVED" | "ASK" => is_redirection(details),
             "CLUSTERDOWN" => details.contains(expected) || details.contains("luster is down"),
             _ => details.contains(expected),
@@ -284,24 +284,6 @@ impl StoreError {
             _ => ErrorKind::Connect,
         };
         Self::new(kind, error.to_string())
-    }
-}
-
-/// An error as the server writes it: a code, and what there is to say.
-#[derive(Debug)]
-pub(crate) struct ErrorReply<'l> {
-    pub(crate) code: Cow<'l, str>,
-    pub(crate) details: Cow<'l, str>,
-}
-
-impl<'l> ErrorReply<'l> {
-    pub(crate) fn new(line: &'l [u8]) -> Self {
-        let space = line.iter().position(|byte| *byte == b' ');
-        let (code, details) = line.split_at(space.unwrap_or(line.len()));
-        Self {
-            code: String::from_utf8_lossy(code),
-            details: String::from_utf8_lossy(details.get(1..).unwrap_or_default()),
-        }
     }
 }
 
@@ -347,22 +329,27 @@ mod tests {
 
     const KINDS: &str = include_str!("error.txt");
 
+    /// As the server writes it.
+    fn reply(line: &str) -> ServerError {
+        let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
+        let Ok(Value::ServerError(error)) = reply else {
+            panic!("{reply:?}");
+        };
+        error
+    }
+
     #[test]
     fn error_text_of_a_custom_script_is_not_retried() {
         cases::rows(KINDS, "by a custom script", |line| {
-            let reply = ErrorReply::new(line.as_bytes());
-            StoreError::from_custom_script(&reply).kind().to_string()
+            let error = StoreError::from_custom_script(&reply(line));
+            error.kind().to_string()
         });
     }
 
     #[test]
     fn client_error_after_sending_is_never_retried() {
         cases::rows(KINDS, "by the client after sending", |line| {
-            let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
-            let Ok(Value::ServerError(error)) = reply else {
-                panic!("{reply:?}");
-            };
-            let error: RedisError = error.into();
+            let error: RedisError = reply(line).into();
             let is_servers = matches!(error.kind(), Client::Server(_) | Client::Extension);
             assert!(is_servers, "{line}");
             StoreError::from_client(&error, true).kind().to_string()

@@ -1,42 +1,40 @@
 //! A lane: one connection and its queue.
 //!
 //! All requests that are queued when the lane is ready are sent in one batch, as one write.
-//! Identical checks in it are one check with several callers; checks by one script are one
-//! call. A lane that is idle sends at once. While a batch is in flight, the next one leaves
-//! when it fills a call, when the answers arrive, or after a millisecond. So a busy lane
-//! sends larger batches instead of more of them, which costs the server less, and late
-//! replies hold up no batch.
+//! A lane that is idle sends at once. While a batch is in flight, the next one leaves when
+//! it fills a call, when the answers arrive, or after a millisecond. So a busy lane sends
+//! larger batches instead of more of them, which costs the server less, and late replies
+//! hold up no batch.
 //!
 //! The lane's task owns the connection. It writes and reads in one place, and answers
 //! every caller as soon as its reply is there: a connection that is lost afterwards makes
 //! no answer unknown that has arrived.
 
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use redis::{Cmd, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::acks::Acks;
+use crate::batch::{Call, Command, Held, PARTS, Reply, Request, Retry, calls};
 use crate::connector::{Connected, Connector, SILENCE};
 use crate::error::{ErrorKind, StoreError};
-use crate::pending::CALL;
-use crate::question::{Asked, Question};
-use crate::sent::{Held, Sent, Writer};
-use crate::server::Wiring;
-use crate::wire::{self, Reply};
+use crate::wire;
 
-/// Questions that may wait for a lane, and checks that may wait for a leased key.
+/// Requests that may wait for a lane, and checks that may wait for a leased key.
 pub(crate) const QUEUE: usize = 8_192;
 
-/// Questions of one batch.
+/// Requests of one batch.
 const BATCH: usize = 512;
 
 /// Batches of one lane in flight at once: while one is being answered, the next is being
@@ -51,34 +49,21 @@ const HOLD: Duration = Duration::from_millis(1);
 const BUFFER: usize = 16 << 10;
 const KEPT_BUFFER: usize = 1 << 20;
 
-/// Batches that a lane remembers the times of.
-const REMEMBERED: usize = 256;
-
-/// Where the answer to a question arrives.
-type Answer<Q> = oneshot::Receiver<Result<<Q as Question>::Answer, StoreError>>;
-
-/// A question that waits, and until when.
-pub(crate) struct Request {
-    pub(crate) asked: Asked,
-    /// Whether its keys are on their way to this server.
-    pub(crate) asking: bool,
-    /// From then on nobody waits for it: it must not be sent.
-    pub(crate) deadline: Instant,
-    /// Whether it must have a call of its own.
-    pub(crate) is_alone: bool,
-}
-
-impl Request {
-    /// Whether its caller still waits. On a machine that was busy, callers whose deadline
-    /// has passed may not know it yet.
-    pub(crate) fn is_wanted(&self, now: Instant) -> bool {
-        !self.asked.is_closed() && self.deadline > now
-    }
+/// How the connections of a server are made, and how many of them there are.
+#[derive(Clone)]
+pub(crate) struct LaneOptions {
+    pub(crate) connections: usize,
+    /// How many replicas must have a charge, and how long to wait for them.
+    pub(crate) replica_acks: u32,
+    pub(crate) timeout: Duration,
+    /// Whether the keys of a call must be in one slot.
+    pub(crate) is_cluster: bool,
+    pub(crate) counters: Arc<Counters>,
 }
 
 /// How much was asked, and how much of that was sent.
 #[derive(Debug, Default)]
-pub(crate) struct Traffic {
+pub(crate) struct Counters {
     pub(crate) questions: AtomicU64,
     pub(crate) commands: AtomicU64,
     pub(crate) batches: AtomicU64,
@@ -89,47 +74,19 @@ pub(crate) struct Traffic {
 /// One connection to a server, made when it is first needed.
 pub(crate) struct Lane {
     connector: Connector,
-    wiring: Wiring,
-    queue: Arc<Queue>,
+    options: LaneOptions,
+    /// To the task, once there is one. Its end of the queue goes with it.
+    queue: Mutex<Option<mpsc::Sender<Request>>>,
+    signals: Arc<Signals>,
 }
 
-/// The requests that wait.
-#[derive(Default)]
-struct Queue(Mutex<Waiting>);
-
-#[derive(Default)]
-struct Waiting {
-    requests: VecDeque<Request>,
-    /// Requests that have left the queue so far; those in it have the numbers that follow.
-    left: u64,
-    /// The number of the first request of each batch, and when that left: the last of them.
-    batches: VecDeque<(u64, Instant)>,
-    /// When the server last answered.
-    heard: Option<Instant>,
-    /// Wakes the task, once as many requests wait as it can use.
-    waker: Option<Waker>,
-    wake_at: usize,
-    is_running: bool,
-    is_over: bool,
-}
-
-impl Waiting {
-    /// Takes requests out of the queue, the oldest first.
-    fn take(&mut self, most: usize, now: Instant) -> Vec<Request> {
-        let taken: Vec<Request> = self.requests.drain(..most).collect();
-        if self.batches.len() == REMEMBERED {
-            self.batches.pop_front();
-        }
-        self.batches.push_back((self.left, now));
-        self.left += taken.len() as u64;
-        taken
-    }
-}
-
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What a lane and its task tell each other.
+struct Signals {
+    /// The queue has enough requests for a call.
+    is_full: Notify,
+    start: Instant,
+    /// When the server last answered, in microseconds since the start.
+    heard_us: AtomicU64,
 }
 
 pub(crate) fn queue_full() -> StoreError {
@@ -138,76 +95,72 @@ pub(crate) fn queue_full() -> StoreError {
 }
 
 impl Lane {
-    pub(crate) fn new(connector: Connector, wiring: &Wiring) -> Self {
+    pub(crate) fn new(connector: Connector, options: &LaneOptions) -> Self {
         Self {
             connector,
-            wiring: wiring.clone(),
-            queue: Arc::default(),
+            options: options.clone(),
+            queue: Mutex::default(),
+            signals: Arc::new(Signals {
+                is_full: Notify::new(),
+                start: Instant::now(),
+                heard_us: AtomicU64::new(0),
+            }),
         }
     }
 
-    /// Puts a question into the queue; what comes of it arrives later. The number is for
-    /// [`queued`](Self::queued).
-    pub(crate) fn ask<Q: Question>(
+    /// Puts a command into the queue. The reply arrives later.
+    pub(crate) fn send(
         &self,
-        question: &Arc<Q>,
+        command: &Arc<Command>,
         asking: bool,
         deadline: Instant,
-    ) -> Result<(Answer<Q>, u64), StoreError> {
-        let (responder, answer) = oneshot::channel();
+    ) -> Result<oneshot::Receiver<Result<Reply, StoreError>>, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        command.queue();
         let request = Request {
-            asked: question.asked(responder),
+            command: Arc::clone(command),
             asking,
             deadline,
             is_alone: false,
+            reply,
         };
-        let mut queue = self.queue.lock();
-        if queue.requests.len() >= QUEUE {
-            return Err(queue_full());
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // The first request, or the runtime that the task was started on has ended. A caller
+        // without a runtime panics here, before anything is changed.
+        let mut task = None;
+        let is_running = queue.as_ref().is_some_and(|queue| !queue.is_closed());
+        if !is_running {
+            let (sender, requests) = mpsc::channel(QUEUE);
+            task = Some(Task::new(self, requests));
+            *queue = Some(sender);
         }
-        // The first one, or the runtime it was started on has ended. A caller without a
-        // runtime panics here, before anything is changed.
-        let task = (!queue.is_running).then(|| Task::new(self));
-        queue.is_running = true;
-        let number = queue.left + queue.requests.len() as u64;
-        queue.requests.push_back(request);
-        let waker = match queue.requests.len() >= queue.wake_at {
-            true => queue.waker.take(),
-            false => None,
-        };
+        let sent = queue.as_ref().map(|queue| {
+            let sent = queue.try_send(request);
+            let waiting = queue.max_capacity() - queue.capacity();
+            (sent, waiting)
+        });
         drop(queue);
-        // Not under the lock: a runtime that is shutting down drops the task at once, and
-        // the task locks the queue then.
+        // Not under the lock: a runtime that is shutting down drops the task at once.
         if let Some(task) = task {
             tokio::spawn(task.run());
         }
-        if let Some(waker) = waker {
-            waker.wake();
+        match sent {
+            Some((Err(TrySendError::Full(_)), _)) => return Err(queue_full()),
+            Some((_, waiting)) if waiting >= PARTS => self.signals.is_full.notify_one(),
+            _ => {}
         }
-        Ok((answer, number))
+        Ok(answer)
     }
 
-    /// How long a request that was put at `start` has waited behind others, while the server
-    /// answered them. `None` if the server has been silent since.
-    pub(crate) fn queued(&self, number: u64, start: Instant) -> Option<Duration> {
-        let queue = self.queue.lock();
-        queue.heard.filter(|heard| *heard >= start)?;
-        if number >= queue.left {
-            return Some(start.elapsed());
-        }
-        let after = queue.batches.partition_point(|(first, _)| *first <= number);
-        let (_, left) = queue.batches.get(after.checked_sub(1)?)?;
-        Some(left.saturating_duration_since(start))
-    }
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        let mut queue = self.queue.lock();
-        queue.is_over = true;
-        if let Some(waker) = queue.waker.take() {
-            waker.wake();
-        }
+    /// How long a command that was put into the queue at `start` has waited behind others,
+    /// while the server answered them. `None` if the server has been silent since.
+    pub(crate) fn queued(&self, command: &Command, start: Instant) -> Option<Duration> {
+        let signals = &self.signals;
+        let heard = signals.start + Duration::from_micros(signals.heard_us.load(Relaxed));
+        (heard > start).then(|| {
+            let left = command.sent().unwrap_or_else(Instant::now);
+            left.saturating_duration_since(start)
+        })
     }
 }
 
@@ -228,7 +181,7 @@ struct Link {
     sent: VecDeque<Sent>,
     /// What was wrong with the last ASKING.
     refused: Option<StoreError>,
-    /// Answers that wait until replicas have what they charged.
+    /// Replies that wait until replicas have what they charged.
     held: Vec<Held>,
     batches: u64,
     /// When something was last sent or heard.
@@ -237,169 +190,172 @@ struct Link {
     timed: Option<Instant>,
 }
 
+/// A command on its way, and the number of its batch.
+struct Sent {
+    batch: u64,
+    what: What,
+}
+
+enum What {
+    /// The keys of the next command are on their way to this server.
+    Asking,
+    Call(Call),
+    /// Replicas must have all that was sent before.
+    Wait,
+}
+
 /// What the task of a lane needs.
 struct Task {
     connector: Connector,
-    wiring: Wiring,
-    queue: Arc<Queue>,
+    options: LaneOptions,
+    signals: Arc<Signals>,
+    queue: mpsc::Receiver<Request>,
+    /// Requests out of the queue that are about to be sent.
+    requests: Vec<Request>,
     acks: Option<Acks>,
     link: Option<Link>,
     /// When a connection that says nothing is given up.
     silence: Pin<Box<Sleep>>,
-    /// Until when the next batch waits for more requests.
+    /// Until when the next batch waits for more requests, unless it need not.
     hold: Pin<Box<Sleep>>,
-}
-
-/// What has happened.
-enum Event {
-    /// Somebody waits, and the lane is ready.
-    Waiting,
-    /// Bytes have arrived.
-    Arrived,
-    /// The connection is lost.
-    Lost(std::io::Error),
-    /// It has been silent for too long.
-    Silent,
+    is_held: bool,
     /// Nobody can ask any more.
-    Over,
+    is_over: bool,
 }
 
 impl Task {
-    fn new(lane: &Lane) -> Self {
+    fn new(lane: &Lane, queue: mpsc::Receiver<Request>) -> Self {
         Self {
             connector: lane.connector.clone(),
-            acks: Acks::new(lane.wiring.replica_acks, lane.wiring.timeout),
-            wiring: lane.wiring.clone(),
-            queue: Arc::clone(&lane.queue),
+            acks: Acks::new(lane.options.replica_acks, lane.options.timeout),
+            options: lane.options.clone(),
+            signals: Arc::clone(&lane.signals),
+            queue,
+            requests: Vec::new(),
             link: None,
             silence: Box::pin(sleep_until(Instant::now() + SILENCE)),
             hold: Box::pin(sleep_until(Instant::now())),
+            is_held: false,
+            is_over: false,
         }
     }
 
     /// Sends what waits, batch by batch, until nobody can ask any more.
     async fn run(mut self) {
         loop {
-            let event = poll_fn(|context| self.poll(context)).await;
-            match event {
-                Event::Waiting => self.batch().await,
-                Event::Arrived => self.read(),
-                Event::Lost(error) => {
-                    self.lose(&format!("the connection was lost: {error}"));
-                }
-                Event::Silent => self.lose("the server stopped answering"),
-                Event::Over => return,
-            }
-        }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
-        if let Some(link) = &mut self.link {
-            match link.poll(context) {
-                Poll::Ready(Ok(())) => return Poll::Ready(Event::Arrived),
-                Poll::Ready(Err(error)) => return Poll::Ready(Event::Lost(error)),
-                Poll::Pending => {}
-            }
-            if !link.sent.is_empty() {
-                // Later than the breaker opens: it counts deadlines anew on a new connection.
-                let until = link.active + SILENCE.max(2 * self.wiring.timeout);
-                // Nearly always later than it was: then it need not be set anew.
-                while self.silence.as_mut().poll(context).is_ready() {
-                    if Instant::now() >= until {
-                        return Poll::Ready(Event::Silent);
-                    }
-                    self.silence.as_mut().reset(until);
-                }
-            }
-        }
-        let wanted = self.wanted(context);
-        let mut queue = self.queue.lock();
-        if queue.requests.len() >= wanted {
-            return Poll::Ready(Event::Waiting);
-        }
-        let is_idle = self.link.as_ref().is_none_or(|link| link.sent.is_empty());
-        if queue.is_over && queue.requests.is_empty() && is_idle {
-            return Poll::Ready(Event::Over);
-        }
-        queue.waker = Some(context.waker().clone());
-        queue.wake_at = wanted;
-        Poll::Pending
-    }
-
-    /// How many requests must wait for another batch to leave.
-    fn wanted(&mut self, context: &mut Context<'_>) -> usize {
-        let in_flight = self.link.as_ref().and_then(|link| {
-            let oldest = link.sent.front()?;
-            Some((link.is_left, link.batches - oldest.batch() + 1))
-        });
-        // WAIT holds up whatever comes after it on the connection.
-        let most = if self.acks.is_some() { 1 } else { IN_FLIGHT };
-        match in_flight {
-            None => 1,
-            Some((is_left, batches)) if is_left || batches >= most => usize::MAX,
-            Some(_) if self.hold.as_mut().poll(context).is_ready() => 1,
-            Some(_) => CALL,
-        }
-    }
-
-    /// Sends all waiting requests, over a connection that is made if need be.
-    async fn batch(&mut self) {
-        let follows = |link: &Link| self.connector.leads_to(link.server.as_deref());
-        let is_good = self
-            .link
-            .as_ref()
-            .map(|link| !link.is_left && follows(link));
-        if is_good == Some(false) {
-            let link = self.link.as_mut();
-            if link.is_some_and(|link| !link.sent.is_empty()) {
-                // What is on its way is waited for.
-                if let Some(link) = &mut self.link {
-                    link.is_left = true;
-                }
+            let in_flight = self.in_flight();
+            if self.is_over && in_flight == 0 {
                 return;
             }
-            self.link = None;
-        }
-        if self.link.is_none() {
-            match self.connector.connect().await {
-                Ok(connected) => self.link = Some(Link::new(connected)),
-                Err(error) => {
-                    let error = StoreError::from_client(&error, false);
-                    let mut queue = self.queue.lock();
-                    let all = queue.requests.len();
-                    let requests = queue.take(all, Instant::now());
-                    drop(queue);
-                    for request in requests {
-                        request.asked.fail(error.clone());
-                    }
-                    return;
-                }
+            // WAIT holds up whatever comes after it on the connection.
+            let most = if self.acks.is_some() { 1 } else { IN_FLIGHT };
+            let has_room = in_flight < most;
+            if has_room && !self.requests.is_empty() {
+                // They were left when the connection turned out to lead elsewhere.
+                self.send().await;
+                continue;
             }
+            let has_room = has_room && !self.is_over;
+            let is_held = self.is_held && in_flight > 0 && self.queue.len() < PARTS;
+            tokio::select! {
+                biased;
+                arrived = poll_fn(|context| match &mut self.link {
+                    Some(link) => link.poll(context),
+                    None => Poll::Pending,
+                }) => match arrived {
+                    Ok(()) => self.read(),
+                    Err(error) => self.lose(&format!("the connection was lost: {error}")),
+                },
+                count = self.queue.recv_many(&mut self.requests, BATCH), if has_room && !is_held => {
+                    self.is_over = count == 0;
+                    self.send().await;
+                }
+                () = self.signals.is_full.notified(), if has_room && is_held => {}
+                () = &mut self.hold, if has_room && is_held => self.is_held = false,
+                () = &mut self.silence, if in_flight > 0 => self.look_for_silence(),
+            }
+        }
+    }
+
+    /// How many batches are on their way; more than there can be, where no other may follow.
+    fn in_flight(&self) -> u64 {
+        let oldest = self
+            .link
+            .as_ref()
+            .and_then(|link| Some((link, link.sent.front()?)));
+        oldest.map_or(0, |(link, oldest)| match link.is_left {
+            true => u64::MAX,
+            false => link.batches - oldest.batch + 1,
+        })
+    }
+
+    /// A connection with something on its way that has said nothing for a while is given up.
+    fn look_for_silence(&mut self) {
+        let Some(link) = &self.link else {
+            return;
+        };
+        // Later than the breaker opens: it counts deadlines anew on a new connection.
+        let until = link.active + SILENCE.max(2 * self.options.timeout);
+        match Instant::now() < until {
+            true => self.silence.as_mut().reset(until),
+            false => self.lose("the server stopped answering"),
+        }
+    }
+
+    /// Sends the requests, over a connection that is made if need be.
+    async fn send(&mut self) {
+        if !self.is_connected().await {
+            return;
         }
         // Not before: connecting takes time, and a caller that has given up meanwhile must
         // not be charged.
-        let requests = self.take();
+        let now = Instant::now();
+        while self.requests.len() < BATCH
+            && let Ok(request) = self.queue.try_recv()
+        {
+            self.requests.push(request);
+        }
+        self.requests.iter().for_each(|it| it.command.leave(now));
+        self.requests.retain(|it| it.is_wanted(now));
+        let counters = &self.options.counters;
+        counters
+            .questions
+            .fetch_add(self.requests.len() as u64, Relaxed);
         if let Some(link) = &mut self.link
-            && !requests.is_empty()
+            && !self.requests.is_empty()
         {
             link.batches += 1;
-            self.wiring.traffic.batches.fetch_add(1, Relaxed);
-            link.send(requests, &self.wiring, true);
-            self.hold.as_mut().reset(Instant::now() + HOLD);
+            counters.batches.fetch_add(1, Relaxed);
+            link.send(self.requests.drain(..), &self.options, true);
+            self.hold.as_mut().reset(now + HOLD);
+            self.is_held = true;
         }
     }
 
-    /// The waiting requests whose callers have not given up.
-    fn take(&self) -> Vec<Request> {
-        let now = Instant::now();
-        let mut queue = self.queue.lock();
-        let most = queue.requests.len().min(BATCH);
-        let mut wanted = queue.take(most, now);
-        drop(queue);
-        wanted.retain(|it| it.is_wanted(now));
-        let questions = wanted.len() as u64;
-        self.wiring.traffic.questions.fetch_add(questions, Relaxed);
-        wanted
+    /// Makes a connection, unless there is a good one. If that fails, so do all requests.
+    async fn is_connected(&mut self) -> bool {
+        if let Some(link) = &mut self.link {
+            link.is_left |= !self.connector.leads_to(link.server.as_deref());
+            if !link.is_left {
+                return true;
+            }
+            if !link.sent.is_empty() {
+                // What is on its way is waited for.
+                return false;
+            }
+        }
+        match self.connector.connect().await {
+            Ok(connected) => self.link = Some(Link::new(connected)),
+            Err(error) => {
+                self.link = None;
+                let error = StoreError::from_client(&error, false);
+                let waiting = std::iter::from_fn(|| self.queue.try_recv().ok());
+                for request in self.requests.drain(..).chain(waiting) {
+                    drop(request.reply.send(Err(error.clone())));
+                }
+            }
+        }
+        self.link.is_some()
     }
 
     /// Hands out what has arrived.
@@ -407,8 +363,10 @@ impl Task {
         let Some(link) = &mut self.link else {
             return;
         };
-        self.queue.lock().heard = Some(link.active);
-        match link.read(&self.wiring, self.acks) {
+        let heard = link.active.duration_since(self.signals.start);
+        let heard_us = u64::try_from(heard.as_micros()).unwrap_or(u64::MAX);
+        self.signals.heard_us.store(heard_us, Relaxed);
+        match link.read(&self.options, self.acks) {
             Ok(()) => {}
             Err(wrong) => self.lose(wrong),
         }
@@ -420,25 +378,14 @@ impl Task {
             return;
         };
         let error = StoreError::new(ErrorKind::OutcomeUnknown, why);
-        for held in link.held {
-            held.settle(Some(&error));
+        for (reply, _) in link.held {
+            drop(reply.send(Err(error.clone())));
         }
         for sent in link.sent {
-            sent.fail(&error);
+            if let What::Call(call) = sent.what {
+                call.fail(&error);
+            }
         }
-    }
-}
-
-impl Drop for Task {
-    /// Its runtime may have ended: waiting callers get an error, and the next caller starts
-    /// it anew.
-    fn drop(&mut self) {
-        let mut queue = self.queue.lock();
-        queue.is_running = false;
-        let all = queue.requests.len();
-        let requests = queue.take(all, Instant::now());
-        drop(queue);
-        drop(requests);
     }
 }
 
@@ -506,88 +453,100 @@ impl Link {
         }
     }
 
-    /// Writes requests into the buffer, those alike together, and remembers what their
-    /// replies are for.
-    fn send(&mut self, requests: Vec<Request>, wiring: &Wiring, by_name: bool) {
+    /// Writes requests into the buffer as few commands, and remembers what their replies are
+    /// for.
+    fn send(
+        &mut self,
+        requests: impl IntoIterator<Item = Request>,
+        options: &LaneOptions,
+        by_name: bool,
+    ) {
         self.active = Instant::now();
         if self.sent.is_empty() {
             self.timed = Some(self.active);
         }
-        let commands = self.writer(by_name).write(requests, wiring.is_cluster);
-        wiring.traffic.commands.fetch_add(commands, Relaxed);
+        let calls = calls(requests, options.is_cluster, by_name);
+        options
+            .counters
+            .commands
+            .fetch_add(calls.len() as u64, Relaxed);
+        for call in calls {
+            if call.is_asking() {
+                self.write(&redis::cmd("ASKING"), What::Asking);
+            }
+            self.write(&call.command(), What::Call(call));
+        }
     }
 
-    fn writer(&mut self, by_name: bool) -> Writer<'_> {
-        Writer {
-            out: &mut self.out,
-            sent: &mut self.sent,
-            batch: self.batches,
-            by_name,
-        }
+    fn write(&mut self, command: &Cmd, what: What) {
+        command.write_packed_command(&mut self.out);
+        let batch = self.batches;
+        self.sent.push_back(Sent { batch, what });
     }
 
     /// Takes replies out of what has arrived, and hands them out.
-    fn read(&mut self, wiring: &Wiring, acks: Option<Acks>) -> Result<(), &'static str> {
+    fn read(&mut self, options: &LaneOptions, acks: Option<Acks>) -> Result<(), &'static str> {
         if let Some(sent) = self.timed.take() {
             let took_us = self.active.duration_since(sent).as_micros();
             let took_us = u64::try_from(took_us).unwrap_or(u64::MAX);
-            let round_trip_us = &wiring.traffic.round_trip_us;
+            let round_trip_us = &options.counters.round_trip_us;
             round_trip_us.store(took_us.max(1), Relaxed);
         }
-        let mut arrived = std::mem::take(&mut self.arrived);
         let mut at = 0;
-        let garbled = "the server's reply is not valid RESP";
         while at < self.filled {
-            let rest = &arrived[at..self.filled];
-            let Some((reply, length)) = wire::reply(rest).map_err(|_| garbled)? else {
+            let reply = wire::reply(&self.arrived[at..self.filled]);
+            let reply = reply.map_err(|_| "the server's reply is not valid RESP")?;
+            let Some((value, length)) = reply else {
                 break;
             };
-            let Some(sent) = self.sent.pop_front() else {
-                return Err("the server sent more replies than requested");
-            };
-            self.answer(sent, &reply, &arrived[at..at + length], wiring, acks);
+            let sent = self.sent.pop_front();
+            let sent = sent.ok_or("the server sent more replies than requested")?;
+            self.answer(sent.what, value, options, acks);
             at += length;
         }
-        arrived.copy_within(at..self.filled, 0);
+        self.arrived.copy_within(at..self.filled, 0);
         self.filled -= at;
-        if self.filled == 0 && arrived.len() > KEPT_BUFFER {
-            arrived = vec![0; BUFFER];
+        if self.filled == 0 && self.arrived.len() > KEPT_BUFFER {
+            self.arrived = vec![0; BUFFER];
         }
-        self.arrived = arrived;
         // Not with the batch: one that has charged nothing waits for nobody.
         if let Some(acks) = acks.filter(|_| self.sent.is_empty() && !self.held.is_empty()) {
-            self.writer(true).wait(acks);
+            self.write(&acks.command(), What::Wait);
         }
         Ok(())
     }
 
-    fn answer(
-        &mut self,
-        sent: Sent,
-        reply: &Reply<'_>,
-        bytes: &[u8],
-        wiring: &Wiring,
-        acks: Option<Acks>,
-    ) {
+    fn answer(&mut self, what: What, value: Value, options: &LaneOptions, acks: Option<Acks>) {
         let refused = self.refused.take();
-        let held = acks.is_some().then_some(&mut self.held);
-        let settled = sent.settle(reply, bytes, refused, held);
-        self.refused = settled.refused;
-        if settled.is_master_gone {
-            // It stays a replica; another connection may lead to its successor.
-            self.is_left = true;
-        }
-        if let (Some(acks), Some(replicas)) = (acks, settled.replicas) {
-            let missing = acks.missing(replicas);
-            for held in self.held.drain(..) {
-                held.settle(missing.as_ref());
+        match (what, value) {
+            (What::Asking, Value::ServerError(error)) => {
+                self.refused = Some(StoreError::from_server(&error));
             }
-        }
-        let now = Instant::now();
-        let mut again = settled.again;
-        again.retain(|request| request.is_wanted(now));
-        if !again.is_empty() {
-            self.send(again, wiring, settled.by_name);
+            (What::Asking, _) => {}
+            (What::Wait, value) => {
+                let missing = acks.and_then(|acks| acks.missing(&value));
+                for (reply, answer) in self.held.drain(..) {
+                    let answer = missing.clone().map_or(Ok(answer), Err);
+                    drop(reply.send(answer));
+                }
+            }
+            (What::Call(call), Value::ServerError(error)) => match call.retry(&error) {
+                Ok(retry) => {
+                    let now = Instant::now();
+                    let again = call.again(&retry).filter(|it| it.is_wanted(now));
+                    self.send(again, options, !matches!(retry, Retry::ByText));
+                }
+                Err(error) => {
+                    // It stays a replica; another connection may lead to its successor.
+                    self.is_left |=
+                        matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::MasterDown);
+                    // A user who may not say ASKING is sent back and forth: that is why.
+                    call.fail(&refused.unwrap_or(error));
+                }
+            },
+            (What::Call(call), value) => {
+                call.answer(value, acks.is_some().then_some(&mut self.held));
+            }
         }
     }
 }

@@ -78,13 +78,11 @@ mod outage;
 mod retry;
 
 mod acks;
+mod batch;
 mod call;
 mod count;
 mod lane;
-mod pending;
-mod question;
 mod script;
-mod sent;
 mod socket;
 mod wire;
 

@@ -8,10 +8,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use redis::ServerError;
 use smallvec::SmallVec;
 use tidegate::{Algorithm, Limit};
 
-use crate::error::{ErrorReply, StoreError};
+use crate::error::StoreError;
 
 /// A script and the name that Redis knows it by.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl Script {
     }
 
     /// An error that it, or the server, has answered.
-    pub(crate) fn error(&self, error: &ErrorReply<'_>) -> StoreError {
+    pub(crate) fn error(&self, error: &ServerError) -> StoreError {
         match self.is_custom {
             true => StoreError::from_custom_script(error),
             false => StoreError::from_server(error),
@@ -75,9 +76,9 @@ impl Script {
     }
 
     /// Whether the server does not know it, and so has not run it.
-    pub(crate) fn is_unknown(&self, error: &ErrorReply<'_>) -> bool {
-        let is_servers = !self.is_custom || error.details.contains("No matching script");
-        error.code == "NOSCRIPT" && is_servers
+    pub(crate) fn is_unknown(&self, error: &ServerError) -> bool {
+        let is_servers = |details: &str| !self.is_custom || details.contains("No matching script");
+        error.code() == "NOSCRIPT" && is_servers(error.details().unwrap_or_default())
     }
 
     pub(crate) fn text(&self) -> &str {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use crate::batch::{Command, Reply};
 use crate::breaker::{Asked, Breaker, Change, Failure, Verdict};
 use crate::connector::Connector;
 use crate::error::{ErrorKind, StoreError};
-use crate::lane::{Lane, Traffic};
+use crate::lane::{Lane, LaneOptions};
 use crate::outage::Outage;
-use crate::question::Question;
 
 /// How often per deadline a caller that waits checks whether the server is down.
 const LOOKS: u32 = 50;
@@ -34,26 +34,14 @@ pub(crate) struct Server {
     random: RandomState,
 }
 
-/// How its connections are made, and how many of them there are.
-#[derive(Clone)]
-pub(crate) struct Wiring {
-    pub(crate) connections: usize,
-    /// How many replicas must have a charge, and how long to wait for them.
-    pub(crate) replica_acks: u32,
-    pub(crate) timeout: Duration,
-    /// Whether the keys of a call must be in one slot.
-    pub(crate) is_cluster: bool,
-    pub(crate) traffic: Arc<Traffic>,
-}
-
 impl Server {
-    pub(crate) fn new(address: String, connector: &Connector, wiring: &Wiring) -> Self {
-        let lane = || Lane::new(connector.clone(), wiring);
+    pub(crate) fn new(address: String, connector: &Connector, options: &LaneOptions) -> Self {
+        let lane = || Lane::new(connector.clone(), options);
         Self {
             address,
-            lanes: (0..wiring.connections).map(|_| lane()).collect(),
-            timeout: wiring.timeout,
-            breaker: Mutex::new(Breaker::new(wiring.timeout)),
+            lanes: (0..options.connections).map(|_| lane()).collect(),
+            timeout: options.timeout,
+            breaker: Mutex::new(Breaker::new(options.timeout)),
             outage: Outage::default(),
             why: Mutex::default(),
             start: Instant::now(),
@@ -151,22 +139,22 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// Puts a question once. `asking` is for keys that are on their way to this server.
-    pub(crate) async fn attempt<Q: Question>(
+    /// Sends a command once. `asking` is for keys that are on their way to this server.
+    pub(crate) async fn attempt(
         &mut self,
-        question: &Arc<Q>,
+        command: &Arc<Command>,
         asking: bool,
         deadline: Instant,
-    ) -> Result<Q::Answer, StoreError> {
+    ) -> Result<Reply, StoreError> {
         let server = Arc::clone(&self.server);
-        let Some(lane) = server.lane(question.keys()) else {
+        let Some(lane) = server.lane(&command.keys) else {
             return Err(server.why().clone().unwrap_or_else(|| {
                 let detail = "no server has the slot of these keys";
                 StoreError::new(ErrorKind::ClusterDown, detail)
             }));
         };
         let start = Instant::now();
-        let (answer, number) = lane.ask(question, asking, deadline)?;
+        let answer = lane.send(command, asking, deadline)?;
         match self.within(deadline, answer).await {
             Some(Ok(answer)) => return answer,
             Some(Err(_)) if Instant::now() < deadline => {
@@ -176,7 +164,7 @@ impl Permit {
             Some(Err(_)) | None => {}
         }
         let waited = start.elapsed();
-        let queued = lane.queued(number, start);
+        let queued = lane.queued(command, start);
         if queued.is_some_and(|queued| queued >= deadline - start) {
             let detail = format!("not sent within {waited:?}, behind other checks");
             return Err(StoreError::new(ErrorKind::QueueFull, detail));

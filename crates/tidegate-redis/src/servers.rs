@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use crate::access::Access;
 use crate::cluster::Cluster;
 use crate::connector::{Connector, Sentinels};
+use crate::lane::LaneOptions;
 use crate::place::Place;
-use crate::server::{Server, Wiring};
+use crate::server::Server;
 
 /// The servers of a store.
 pub(crate) enum Servers {
@@ -20,7 +21,7 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    pub(crate) fn new(url: &str, access: Access, wiring: Wiring) -> RedisResult<Self> {
+    pub(crate) fn new(url: &str, access: Access, options: LaneOptions) -> RedisResult<Self> {
         let (address, connector) = match Place::parse(url) {
             Place::One(url) => {
                 let connector = Connector::direct(&url, &access)?;
@@ -43,16 +44,16 @@ impl Servers {
                 for seed in &seeds {
                     access.client(&login.url(seed))?;
                 }
-                let wiring = Wiring {
+                let options = LaneOptions {
                     is_cluster: true,
-                    ..wiring
+                    ..options
                 };
-                let cluster = Cluster::new(seeds, login, access, wiring);
+                let cluster = Cluster::new(seeds, login, access, options);
                 return Ok(Self::Cluster(cluster));
             }
         };
         Ok(Self::One(Arc::new(Server::new(
-            address, &connector, &wiring,
+            address, &connector, &options,
         ))))
     }
 

@@ -12,18 +12,18 @@ use redis::Value;
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
 use tokio::time::{Instant, sleep};
 
+use crate::batch::{Command, Reply};
 use crate::breaker::{Change, Failure};
-use crate::call::{Call, Prepared, give_back_argument, marker, refund_at, stored_keys};
+use crate::call::{Prepared, give_back_argument, marker, refund_at, stored_keys};
 use crate::cluster::Cluster;
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
-use crate::lane::Traffic;
+use crate::lane::{Counters, LaneOptions};
 use crate::options::RedisOptions;
 use crate::outage::Duties;
-use crate::question::{Command, Flush, Question};
 use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
-use crate::server::{Permit, Server, Wiring, jitter};
+use crate::server::{Permit, Server, jitter};
 use crate::servers::Servers;
 
 /// The shortest deadline of a probe. No caller waits for it, and a host that stalls for a
@@ -52,7 +52,7 @@ struct Inner {
     servers: Servers,
     scripts: Scripts,
     probe: Arc<Script>,
-    traffic: Arc<Traffic>,
+    counters: Arc<Counters>,
     errors: [AtomicU64; ErrorKind::ALL.len()],
     retries: AtomicU64,
     /// Limits log lines about errors to a few per minute of each kind.
@@ -105,15 +105,15 @@ impl RedisStore {
             return Err(StoreError::new(ErrorKind::Other, detail));
         }
         let origin = origin(url, &options);
-        let traffic = Arc::new(Traffic::default());
-        let wiring = Wiring {
+        let counters = Arc::new(Counters::default());
+        let lanes = LaneOptions {
             connections: options.connections,
             replica_acks: options.replica_acks,
             timeout: options.timeout,
             is_cluster: false,
-            traffic: Arc::clone(&traffic),
+            counters: Arc::clone(&counters),
         };
-        let servers = Servers::new(url, options.access, wiring);
+        let servers = Servers::new(url, options.access, lanes);
         // The client's own message may repeat the URL, and with it a password.
         let servers = servers.map_err(|error| {
             let detail = format!("the URL of store {:?}: {:?}", options.name, error.kind());
@@ -127,7 +127,7 @@ impl RedisStore {
             servers,
             scripts: Scripts::new(Time::Server),
             probe: Arc::new(Script::new(PROBE_SCRIPT.into())),
-            traffic,
+            counters,
             errors: [const { AtomicU64::new(0) }; ErrorKind::ALL.len()],
             retries: AtomicU64::new(0),
             lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
@@ -151,14 +151,14 @@ impl RedisStore {
         RedisStats {
             up: inner.up.load(Relaxed),
             breaker_open: inner.servers.all().iter().any(|server| server.is_open()),
-            questions: count(&inner.traffic.questions),
-            commands: count(&inner.traffic.commands),
-            batches: count(&inner.traffic.batches),
+            questions: count(&inner.counters.questions),
+            commands: count(&inner.counters.commands),
+            batches: count(&inner.counters.batches),
             retries: count(&inner.retries),
             errors: errors
                 .map(|(kind, errors)| (*kind, count(errors)))
                 .collect(),
-            round_trip: match count(&inner.traffic.round_trip_us) {
+            round_trip: match count(&inner.counters.round_trip_us) {
                 0 => None,
                 us => Some(Duration::from_micros(us)),
             },
@@ -198,14 +198,11 @@ impl RedisStore {
             Some((tagged, _)) => format!("{tagged}}}:probe"),
             None => format!("{}:{{probe}}:probe", inner.prefix),
         }];
-        let question = Arc::new(Command::Script {
-            script: Arc::clone(&inner.probe),
-            keys,
-            arguments: Vec::new(),
-        });
+        let script = Arc::clone(&inner.probe);
+        let command = Arc::new(Command::script(script, keys, Vec::new()));
         let start = Instant::now();
         let deadline = start + inner.timeout.max(PROBE);
-        match permit.attempt(&question, false, deadline).await {
+        match permit.attempt(&command, false, deadline).await {
             Ok(_) => self.answered(&mut permit),
             // Of a key that another server has, it says so.
             Err(error) if error.kind() == ErrorKind::Moved => self.answered(&mut permit),
@@ -249,9 +246,10 @@ impl RedisStore {
         cost: Cost,
         charge: Charge,
     ) -> Result<Decision, StoreError> {
-        let (scripts, prefix) = (&self.0.scripts, &self.0.prefix);
-        let call = Call::new(prepared, scripts, prefix, keys, cost, charge);
-        self.run(call).await
+        let template = prepared.template(&self.0.scripts, keys, cost, charge);
+        let command = template.command(stored_keys(keys, &self.0.prefix));
+        let decide = |reply: Reply| template.decide(&reply).ok_or_else(not_ours);
+        self.ask(command, self.0.timeout, true, decide).await
     }
 
     /// Gives back what a decision about these keys has charged, once. Says whether this was
@@ -293,7 +291,7 @@ impl RedisStore {
 
     /// Forgets keys. Returns how many existed.
     pub(crate) async fn delete(&self, keys: Vec<String>) -> Result<usize, StoreError> {
-        match self.run(Command::Delete(keys)).await? {
+        match self.run(Command::delete(keys)).await? {
             Value::Int(count) => Ok(usize::try_from(count).unwrap_or(0)),
             _ => Err(StoreError::new(ErrorKind::Other, "DEL returned no number")),
         }
@@ -301,15 +299,15 @@ impl RedisStore {
 
     /// Has a script compiled and kept.
     pub(crate) async fn load(&self, script: &Arc<Script>) -> Result<(), StoreError> {
-        let question = Command::Load(Arc::clone(script));
-        self.run(question).await.map(|_| ())
+        let command = Command::words(&["SCRIPT", "LOAD", script.text()]);
+        self.run(command).await.map(|_| ())
     }
 
     /// What is wrong with the server's memory settings. Without permission to ask, or without
     /// an answer within the deadline, there is no warning. That is not an error and does not
     /// count against the store, because no limit depends on it.
     pub(crate) async fn eviction_warning(&self) -> Option<String> {
-        let question = &Arc::new(Command::Memory);
+        let command = &Arc::new(Command::words(&["INFO", "memory"]));
         // As for a probe: no caller waits, and the server may be too far away for a check.
         let within = self.0.timeout.max(PROBE);
         self.0.servers.ready(Instant::now() + within).await;
@@ -318,11 +316,11 @@ impl RedisStore {
         let permits = permits.filter(|permit| !permit.is_probe);
         let warnings = join_all(permits.map(|mut permit| async move {
             permit.is_patient = true;
-            let asked = permit.attempt(question, false, Instant::now() + within);
+            let asked = permit.attempt(command, false, Instant::now() + within);
             let asked = asked.await;
             let error = asked.as_ref().err().map(StoreError::kind);
             self.heard(!error.is_some_and(ErrorKind::speaks_of_the_store));
-            let info: Option<String> = redis::from_redis_value(asked.ok()?).ok();
+            let info: Option<String> = redis::from_redis_value(asked.ok()?.value).ok();
             eviction::warning(&info?)
         }));
         warnings.await.into_iter().flatten().next()
@@ -358,24 +356,7 @@ impl RedisStore {
         keys: Vec<String>,
         arguments: Vec<Vec<u8>>,
     ) -> Result<Value, StoreError> {
-        let command = Command::Script {
-            script,
-            keys,
-            arguments,
-        };
-        self.run(command).await
-    }
-
-    /// Adds what this node has admitted of a key, within this time, or the timeout where
-    /// that is longer. It is not tried again here, and does not wait for replicas: the node
-    /// sends again what did not arrive.
-    pub(crate) async fn flush(
-        &self,
-        flush: Flush,
-        within: Duration,
-    ) -> Result<Vec<u8>, StoreError> {
-        let within = within.max(self.0.timeout);
-        self.run_within(flush, within, false).await
+        self.run(Command::script(script, keys, arguments)).await
     }
 
     /// Takes a cost off the counts of fixed windows, down to zero.
@@ -385,24 +366,31 @@ impl RedisStore {
             let Some(argument) = give_back_argument(limit, cost) else {
                 continue;
             };
-            let message = Flush {
-                script: self.known_script(Task::Flush, limit),
-                key: [key.stored(&self.0.prefix)],
-                argument,
-            };
-            self.message(message, self.0.timeout).await?;
+            let script = self.known_script(Task::Flush, limit);
+            let key = key.stored(&self.0.prefix);
+            let within = self.0.timeout;
+            self.message(&script, key, argument, within, true).await?;
         }
         Ok(())
     }
 
-    /// Sends a message about a lease, again where that is safe and may help. It does not
-    /// wait for replicas.
+    /// Sends a message about a key, which does not wait for replicas. Returns the bytes of the
+    /// reply. `is_retried` says whether it is tried again where that is safe and may help; a
+    /// node that counts for itself sends again what did not arrive.
     pub(crate) async fn message(
         &self,
-        message: Flush,
+        script: &Arc<Script>,
+        key: String,
+        argument: Vec<u8>,
         within: Duration,
+        is_retried: bool,
     ) -> Result<Vec<u8>, StoreError> {
-        self.run_within(message, within, true).await
+        let command = Command::message(script, key, argument);
+        let bytes = |reply: Reply| match reply.value {
+            Value::BulkString(bytes) => Ok(bytes),
+            _ => Err(not_ours()),
+        };
+        self.ask(command, within, is_retried, bytes).await
     }
 
     /// The deadline of a check.
@@ -429,19 +417,22 @@ impl RedisStore {
         &self.0.prefix
     }
 
-    /// Puts a question, within the deadline, again where that is safe and may help; or
-    /// not at all while the server for it keeps failing.
-    async fn run<Q: Question>(&self, question: Q) -> Result<Q::Answer, StoreError> {
-        self.run_within(question, self.0.timeout, true).await
+    /// Sends a command, within the deadline, again where that is safe and may help.
+    async fn run(&self, command: Command) -> Result<Value, StoreError> {
+        let value = |reply: Reply| Ok(reply.value);
+        self.ask(command, self.0.timeout, true, value).await
     }
 
-    async fn run_within<Q: Question>(
+    /// Sends a command within this time, again where that is safe and may help, unless it is
+    /// not to be retried; or not at all while the server for it keeps failing. Reads the reply.
+    async fn ask<T>(
         &self,
-        question: Q,
+        command: Command,
         within: Duration,
         is_retried: bool,
-    ) -> Result<Q::Answer, StoreError> {
-        let question = Arc::new(question);
+        read: impl Fn(Reply) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let command = Arc::new(command);
         let start = Instant::now();
         let attempts = Attempts {
             start,
@@ -451,31 +442,33 @@ impl RedisStore {
             earlier: None,
         };
         let asked = match &self.0.servers {
-            Servers::One(server) => self.ask_one(server, &question, attempts).await,
-            Servers::Cluster(cluster) => self.ask_cluster(cluster, &question, attempts).await,
+            Servers::One(server) => self.ask_one(server, &command, attempts, read).await,
+            Servers::Cluster(cluster) => self.ask_cluster(cluster, &command, attempts, read).await,
         };
         asked.map_err(|error| match error.kind() {
-            ErrorKind::WrongType => error.about(question.keys()),
+            ErrorKind::WrongType => error.about(&command.keys),
             _ => error,
         })
     }
 
     /// Asks the one server there is.
-    async fn ask_one<Q: Question>(
+    async fn ask_one<T>(
         &self,
         server: &Arc<Server>,
-        question: &Arc<Q>,
+        command: &Arc<Command>,
         mut attempts: Attempts,
-    ) -> Result<Q::Answer, StoreError> {
-        let is_check = question.is_check();
-        let permit = self.permit(server, question.keys().first().map(String::as_str));
+        read: impl Fn(Reply) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let is_check = command.is_check;
+        let permit = self.permit(server, command.keys.first().map(String::as_str));
         let mut permit = permit.inspect_err(|error| {
             self.unanswered(server, None, error, attempts.start, is_check);
         })?;
         // Counts of this node that are given up too early may be counted twice.
         permit.is_patient = !attempts.is_retried;
         loop {
-            let error = match permit.attempt(question, false, attempts.deadline).await {
+            let answer = permit.attempt(command, false, attempts.deadline).await;
+            let error = match answer.and_then(&read) {
                 Ok(answer) => {
                     self.answered(&mut permit);
                     return Ok(answer);
@@ -493,14 +486,15 @@ impl RedisStore {
     }
 
     /// Asks the server that has the keys, and follows redirections.
-    async fn ask_cluster<Q: Question>(
+    async fn ask_cluster<T>(
         &self,
         cluster: &Cluster,
-        question: &Arc<Q>,
+        command: &Arc<Command>,
         mut attempts: Attempts,
-    ) -> Result<Q::Answer, StoreError> {
-        let is_check = question.is_check();
-        let key = question.keys().first().map(String::as_str);
+        read: impl Fn(Reply) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let is_check = command.is_check;
+        let key = command.keys.first().map(String::as_str);
         let mut redirections = 0;
         // Where the last answer led, and whether for keys on their way there.
         let mut next: Option<(Arc<Server>, bool)> = None;
@@ -518,7 +512,8 @@ impl RedisStore {
                 self.unanswered(&server, None, error, attempts.start, is_check);
             })?;
             permit.is_patient = !attempts.is_retried;
-            let error = match permit.attempt(question, asking, attempts.deadline).await {
+            let answer = permit.attempt(command, asking, attempts.deadline).await;
+            let error = match answer.and_then(&read) {
                 Ok(answer) => {
                     self.answered(&mut permit);
                     return Ok(answer);
@@ -680,6 +675,11 @@ impl Attempts {
             None => false,
         }
     }
+}
+
+/// What no script of ours answers.
+fn not_ours() -> StoreError {
+    StoreError::new(ErrorKind::Script, "not a reply of the script")
 }
 
 /// Whether keys can begin like this. A hash tag begins with a brace: one before it would

@@ -27,7 +27,6 @@ use crate::call::Numbers;
 use crate::count;
 use crate::error::{ErrorKind, StoreError};
 use crate::local;
-use crate::question::Flush;
 use crate::script::Task;
 use crate::store::RedisStore;
 pub(crate) use sender::Sender;
@@ -241,12 +240,10 @@ impl Flight {
         let sent = inner.start.elapsed();
         let Outgoing { key, parcel, .. } = &self.outgoing;
         let script = inner.store.known_script(Task::Flush, &parcel.limit);
-        let flush = Flush {
-            script: Arc::clone(&script),
-            key: [key.clone()],
-            argument: parcel.argument(),
-        };
-        let reply = inner.store.flush(flush, PATIENCE).await?;
+        let (key, argument) = (key.clone(), parcel.argument());
+        let within = PATIENCE.max(inner.store.timeout());
+        let message = inner.store.message(&script, key, argument, within, false);
+        let reply = message.await?;
         let numbers = script.numbers(&reply);
         let heard = numbers.and_then(|numbers| heard(&parcel.limit, &numbers));
         let heard = heard.ok_or_else(|| StoreError::new(ErrorKind::Script, "no count"))?;

@@ -8,7 +8,7 @@ use redis::{FromRedisValue, RedisResult, Value};
 use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryStore, Receipt};
 use tokio::runtime::Runtime;
 
-use crate::call::{argument, decisions, marker, refund_at};
+use crate::call::{argument, decision, marker, refund_at};
 use crate::lease::message::{Message, Reply};
 use crate::script::{Scripts, Task, Time};
 use crate::store::RedisStore;
@@ -212,8 +212,16 @@ impl Pair {
         }
         let reply = self.reply(cost, charge, asked);
         let reply = reply.unwrap_or_else(|error| panic!("{error}, {}", self.state()));
-        decisions(&self.limits, cost, charge, asked, &reply, &[])
-            .unwrap_or_else(|_| panic!("{reply:?} is no reply to {:?}", self.limits))
+        self.decisions(cost, charge, asked, &reply)
+    }
+
+    /// What a reply comes to for each of so many identical checks.
+    fn decisions(&self, cost: Cost, charge: Charge, asked: usize, reply: &[i64]) -> Vec<Decision> {
+        let of = u32::try_from(asked.max(1)).expect("a few");
+        let decided = (0..of)
+            .map(|place| decision(&self.limits, cost, charge, (place, of), reply, &[]))
+            .collect::<Result<_, _>>();
+        decided.unwrap_or_else(|_| panic!("{reply:?} is no reply to {:?}", self.limits))
     }
 
     /// The same checks, each by itself, in one call of the script for many.
@@ -229,8 +237,7 @@ impl Pair {
         let replies = Vec::<Vec<u8>>::from_redis_value(reply).expect("a reply per check");
         let decided = replies.iter().map(|reply| {
             let numbers = self.numbers(task, reply);
-            let decided = decisions(&self.limits, cost, charge, each, &numbers, &[]);
-            decided.unwrap_or_else(|_| panic!("{numbers:?} is no reply to {:?}", self.limits))
+            self.decisions(cost, charge, each, &numbers)
         });
         decided.flatten().collect()
     }

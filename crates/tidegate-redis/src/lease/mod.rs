@@ -33,7 +33,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{ErrorKind, StoreError};
 use crate::fingerprint::Fingerprint;
-use crate::question::Flush;
 use crate::script::Task;
 use crate::store::RedisStore;
 use fork::Process;
@@ -439,13 +438,10 @@ impl Inner {
         while let Some(outgoing) = next.take() {
             let message = &outgoing.message;
             let script = self.store.known_script(Task::Lease, &message.limit);
-            let flush = Flush {
-                script: Arc::clone(&script),
-                key: [outgoing.stored.to_string()],
-                argument: message.argument(),
-            };
+            let (key, argument) = (outgoing.stored.to_string(), message.argument());
             let within = Duration::from_micros(TERM_US / 2);
-            let heard = self.store.message(flush, within).await;
+            let sent = self.store.message(&script, key, argument, within, true);
+            let heard = sent.await;
             if !self.process.is_this() {
                 return;
             }
