@@ -28,7 +28,9 @@ pub struct RedisUrl {
     tls: bool,
     user: String,
     servers: Servers,
+    /// Each `host` or `host:port`, with IPv6 addresses in brackets; at least one.
     hosts: Vec<String>,
+    /// In digits; empty for the first one.
     database: String,
 }
 
@@ -165,16 +167,42 @@ impl RedisUrl {
         &self.servers
     }
 
-    /// Each `host` or `host:port`, with IPv6 addresses in brackets; at least one.
+    /// Each `host:port`, with the usual port of these servers where the URL names none.
     #[must_use]
-    pub fn hosts(&self) -> &[String] {
-        &self.hosts
+    pub fn addresses(&self) -> Vec<String> {
+        let port = match self.servers {
+            Servers::Sentinel(_) => 26_379,
+            Servers::One | Servers::Cluster => 6_379,
+        };
+        let has_port = |host: &str| match host.rsplit_once(']') {
+            Some((_, rest)) => !rest.is_empty(),
+            None => host.contains(':'),
+        };
+        let addresses = self.hosts.iter().map(|host| match has_port(host) {
+            true => host.clone(),
+            false => format!("{host}:{port}"),
+        });
+        addresses.collect()
     }
 
-    /// The database, in digits; empty for the first one.
+    /// The `redis://` URL of the server at an address, with this URL's login and database.
     #[must_use]
-    pub fn database(&self) -> &str {
-        &self.database
+    pub fn server(&self, address: &str) -> String {
+        match &*self.database {
+            "" => self.sentinel(address, true),
+            database => format!("{}/{database}", self.sentinel(address, true)),
+        }
+    }
+
+    /// The URL of the sentinel at an address, which has no databases: with this URL's login, or
+    /// without.
+    #[must_use]
+    pub fn sentinel(&self, address: &str, has_login: bool) -> String {
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        match &*self.user {
+            user if has_login && !user.is_empty() => format!("{scheme}://{user}@{address}"),
+            _ => format!("{scheme}://{address}"),
+        }
     }
 
     /// Parses a URL. If it is invalid, returns its scheme, if that is valid.

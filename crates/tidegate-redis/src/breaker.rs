@@ -57,14 +57,14 @@ pub(crate) struct Breaker {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Era(u64);
 
-/// A question that was put: when, and in which era.
+/// A question that is put: when, and in which era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct Attempt {
     era: Era,
     at: Duration,
 }
 
-impl Asked {
+impl Attempt {
     /// When it was put.
     pub(crate) fn at(self) -> Duration {
         self.at
@@ -122,13 +122,13 @@ impl Failures {
     }
 }
 
-/// What the breaker says to a check.
+/// Whether a check may ask the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Permission {
     /// Ask, and report what came of it.
-    Go(Asked),
+    Go(Attempt),
     /// Do not wait, but send a probe, and report what came of it.
-    Probe(Asked),
+    Probe(Attempt),
     /// Do not ask; the next probe goes out after this long.
     Wait(Duration),
 }
@@ -151,28 +151,30 @@ impl Breaker {
     }
 
     /// May a check ask the store at this time?
-    pub(crate) fn ask(&mut self, now: Duration) -> Verdict {
-        let asked = Asked {
+    pub(crate) fn ask(&mut self, now: Duration) -> Permission {
+        let attempt = Attempt {
             era: self.era,
             at: now,
         };
         match self.state {
-            State::Closed(_) => Verdict::Go(asked),
+            State::Closed(_) => Permission::Go(attempt),
             State::Open { until, pause } | State::Probing { until, pause, .. } if now >= until => {
                 self.state = State::Probing {
                     since: now,
                     until: now + PROBE,
                     pause,
                 };
-                Verdict::Probe(asked)
+                Permission::Probe(attempt)
             }
-            State::Open { until, .. } | State::Probing { until, .. } => Verdict::Wait(until - now),
+            State::Open { until, .. } | State::Probing { until, .. } => {
+                Permission::Wait(until - now)
+            }
         }
     }
 
     /// The store has answered.
-    pub(crate) fn succeeded(&mut self, asked: Asked) -> Option<Change> {
-        if asked.era != self.era {
+    pub(crate) fn succeeded(&mut self, attempt: Attempt) -> Option<Change> {
+        if attempt.era != self.era {
             return None;
         }
         let was_open = self.is_open();
@@ -185,10 +187,10 @@ impl Breaker {
 
     /// Nothing came of a question: its caller left, or it was never put. If it was the
     /// probe, another one may go out at once.
-    pub(crate) fn abandoned(&mut self, asked: Asked) {
+    pub(crate) fn abandoned(&mut self, attempt: Attempt) {
         if let State::Probing { since, pause, .. } = self.state
-            && asked.era == self.era
-            && asked.at == since
+            && attempt.era == self.era
+            && attempt.at == since
         {
             self.state = State::Open {
                 until: since,
@@ -201,12 +203,12 @@ impl Breaker {
     /// nodes.
     pub(crate) fn failed(
         &mut self,
-        asked: Asked,
+        attempt: Attempt,
         failure: Failure,
         now: Duration,
         jitter: f64,
     ) -> Option<Change> {
-        if asked.era != self.era {
+        if attempt.era != self.era {
             return None;
         }
         if failure == Failure::Lost {
@@ -239,17 +241,24 @@ impl Breaker {
         change
     }
 
-    /// Whether to stop waiting for the answer to a question: others have found the server to
-    /// be silent, or this one does. A message that nobody waits for may have more time than
-    /// the deadline of a check; that passes all the same.
-    pub(crate) fn gives_up(&mut self, asked: Asked, now: Duration) -> bool {
-        match &mut self.state {
-            State::Closed(failures) => {
-                let is_late = asked.era == self.era && now - asked.at >= self.timeout;
-                is_late && failures.late(now, self.timeout)
-            }
-            State::Open { .. } | State::Probing { .. } => true,
+    /// Until when at most to wait for the answer to a question, and then to ask again here;
+    /// `None` where others have found the server to be silent, or this question does. A message
+    /// that nobody waits for may have more time than the deadline of a check; that passes all
+    /// the same.
+    pub(crate) fn patience(&mut self, attempt: Attempt, now: Duration) -> Option<Duration> {
+        let State::Closed(failures) = &mut self.state else {
+            return None;
+        };
+        let deadline = attempt.at + self.timeout;
+        if now < deadline {
+            return Some(deadline);
         }
+        if attempt.era != self.era {
+            return Some(now + self.timeout);
+        }
+        let is_enough = failures.late(now, self.timeout);
+        let since = failures.late_since.unwrap_or(now);
+        (!is_enough).then(|| since + self.timeout.mul_f64(PATIENCE))
     }
 
     fn next_era(&mut self) {
@@ -285,7 +294,7 @@ mod tests {
 
     #[derive(Default)]
     struct Steps {
-        checks: HashMap<String, Asked>,
+        checks: HashMap<String, Attempt>,
         changes: Vec<&'static str>,
     }
 
@@ -299,7 +308,7 @@ mod tests {
             let mut check = self.checks.get(words[0]).copied();
             if words[0] == "late" {
                 let (era, at) = (Era::default(), now.saturating_sub(TIMEOUT));
-                check = Some(Asked { era, at });
+                check = Some(Attempt { era, at });
             }
             let check = check.expect("a check of this name");
             let mut failed = |failure| breaker.failed(check, failure, now, jitter);
@@ -313,7 +322,7 @@ mod tests {
                     None
                 }
                 [_, "gives-up"] => {
-                    let is_given_up = breaker.gives_up(check, now);
+                    let is_given_up = breaker.patience(check, now).is_none();
                     self.changes.extend(is_given_up.then_some("yes"));
                     None
                 }
@@ -333,9 +342,9 @@ mod tests {
         let words: Vec<&str> = text.split(' ').collect();
         if let ["ask", name] = words[..] {
             let (answer, check) = match breaker.ask(first * MS) {
-                Verdict::Go(check) => ("go", check),
-                Verdict::Probe(check) => ("probe", check),
-                Verdict::Wait(wait) => return format!("wait {}", wait.as_millis()),
+                Permission::Go(check) => ("go", check),
+                Permission::Probe(check) => ("probe", check),
+                Permission::Wait(wait) => return format!("wait {}", wait.as_millis()),
             };
             steps.checks.insert(name.into(), check);
             return answer.into();

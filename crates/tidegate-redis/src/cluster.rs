@@ -1,4 +1,5 @@
-//! A cluster: which server has which slots, and finding out when that has changed.
+//! Where keys are: on the one server there is, or on those of a cluster. Of a cluster, which
+//! server has which slots, and finding out when that has changed.
 //!
 //! The map is fetched by a task of its own whenever a server's answer, or the lack of
 //! one, makes it doubtful: never by a caller, whose deadline is short, never by two at
@@ -11,18 +12,19 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use redis::{RedisResult, Value};
+use tidegate_config::{RedisUrl, Servers};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::access::Access;
 use crate::agreement::ask_several;
-use crate::connector::{Connector, connect};
+use crate::connect::{Connector, connect};
+use crate::credentials::Credentials;
 use crate::error::{ErrorKind, StoreError};
 use crate::lane::LaneOptions;
-use crate::place::Login;
+use crate::sentinel::Sentinels;
 use crate::server::{Server, jitter};
-use crate::slots::{Range, Redirection, ranges, slot};
+use crate::slots::{Range, Redirection, SLOTS, ranges, slot};
 
 /// How long a server may take to tell the map, and how many are asked at once: one of them
 /// may have been away.
@@ -39,14 +41,14 @@ const CALM: Duration = Duration::from_secs(3);
 /// A server that has no slots is forgotten when nobody was sent to it for so long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// Where keys are in a cluster.
+/// Where keys are.
 #[derive(Clone)]
 pub(crate) struct Cluster(Arc<Inner>);
 
 struct Inner {
-    seeds: Vec<String>,
-    login: Login,
-    access: Access,
+    /// What knows the map; `None` for one server, which has all slots.
+    url: Option<RedisUrl>,
+    credentials: Credentials,
     options: LaneOptions,
     map: RwLock<Arc<Map>>,
     /// Every server that the map or a redirection has named, by address, and when.
@@ -65,43 +67,79 @@ struct Inner {
 struct Map(Vec<(u16, u16, Arc<Server>)>);
 
 impl Cluster {
+    /// The servers of a store with this URL.
     pub(crate) fn new(
-        seeds: Vec<String>,
-        login: Login,
-        access: Access,
-        options: LaneOptions,
-    ) -> Self {
+        text: &str,
+        credentials: Credentials,
+        mut options: LaneOptions,
+    ) -> RedisResult<Self> {
+        // One that only the client knows, such as `redis+unix:`, is for it to judge.
+        let url = text.parse::<RedisUrl>().ok();
+        let (mut cluster, mut map) = (None, Map::default());
+        let connector = match url.as_ref().map(|url| (url, url.servers())) {
+            None | Some((_, Servers::One)) => {
+                let client = credentials.client(text)?;
+                let address = client.get_connection_info().addr().to_string();
+                Some((address, Connector::direct(text, &credentials)?))
+            }
+            Some((url, Servers::Sentinel(master))) => {
+                let sentinels = Sentinels::new(url, master, &credentials)?;
+                Some((master.clone(), Connector::Sentinel(Arc::new(sentinels))))
+            }
+            Some((url, Servers::Cluster)) => {
+                for seed in url.addresses() {
+                    credentials.client(&url.server(&seed))?;
+                }
+                options.is_cluster = true;
+                cluster = Some(url.clone());
+                None
+            }
+        };
+        if let Some((address, connector)) = connector {
+            let server = Server::new(address, &connector, &options);
+            map.0.push((0, SLOTS - 1, Arc::new(server)));
+        }
         let nowhere = Server::nowhere(options.timeout);
         let detail = "the slot map is not known yet";
         nowhere.explain(Some(StoreError::new(ErrorKind::Timeout, detail)));
-        Self(Arc::new(Inner {
-            seeds,
-            login,
-            access,
+        Ok(Self(Arc::new(Inner {
+            url: cluster,
+            credentials,
             options,
-            map: RwLock::default(),
+            map: RwLock::new(Arc::new(map)),
             servers: Mutex::default(),
             nowhere: Arc::new(nowhere),
             fetching: AtomicBool::new(false),
             fetched: watch::Sender::new(0),
             paused: Mutex::default(),
-        }))
+        })))
+    }
+
+    /// Whether keys are spread over servers.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.0.url.is_some()
+    }
+
+    /// Waits until it is known which servers there are.
+    pub(crate) async fn ready(&self, deadline: Instant) {
+        drop(self.server(None, deadline).await);
     }
 
     /// The server that has a key. The first to ask wait for the map.
     pub(crate) async fn server(&self, key: Option<&str>, deadline: Instant) -> Arc<Server> {
-        if self.map().0.is_empty() && !self.0.nowhere.is_open() {
+        let mut map = self.map();
+        if map.0.is_empty() && !self.0.nowhere.is_open() {
             let mut fetched = self.0.fetched.subscribe();
             self.fetch();
             // It may have come between the two.
             if self.map().0.is_empty() {
                 drop(timeout_at(deadline, fetched.changed()).await);
             }
+            map = self.map();
         }
-        let map = self.map();
         let server = match key {
-            Some(key) => map.server(slot(key.as_bytes())),
-            None => map.0.first().map(|(_, _, server)| server),
+            Some(key) if self.is_spread() => map.server(slot(key.as_bytes())),
+            _ => map.0.first().map(|(_, _, server)| server),
         };
         Arc::clone(server.unwrap_or(&self.0.nowhere))
     }
@@ -113,6 +151,9 @@ impl Cluster {
         from: &Server,
     ) -> Option<(Arc<Server>, bool)> {
         let redirection = Redirection::read(error, &from.address)?;
+        if !self.is_spread() {
+            return None;
+        }
         if !redirection.asking {
             self.fetch();
         }
@@ -160,15 +201,18 @@ impl Cluster {
             return Ok(Arc::clone(server));
         }
         let inner = &self.0;
-        let url = inner.login.url(address);
-        let connector = Connector::direct(&url, &inner.access)?;
+        let url = inner.url.as_ref().map(|url| url.server(address));
+        let connector = Connector::direct(&url.unwrap_or_default(), &inner.credentials)?;
         let server = Arc::new(Server::new(address.into(), &connector, &inner.options));
         servers.insert(address.into(), (Arc::clone(&server), Instant::now()));
         Ok(server)
     }
 
-    /// Fetches the map, unless somebody does.
+    /// Fetches the map, unless somebody does, or there is only one server.
     fn fetch(&self) {
+        if !self.is_spread() {
+            return;
+        }
         // A caller without a runtime panics a moment later, with nothing changed here.
         let Ok(runtime) = Handle::try_current() else {
             return;
@@ -219,7 +263,8 @@ impl Cluster {
             addresses.push(server.address.clone());
         }
         turn(&mut addresses);
-        let mut seeds = self.0.seeds.clone();
+        let seeds = self.0.url.as_ref().map(RedisUrl::addresses);
+        let mut seeds = seeds.unwrap_or_default();
         turn(&mut seeds);
         seeds.retain(|seed| !addresses.contains(seed));
         addresses.extend(seeds);
@@ -284,7 +329,11 @@ impl Drop for Fetching {
 impl Inner {
     /// The map as one server knows it.
     async fn map_of(&self, asked: &str) -> RedisResult<Vec<Range>> {
-        let client = self.access.client_now(&self.login.url(asked)).await?;
+        let url = self.url.as_ref().map(|url| url.server(asked));
+        let client = self
+            .credentials
+            .client_now(&url.unwrap_or_default())
+            .await?;
         let mut connection = connect(&client, PATIENCE, PATIENCE).await?;
         let mut question = redis::cmd("CLUSTER");
         let slots: Value = question.arg("SLOTS").query_async(&mut connection).await?;

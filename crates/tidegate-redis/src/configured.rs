@@ -9,7 +9,7 @@ use std::path::Path;
 use tidegate::{PoliciesError, PolicyError};
 use tidegate_config::{Config, RedisUrl, Secret, StoreUrl};
 
-use crate::access::Password;
+use crate::credentials::Password;
 use crate::error::StoreError;
 use crate::limiter::{SharedLimiter, Store};
 use crate::options::RedisOptions;

@@ -17,104 +17,74 @@ pub struct StoreError {
     keys: Arc<[String]>,
 }
 
-/// The kinds of store errors, as named in metrics and log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
+macro_rules! kinds {
+    ($($(#[$doc:meta])+ $kind:ident = $name:literal,)+) => {
+        /// The kinds of store errors, as named in metrics and log lines.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ErrorKind {
+            $($(#[$doc])+ $kind,)+
+        }
+
+        impl ErrorKind {
+            /// All kinds, for example to count errors by kind.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$kind),+];
+
+            /// Its name in metrics.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
     /// No connection could be made.
-    Connect,
+    Connect = "connect",
     /// The server refused the credentials.
-    Auth,
+    Auth = "auth",
     /// No answer within the deadline.
-    Timeout,
+    Timeout = "timeout",
     /// The connection was lost after the check was sent, so it may have been charged.
-    OutcomeUnknown,
+    OutcomeUnknown = "outcome_unknown",
     /// The check was not sent, because too many others were waiting.
-    QueueFull,
+    QueueFull = "queue_full",
     /// The store kept failing and is not asked for a while.
-    BreakerOpen,
+    BreakerOpen = "breaker_open",
     /// The server is loading its data.
-    Loading,
+    Loading = "loading",
     /// The server is a replica.
-    ReadOnly,
+    ReadOnly = "read_only",
     /// The server has lost its master.
-    MasterDown,
+    MasterDown = "master_down",
     /// The cluster is down.
-    ClusterDown,
+    ClusterDown = "cluster_down",
     /// The keys are on another server.
-    Moved,
+    Moved = "moved",
     /// The keys are being moved.
-    TryAgain,
+    TryAgain = "try_again",
     /// The server is busy with a script.
-    Busy,
+    Busy = "busy",
     /// The server has no memory left.
-    OutOfMemory,
+    OutOfMemory = "out_of_memory",
     /// The server cannot write to its disk.
-    Misconfigured,
+    Misconfigured = "misconfigured",
     /// Too few replicas acknowledged the charge.
-    NoReplicas,
+    NoReplicas = "no_replicas",
     /// The user may not run what the scripts need.
-    NoPermission,
+    NoPermission = "no_permission",
     /// A key holds something that Tidegate did not write.
-    WrongType,
+    WrongType = "wrong_type",
     /// A script failed or returned something invalid.
-    Script,
+    Script = "script",
     /// Anything else.
-    Other,
+    Other = "other",
 }
 
 impl ErrorKind {
-    /// All kinds, for example to count errors by kind.
-    pub const ALL: [Self; 20] = [
-        Self::Connect,
-        Self::Auth,
-        Self::Timeout,
-        Self::OutcomeUnknown,
-        Self::QueueFull,
-        Self::BreakerOpen,
-        Self::Loading,
-        Self::ReadOnly,
-        Self::MasterDown,
-        Self::ClusterDown,
-        Self::Moved,
-        Self::TryAgain,
-        Self::Busy,
-        Self::OutOfMemory,
-        Self::Misconfigured,
-        Self::NoReplicas,
-        Self::NoPermission,
-        Self::WrongType,
-        Self::Script,
-        Self::Other,
-    ];
-
-    /// Its name in metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Auth => "auth",
-            Self::Timeout => "timeout",
-            Self::OutcomeUnknown => "outcome_unknown",
-            Self::QueueFull => "queue_full",
-            Self::BreakerOpen => "breaker_open",
-            Self::Loading => "loading",
-            Self::ReadOnly => "read_only",
-            Self::MasterDown => "master_down",
-            Self::ClusterDown => "cluster_down",
-            Self::Moved => "moved",
-            Self::TryAgain => "try_again",
-            Self::Busy => "busy",
-            Self::OutOfMemory => "out_of_memory",
-            Self::Misconfigured => "misconfigured",
-            Self::NoReplicas => "no_replicas",
-            Self::NoPermission => "no_permission",
-            Self::WrongType => "wrong_type",
-            Self::Script => "script",
-            Self::Other => "other",
-        }
-    }
-
     /// Whether a retry may help and cannot charge twice: the check certainly did not run,
     /// for a temporary reason.
     #[must_use]

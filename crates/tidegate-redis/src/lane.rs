@@ -27,7 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::acks::Acks;
 use crate::batch::{Call, Command, Held, PARTS, Reply, Request, Retry, calls};
-use crate::connector::{Connected, Connector, SILENCE};
+use crate::connect::{Connected, Connector, SILENCE};
 use crate::error::{ErrorKind, StoreError};
 use crate::wire;
 
@@ -569,7 +569,7 @@ mod tests {
         let url = format!("rediss://127.0.0.1:{}/", server.port());
         let options = RedisOptions::default();
         let options = options.certificates(Some(certificates.read("authority.crt")), None);
-        let connector = Connector::direct(&url, &options.access).expect("a valid URL");
+        let connector = Connector::direct(&url, &options.credentials).expect("a valid URL");
         let connected = connector.connect().await.expect("a running server");
         (server, Link::new(connected))
     }

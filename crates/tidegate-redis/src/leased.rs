@@ -290,7 +290,7 @@ impl Shared {
         }
         let store = &self.store;
         store
-            .refund_at(keys, receipt, part, decided_at_us, &charges)
+            .refund(keys, receipt, part, decided_at_us, &charges)
             .await
     }
 }

@@ -60,16 +60,14 @@ mod shared;
 mod options;
 mod store;
 
-mod servers;
-
 mod agreement;
 mod cluster;
-mod connector;
-mod place;
+mod connect;
+mod sentinel;
 mod server;
 mod slots;
 
-mod access;
+mod credentials;
 
 mod breaker;
 mod error;
@@ -91,10 +89,10 @@ mod conformance;
 #[cfg(test)]
 mod simulator;
 
-pub use access::Password;
 pub use configured::SetupError;
 #[doc(hidden)]
 pub use configured::{read_file, read_text};
+pub use credentials::Password;
 pub use error::{ErrorKind, StoreError};
 pub use keyed::{Limiter, LimiterBuilder};
 pub use lease::LeaseStats;

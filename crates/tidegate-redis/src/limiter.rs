@@ -329,7 +329,14 @@ impl SharedLimiter {
         }
         let refunded = match shared.decider.leases() {
             Some(leases) => shared.refund_leases(leases, &keys, receipt).await,
-            None => shared.store.refund(&keys, receipt).await,
+            None => {
+                let charges: Vec<_> = receipt.charges().collect();
+                let at_us = receipt.decided_at_us();
+                shared
+                    .store
+                    .refund(&keys, receipt, "", at_us, &charges)
+                    .await
+            }
         };
         shared.decider.forget_refusals(Some(&keys));
         Ok(refunded?)
@@ -442,7 +449,7 @@ impl SharedHandle {
     pub fn callers_do(&self, does: &'static str) {
         match &self.0 {
             Handle::Shared(shared) if shared.policy.mode() != Mode::Background => {
-                shared.duty.callers_do(does);
+                shared.note.callers_do(does);
             }
             Handle::Shared(_) | Handle::Memory(_) => {}
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::access::{Access, Certificates, Password};
+use crate::credentials::{Certificates, Credentials, Password};
 
 /// How to reach a server, and how long to wait for it.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ pub struct RedisOptions {
     pub(crate) timeout: Duration,
     pub(crate) connections: usize,
     pub(crate) replica_acks: u32,
-    pub(crate) access: Access,
+    pub(crate) credentials: Credentials,
 }
 
 impl Default for RedisOptions {
@@ -24,7 +24,7 @@ impl Default for RedisOptions {
             timeout: Duration::from_millis(50),
             connections: 2,
             replica_acks: 0,
-            access: Access::default(),
+            credentials: Credentials::default(),
         }
     }
 }
@@ -71,7 +71,7 @@ impl RedisOptions {
         authority: Option<Vec<u8>>,
         own: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Self {
-        self.access.certificates = Some(Certificates(redis::TlsCertificates {
+        self.credentials.certificates = Some(Certificates(redis::TlsCertificates {
             client_tls: own.map(|(client_cert, client_key)| redis::ClientTlsConfig {
                 client_cert,
                 client_key,
@@ -83,14 +83,14 @@ impl RedisOptions {
 
     /// The user name, instead of the one in the URL.
     pub fn username(mut self, username: impl Into<String>) -> Self {
-        self.access.username = Some(username.into());
+        self.credentials.username = Some(username.into());
         self
     }
 
     /// The password, instead of the one in the URL. A password in a file may change while the
     /// process runs: it is read for each connection, and again when the server refuses it.
     pub fn password(mut self, password: Password) -> Self {
-        self.access.password = Some(password);
+        self.credentials.password = Some(password);
         self
     }
 }

@@ -98,7 +98,7 @@ impl Outage {
 
 /// What a policy does while its store does not answer.
 #[derive(Debug)]
-pub(crate) struct Duty {
+pub(crate) struct FallbackNote {
     policy: String,
     does: &'static str,
     /// What its callers do instead, if they say so.
@@ -108,9 +108,9 @@ pub(crate) struct Duty {
 /// What each of the policies over a store does while it does not answer: of those that
 /// are in use.
 #[derive(Debug, Default)]
-pub(crate) struct Duties(Mutex<Vec<Weak<Duty>>>);
+pub(crate) struct Fallbacks(Mutex<Vec<Weak<FallbackNote>>>);
 
-impl Duty {
+impl FallbackNote {
     pub(crate) fn new(policy: &Policy) -> Arc<Self> {
         Arc::new(Self {
             policy: policy.name().into(),
@@ -134,27 +134,27 @@ impl Duty {
     }
 }
 
-impl Duties {
-    pub(crate) fn add(&self, duty: &Arc<Duty>) {
-        let mut duties = self.duties();
-        duties.retain(|other| other.strong_count() > 0);
-        duties.push(Arc::downgrade(duty));
+impl Fallbacks {
+    pub(crate) fn add(&self, note: &Arc<FallbackNote>) {
+        let mut notes = self.notes();
+        notes.retain(|other| other.strong_count() > 0);
+        notes.push(Arc::downgrade(note));
     }
 
-    fn duties(&self) -> MutexGuard<'_, Vec<Weak<Duty>>> {
+    fn notes(&self) -> MutexGuard<'_, Vec<Weak<FallbackNote>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// `allowed: a, b; denied: c`.
-impl fmt::Display for Duties {
+impl fmt::Display for Fallbacks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let duties: Vec<Arc<Duty>> = self.duties().iter().filter_map(Weak::upgrade).collect();
+        let notes: Vec<Arc<FallbackNote>> = self.notes().iter().filter_map(Weak::upgrade).collect();
         let mut pairs: Vec<(&str, &str)> = Vec::new();
         // While a config is replaced, a policy is there twice: the newer one counts.
-        for duty in duties.iter().rev() {
-            if !pairs.iter().any(|(_, policy)| *policy == duty.policy) {
-                pairs.push((duty.does(), &duty.policy));
+        for note in notes.iter().rev() {
+            if !pairs.iter().any(|(_, policy)| *policy == note.policy) {
+                pairs.push((note.does(), &note.policy));
             }
         }
         pairs.sort_unstable();
@@ -229,24 +229,24 @@ mod tests {
     }
 
     #[test]
-    fn duties_are_grouped_and_those_of_old_policies_are_gone() {
-        let duties = Duties::default();
-        let duty = |name: &str, on_error| {
+    fn notes_are_grouped_and_those_of_old_policies_are_gone() {
+        let notes = Fallbacks::default();
+        let note = |name: &str, on_error| {
             let policy = Policy::builder(name).limit(Limit::per_second(1));
-            Duty::new(&policy.on_error(on_error).build().expect("a policy"))
+            FallbackNote::new(&policy.on_error(on_error).build().expect("a policy"))
         };
         let kept = [
-            duty("open", OnError::Allow),
-            duty("shut", OnError::Deny),
-            duty("alone", OnError::Local),
-            duty("also", OnError::Allow),
+            note("open", OnError::Allow),
+            note("shut", OnError::Deny),
+            note("alone", OnError::Local),
+            note("also", OnError::Allow),
         ];
-        let old = duty("shut", OnError::Allow);
-        duties.add(&old);
-        kept.iter().for_each(|duty| duties.add(duty));
+        let old = note("shut", OnError::Allow);
+        notes.add(&old);
+        kept.iter().for_each(|note| notes.add(note));
         let text = "allowed: also, open; decided locally: alone; denied: shut";
-        assert_eq!(duties.to_string(), text);
+        assert_eq!(notes.to_string(), text);
         drop((old, kept));
-        assert_eq!(duties.to_string(), "");
+        assert_eq!(notes.to_string(), "");
     }
 }

@@ -5,17 +5,15 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::batch::{Command, Reply};
-use crate::breaker::{Asked, Breaker, Change, Failure, Verdict};
-use crate::connector::Connector;
+use crate::breaker::{Attempt, Breaker, Change, Failure, Permission};
+use crate::connect::Connector;
 use crate::error::{ErrorKind, StoreError};
 use crate::lane::{Lane, LaneOptions};
 use crate::outage::Outage;
-
-/// How often per deadline a caller that waits checks whether the server is down.
-const LOOKS: u32 = 50;
 
 /// A server, or, without lanes, the lack of one.
 pub(crate) struct Server {
@@ -25,6 +23,8 @@ pub(crate) struct Server {
     /// How long a check may take, for messages.
     timeout: Duration,
     breaker: Mutex<Breaker>,
+    /// Tells those who wait for an answer that the breaker opens.
+    opened: Notify,
     /// What the log says of its failures.
     pub(crate) outage: Outage,
     /// Why there is no server, where there is none.
@@ -37,25 +37,22 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(address: String, connector: &Connector, options: &LaneOptions) -> Self {
         let lane = || Lane::new(connector.clone(), options);
-        Self {
-            address,
-            lanes: (0..options.connections).map(|_| lane()).collect(),
-            timeout: options.timeout,
-            breaker: Mutex::new(Breaker::new(options.timeout)),
-            outage: Outage::default(),
-            why: Mutex::default(),
-            start: Instant::now(),
-            random: RandomState::new(),
-        }
+        let lanes = (0..options.connections).map(|_| lane()).collect();
+        Self::with(address, lanes, options.timeout)
     }
 
     /// No server: every question fails, until the breaker stops them.
     pub(crate) fn nowhere(timeout: Duration) -> Self {
+        Self::with("no server".into(), Box::default(), timeout)
+    }
+
+    fn with(address: String, lanes: Box<[Lane]>, timeout: Duration) -> Self {
         Self {
-            address: "no server".into(),
-            lanes: Box::default(),
+            address,
+            lanes,
             timeout,
             breaker: Mutex::new(Breaker::new(timeout)),
+            opened: Notify::new(),
             outage: Outage::default(),
             why: Mutex::default(),
             start: Instant::now(),
@@ -66,14 +63,14 @@ impl Server {
     /// A permit to ask it now, or to probe it, unless its breaker is open.
     pub(crate) fn permit(self: &Arc<Self>) -> Result<Permit, StoreError> {
         let now = self.start.elapsed();
-        let (asked, is_probe) = match self.breaker(|breaker| breaker.ask(now)) {
-            Verdict::Go(asked) => (asked, false),
-            Verdict::Probe(asked) => (asked, true),
-            Verdict::Wait(_) => return Err(self.not_asked()),
+        let (attempt, is_probe) = match self.breaker(|breaker| breaker.ask(now)) {
+            Permission::Go(attempt) => (attempt, false),
+            Permission::Probe(attempt) => (attempt, true),
+            Permission::Wait(_) => return Err(self.not_asked()),
         };
         Ok(Permit {
             server: Arc::clone(self),
-            asked,
+            attempt,
             is_probe,
             is_patient: is_probe,
             is_our_fault: false,
@@ -127,7 +124,7 @@ impl Server {
 /// was never sent.
 pub(crate) struct Permit {
     pub(crate) server: Arc<Server>,
-    asked: Asked,
+    attempt: Attempt,
     /// Whether the breaker is open, and this is to find out about the server.
     pub(crate) is_probe: bool,
     /// Whether no check waits for the answer: it has until its deadline, even if the server
@@ -171,7 +168,7 @@ impl Permit {
         }
         self.is_our_fault = queued.is_some_and(|queued| queued >= server.timeout / 2);
         let detail = match Instant::now() < deadline {
-            true => format!("no answer within {waited:?}, and the server is silent"),
+            true => format!("given up after {waited:?}: the server is silent"),
             false => format!("no answer within {:?}", server.timeout),
         };
         Err(StoreError::new(ErrorKind::Timeout, detail))
@@ -183,45 +180,56 @@ impl Permit {
         deadline: Instant,
         what: impl Future<Output = T>,
     ) -> Option<T> {
+        let server = &self.server;
         let mut what = pin!(what);
-        // Most answers are there before the first look.
-        let mut look = self.server.start + self.asked.at() + self.server.timeout / 2;
-        loop {
-            let until = if self.is_patient {
-                deadline
-            } else {
-                look.min(deadline)
-            };
-            if let Ok(done) = timeout_at(until, &mut what).await {
-                return Some(done);
-            }
-            let (time, now) = (self.server.start.elapsed(), Instant::now());
-            if now >= deadline || self.server.breaker(|it| it.gives_up(self.asked, time)) {
-                return None;
-            }
-            look = now + self.server.timeout / LOOKS;
+        // Nearly all answers are there by then, and have only cost a timer.
+        let early = match self.is_patient {
+            true => deadline,
+            false => deadline.min(server.start + self.attempt.at() + server.timeout / 2),
+        };
+        if let Ok(done) = timeout_at(early, &mut what).await {
+            return Some(done);
         }
+        while Instant::now() < deadline {
+            // Heard even if it opens before this is waited for.
+            let opened = server.opened.notified();
+            let now = server.start.elapsed();
+            let until = server.breaker(|breaker| breaker.patience(self.attempt, now))?;
+            tokio::select! {
+                biased;
+                done = &mut what => return Some(done),
+                () = opened => {}
+                () = sleep_until(deadline.min(server.start + until)) => {}
+            }
+        }
+        None
     }
 
     /// The server has answered.
     pub(crate) fn answered(&mut self) -> Option<Change> {
         self.is_resolved = true;
-        self.server.breaker(|breaker| breaker.succeeded(self.asked))
+        self.server
+            .breaker(|breaker| breaker.succeeded(self.attempt))
     }
 
     /// It has not.
     pub(crate) fn failed(&mut self, failure: Failure) -> Option<Change> {
         self.is_resolved = true;
         let (now, jitter) = (self.server.start.elapsed(), jitter());
-        self.server
-            .breaker(|breaker| breaker.failed(self.asked, failure, now, jitter))
+        let failed = |breaker: &mut Breaker| breaker.failed(self.attempt, failure, now, jitter);
+        let change = self.server.breaker(failed);
+        if change == Some(Change::Opened) {
+            self.server.opened.notify_waiters();
+        }
+        change
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if !self.is_resolved {
-            self.server.breaker(|breaker| breaker.abandoned(self.asked));
+            self.server
+                .breaker(|breaker| breaker.abandoned(self.attempt));
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::configured::SetupError;
 use crate::decider::Decider;
 use crate::error::{ErrorKind, StoreError};
 use crate::local;
-use crate::outage::Duty;
+use crate::outage::FallbackNote;
 use crate::refusals::Known;
 use crate::store::RedisStore;
 
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     /// The clock of the refusals counts from here.
     start: Instant,
     /// What it does without the store, for the log.
-    pub(crate) duty: Arc<Duty>,
+    pub(crate) note: Arc<FallbackNote>,
 }
 
 impl Shared {
@@ -61,7 +61,7 @@ impl Shared {
         Ok(Self {
             prepared: store.prepare(&policy, charge),
             decider,
-            duty: Duty::new(&policy),
+            note: FallbackNote::new(&policy),
             policy,
             store,
             charge,
@@ -73,7 +73,7 @@ impl Shared {
     /// Puts into force what it shares with the policy before it. Building it changed
     /// nothing: the policies after it may have been refused.
     pub(crate) fn commit(&self) {
-        self.store.duties().add(&self.duty);
+        self.store.fallbacks().add(&self.note);
         self.decider.commit(&self.policy);
     }
 

@@ -3,10 +3,9 @@
 use redis::Value;
 
 use crate::error::{ErrorKind, StoreError};
-use crate::place::address;
 
 /// The slots of a cluster.
-const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// Slots that one server has, from the first to the last, and where it is.
 pub(crate) type Range = (u16, u16, String);
@@ -56,6 +55,14 @@ pub(crate) fn ranges(slots: &Value, asked: &str) -> Vec<Range> {
     // Nodes tell them in an order of their own.
     ranges.sort_unstable();
     ranges
+}
+
+/// `host:port`, with an IPv6 address in brackets.
+pub(crate) fn address(host: &str, port: u16) -> String {
+    match host.contains(':') && !host.starts_with('[') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
 }
 
 fn located(host: &str, port: u16, asked: &str) -> String {

@@ -1,15 +1,16 @@
 //! The store: its servers, the deadline of a check, retries, statistics and log lines.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::Value;
-use tidegate::{Charge, Cost, Decision, Keys, Limit, Limiter, Policy, Receipt};
+use tidegate::{Charge, Cost, Decision, Keys, Limit, Policy, Receipt};
 use tokio::time::{Instant, sleep};
 
 use crate::batch::{Command, Reply};
@@ -20,11 +21,10 @@ use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
 use crate::lane::{Counters, LaneOptions};
 use crate::options::RedisOptions;
-use crate::outage::Duties;
+use crate::outage::Fallbacks;
 use crate::retry::Schedule;
 use crate::script::{Script, Scripts, Task, Time};
 use crate::server::{Permit, Server, jitter};
-use crate::servers::Servers;
 
 /// The shortest deadline of a probe. No caller waits for it, and a host that stalls for a
 /// moment does not mean that the store failed.
@@ -32,6 +32,9 @@ const PROBE: Duration = Duration::from_secs(1);
 
 /// What a probe asks a server to do: what every check needs, on a key that nobody else has.
 const PROBE_SCRIPT: &str = "return redis.call('SET', KEYS[1], '', 'PX', 1)";
+
+/// The pause between two lines of the log about errors of one kind.
+const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 /// How often a check may be redirected to another server before it pauses.
 const REDIRECTIONS: u32 = 8;
@@ -49,18 +52,18 @@ struct Inner {
     origin: u64,
     prefix: String,
     timeout: Duration,
-    servers: Servers,
+    cluster: Cluster,
     scripts: Scripts,
     probe: Arc<Script>,
     counters: Arc<Counters>,
     errors: [AtomicU64; ErrorKind::ALL.len()],
     retries: AtomicU64,
-    /// Limits log lines about errors to a few per minute of each kind.
-    lines: Limiter,
+    /// When each kind of line was last logged.
+    lines: Mutex<HashMap<&'static str, Instant>>,
     /// Whether the last call was answered.
     up: AtomicBool,
     /// What policies do without an answer, for the log.
-    duties: Duties,
+    fallbacks: Fallbacks,
 }
 
 /// Statistics of a store.
@@ -113,9 +116,9 @@ impl RedisStore {
             is_cluster: false,
             counters: Arc::clone(&counters),
         };
-        let servers = Servers::new(url, options.access, lanes);
+        let cluster = Cluster::new(url, options.credentials, lanes);
         // The client's own message may repeat the URL, and with it a password.
-        let servers = servers.map_err(|error| {
+        let cluster = cluster.map_err(|error| {
             let detail = format!("the URL of store {:?}: {:?}", options.name, error.kind());
             StoreError::new(ErrorKind::Other, detail)
         })?;
@@ -124,15 +127,15 @@ impl RedisStore {
             origin,
             prefix: options.prefix,
             timeout: options.timeout,
-            servers,
+            cluster,
             scripts: Scripts::new(Time::Server),
             probe: Arc::new(Script::new(PROBE_SCRIPT.into())),
             counters,
             errors: [const { AtomicU64::new(0) }; ErrorKind::ALL.len()],
             retries: AtomicU64::new(0),
-            lines: Limiter::in_memory(Limit::per_minute(6).burst(1)),
+            lines: Mutex::default(),
             up: AtomicBool::new(true),
-            duties: Duties::default(),
+            fallbacks: Fallbacks::default(),
         })))
     }
 
@@ -150,7 +153,11 @@ impl RedisStore {
         let errors = ErrorKind::ALL.iter().zip(&inner.errors);
         RedisStats {
             up: inner.up.load(Relaxed),
-            breaker_open: inner.servers.all().iter().any(|server| server.is_open()),
+            breaker_open: inner
+                .cluster
+                .servers()
+                .iter()
+                .any(|server| server.is_open()),
             questions: count(&inner.counters.questions),
             commands: count(&inner.counters.commands),
             batches: count(&inner.counters.batches),
@@ -168,7 +175,7 @@ impl RedisStore {
     /// How long until a failing store is asked again.
     #[must_use]
     pub fn next_probe(&self) -> Duration {
-        let servers = self.0.servers.all();
+        let servers = self.0.cluster.servers();
         let waits = servers.iter().map(|server| server.next_probe());
         let waits = waits.filter(|wait| !wait.is_zero());
         waits.min().unwrap_or_default()
@@ -180,10 +187,10 @@ impl RedisStore {
     pub async fn probe(&self) {
         let inner = &self.0;
         inner
-            .servers
+            .cluster
             .ready(Instant::now() + inner.timeout.max(PROBE))
             .await;
-        let servers = inner.servers.all();
+        let servers = inner.cluster.servers();
         let permits = servers.iter().filter_map(|server| server.permit().ok());
         // All at once, each with its own deadline: a silent one does not use up the others'.
         join_all(permits.map(|permit| self.probe_server(permit, None))).await;
@@ -207,9 +214,7 @@ impl RedisStore {
             // Of a key that another server has, it says so.
             Err(error) if error.kind() == ErrorKind::Moved => self.answered(&mut permit),
             Err(error) => {
-                if let Servers::Cluster(cluster) = &inner.servers {
-                    cluster.doubt(error.kind());
-                }
+                inner.cluster.doubt(error.kind());
                 let server = Arc::clone(&permit.server);
                 self.unanswered(&server, Some(&mut permit), &error, start, false);
             }
@@ -229,8 +234,8 @@ impl RedisStore {
     }
 
     /// What policies do while it does not answer.
-    pub(crate) fn duties(&self) -> &Duties {
-        &self.0.duties
+    pub(crate) fn fallbacks(&self) -> &Fallbacks {
+        &self.0.fallbacks
     }
 
     /// What all checks of a policy have in common.
@@ -252,21 +257,9 @@ impl RedisStore {
         self.ask(command, self.0.timeout, true, decide).await
     }
 
-    /// Gives back what a decision about these keys has charged, once. Says whether this was
-    /// the first time.
+    /// Gives back charges that were made then, once per receipt and part of it. Says whether
+    /// this was the first time.
     pub(crate) async fn refund(
-        &self,
-        keys: &Keys<'_>,
-        receipt: &Receipt,
-    ) -> Result<bool, StoreError> {
-        let charges: Vec<(Cost, u64)> = receipt.charges().collect();
-        self.refund_at(keys, receipt, "", receipt.decided_at_us(), &charges)
-            .await
-    }
-
-    /// Gives back charges that were made then, once per receipt. Says whether this was the
-    /// first time.
-    pub(crate) async fn refund_at(
         &self,
         keys: &Keys<'_>,
         receipt: &Receipt,
@@ -310,8 +303,8 @@ impl RedisStore {
         let command = &Arc::new(Command::words(&["INFO", "memory"]));
         // As for a probe: no caller waits, and the server may be too far away for a check.
         let within = self.0.timeout.max(PROBE);
-        self.0.servers.ready(Instant::now() + within).await;
-        let servers = self.0.servers.all();
+        self.0.cluster.ready(Instant::now() + within).await;
+        let servers = self.0.cluster.servers();
         let permits = servers.iter().filter_map(|server| server.permit().ok());
         let permits = permits.filter(|permit| !permit.is_probe);
         let warnings = join_all(permits.map(|mut permit| async move {
@@ -410,7 +403,7 @@ impl RedisStore {
 
     /// Whether its keys are spread over many servers.
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.0.servers, Servers::Cluster(_))
+        self.0.cluster.is_spread()
     }
 
     pub(crate) fn prefix(&self) -> &str {
@@ -432,68 +425,15 @@ impl RedisStore {
         is_retried: bool,
         read: impl Fn(Reply) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let command = Arc::new(command);
+        let command = &Arc::new(command);
         let start = Instant::now();
-        let attempts = Attempts {
-            start,
+        let mut attempts = Attempts {
             deadline: start + within,
             is_retried,
             schedule: Schedule::default(),
             earlier: None,
         };
-        let asked = match &self.0.servers {
-            Servers::One(server) => self.ask_one(server, &command, attempts, read).await,
-            Servers::Cluster(cluster) => self.ask_cluster(cluster, &command, attempts, read).await,
-        };
-        asked.map_err(|error| match error.kind() {
-            ErrorKind::WrongType => error.about(&command.keys),
-            _ => error,
-        })
-    }
-
-    /// Asks the one server there is.
-    async fn ask_one<T>(
-        &self,
-        server: &Arc<Server>,
-        command: &Arc<Command>,
-        mut attempts: Attempts,
-        read: impl Fn(Reply) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let is_check = command.is_check;
-        let permit = self.permit(server, command.keys.first().map(String::as_str));
-        let mut permit = permit.inspect_err(|error| {
-            self.unanswered(server, None, error, attempts.start, is_check);
-        })?;
-        // Counts of this node that are given up too early may be counted twice.
-        permit.is_patient = !attempts.is_retried;
-        loop {
-            let answer = permit.attempt(command, false, attempts.deadline).await;
-            let error = match answer.and_then(&read) {
-                Ok(answer) => {
-                    self.answered(&mut permit);
-                    return Ok(answer);
-                }
-                Err(error) => error,
-            };
-            if !attempts.pause_after(&error, &permit).await {
-                let error = error.after(attempts.earlier);
-                self.unanswered(server, Some(&mut permit), &error, attempts.start, is_check);
-                return Err(error);
-            }
-            attempts.earlier = Some(error);
-            self.0.retries.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Asks the server that has the keys, and follows redirections.
-    async fn ask_cluster<T>(
-        &self,
-        cluster: &Cluster,
-        command: &Arc<Command>,
-        mut attempts: Attempts,
-        read: impl Fn(Reply) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let is_check = command.is_check;
+        let (cluster, is_check) = (&self.0.cluster, command.is_check);
         let key = command.keys.first().map(String::as_str);
         let mut redirections = 0;
         // Where the last answer led, and whether for keys on their way there.
@@ -509,9 +449,10 @@ impl RedisStore {
             let permit = kept_permit.map_or_else(|| self.permit(&server, key), Ok);
             let mut permit = permit.inspect_err(|error| {
                 cluster.doubt(error.kind());
-                self.unanswered(&server, None, error, attempts.start, is_check);
+                self.unanswered(&server, None, error, start, is_check);
             })?;
-            permit.is_patient = !attempts.is_retried;
+            // Counts of this node that are given up too early may be counted twice.
+            permit.is_patient = !is_retried;
             let answer = permit.attempt(command, asking, attempts.deadline).await;
             let error = match answer.and_then(&read) {
                 Ok(answer) => {
@@ -532,8 +473,11 @@ impl RedisStore {
             cluster.doubt(error.kind());
             if !attempts.pause_after(&error, &permit).await {
                 let error = error.after(attempts.earlier);
-                self.unanswered(&server, Some(&mut permit), &error, attempts.start, is_check);
-                return Err(error);
+                self.unanswered(&server, Some(&mut permit), &error, start, is_check);
+                return Err(match error.kind() {
+                    ErrorKind::WrongType => error.about(&command.keys),
+                    _ => error,
+                });
             }
             attempts.earlier = Some(error);
             self.0.retries.fetch_add(1, Relaxed);
@@ -550,13 +494,25 @@ impl RedisStore {
         }
     }
 
+    /// Whether a line of this kind may be logged: there are a few per minute of each.
+    fn may_log(&self, kind: &'static str) -> bool {
+        let now = Instant::now();
+        let mut lines = self.0.lines.lock().expect("nothing panics under this lock");
+        let last = lines.get(kind);
+        let is_time = last.is_none_or(|last| now.duration_since(*last) >= BETWEEN_LINES);
+        if is_time {
+            lines.insert(kind, now);
+        }
+        is_time
+    }
+
     fn answered(&self, permit: &mut Permit) {
         self.heard(true);
         permit.answered();
         let (inner, server) = (&self.0, &permit.server);
         let over = server.outage.answered(|| server.is_open());
         if let Some(over) = over
-            && (over.is_long || inner.lines.check("again").allowed())
+            && (over.is_long || self.may_log("again"))
         {
             tracing::info!(
                 store = inner.name,
@@ -588,7 +544,7 @@ impl RedisStore {
             if let Some(permit) = permit.filter(|_| kind.is_about_a_key()) {
                 self.answered(permit);
             }
-            if inner.lines.check(kind.as_str()).allowed() {
+            if self.may_log(kind.as_str()) {
                 tracing::warn!(
                     store = inner.name,
                     server = server.address,
@@ -600,7 +556,7 @@ impl RedisStore {
         }
         server.outage.failed(asked, is_check);
         let opened = permit.is_some_and(|permit| self.failed(permit, kind));
-        if kind != ErrorKind::BreakerOpen && inner.lines.check(kind.as_str()).allowed() {
+        if kind != ErrorKind::BreakerOpen && self.may_log(kind.as_str()) {
             server.outage.said(false);
             let what = match kind {
                 ErrorKind::Auth => "the store refused the password: on_error decides",
@@ -610,17 +566,17 @@ impl RedisStore {
                 store = inner.name,
                 server = server.address,
                 cause = %error.redacted(),
-                policies = %inner.duties,
+                policies = %inner.fallbacks,
                 "{what}"
             );
         }
-        if opened && inner.lines.check("open").allowed() {
+        if opened && self.may_log("open") {
             server.outage.said(true);
             tracing::error!(
                 store = inner.name,
                 server = server.address,
                 cause = %error.redacted(),
-                policies = %inner.duties,
+                policies = %inner.fallbacks,
                 "the store keeps failing: checks do not wait for it until a probe succeeds"
             );
         }
@@ -628,10 +584,7 @@ impl RedisStore {
 
     /// A check of this key that waited for a message of others has no answer.
     pub(crate) async fn check_unanswered(&self, key: &str, asked: Instant) {
-        let server = match &self.0.servers {
-            Servers::One(server) => Arc::clone(server),
-            Servers::Cluster(cluster) => cluster.server(Some(key), Instant::now()).await,
-        };
+        let server = self.0.cluster.server(Some(key), Instant::now()).await;
         server.outage.failed(asked, true);
     }
 
@@ -655,7 +608,6 @@ impl RedisStore {
 
 /// The attempts of one question: until when, and how they are spaced.
 struct Attempts {
-    start: Instant,
     deadline: Instant,
     is_retried: bool,
     schedule: Schedule,
@@ -697,10 +649,10 @@ fn origin(url: &str, options: &RedisOptions) -> u64 {
         timeout,
         connections,
         replica_acks,
-        access,
+        credentials,
     } = options;
     let settings = (name, prefix, timeout, connections, replica_acks);
-    foldhash::fast::FixedState::default().hash_one((url, settings, access))
+    foldhash::fast::FixedState::default().hash_one((url, settings, credentials))
 }
 
 impl fmt::Debug for RedisStore {

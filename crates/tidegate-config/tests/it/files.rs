@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::{
     CustomScript, Limit, Mode, OnError, Policies, PoliciesError, Policy, PolicyBuilder,
 };
-use tidegate_config::{Config, ConfigErrors, StoreConfig, StoreUrl};
+use tidegate_config::{Config, ConfigErrors, RedisUrl, StoreConfig, StoreUrl};
 use tidegate_testkit::cases;
 
 /// The secret in texts that have one. No message and nothing that is printed repeats it.
@@ -51,6 +51,40 @@ fn right_files_mean_what_they_say() {
 #[test]
 fn every_mistake_of_a_file_is_reported_with_its_place() {
     cases::check(include_str!("wrong.txt"), 235, answer);
+}
+
+/// The addresses in a URL, and the URL of the first server there: of a sentinel without a login.
+#[test]
+fn urls_name_their_servers() {
+    for (url, addresses, server, sentinel) in [
+        ("redis://h:1/2", "h:1", "redis://h:1/2", "redis://h:1"),
+        (
+            "redis-cluster://h1:1,[::1],h2",
+            "h1:1 [::1]:6379 h2:6379",
+            "redis://h1:1",
+            "redis://h1:1",
+        ),
+        (
+            "rediss-cluster://u:p%40@h1:1",
+            "h1:1",
+            "rediss://u:p%40@h1:1",
+            "rediss://h1:1",
+        ),
+        (
+            "redis-sentinel://:p@h1,h2:5/main/3",
+            "h1:26379 h2:5",
+            "redis://:p@h1:26379/3",
+            "redis://h1:26379",
+        ),
+    ] {
+        let parsed: RedisUrl = url.parse().expect(url);
+        let all = parsed.addresses();
+        assert_eq!(all.join(" "), addresses, "{url}");
+        assert_eq!(parsed.server(&all[0]), server, "{url}");
+        assert_eq!(parsed.sentinel(&all[0], false), sentinel, "{url}");
+    }
+    let url: RedisUrl = "redis-sentinel://:p@h1/main/3".parse().expect("a URL");
+    assert_eq!(url.sentinel("h1:1", true), "redis://:p@h1:1");
 }
 
 #[test]

@@ -1,57 +1,35 @@
-//! Makes connections: to a server with a known address, or to the master that the sentinels
-//! name.
+//! The master behind sentinels: the server that most of them name, if it agrees. They are
+//! asked again every now and then, since a master that was cut off does not know that it is
+//! none any more.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ErrorKind as Client, RedisError, RedisResult, Value,
-};
-use rustls::ClientConfig;
+use redis::{ErrorKind as Client, RedisError, RedisResult, Value};
+use tidegate_config::RedisUrl;
 use tokio::time::{Instant, timeout};
 
-use crate::access::Access;
 use crate::agreement::ask_several;
-use crate::place::{Login, address};
-use crate::socket::{Socket, tls};
-
-/// How long a connection may take to be made, and how long it may be silent at least,
-/// before it is given up. A caller's deadline is usually much shorter: it does not wait
-/// for this.
-pub(crate) const SILENCE: Duration = Duration::from_secs(1);
-
-/// How long a sentinel may take to answer: there are others to ask.
-const SENTINEL: Duration = Duration::from_millis(250);
-
-/// How long the master may take to be connected to: sentinels may name another one then.
-const MASTER: Duration = Duration::from_millis(500);
+use crate::connect::{Connected, Direct, connect};
+use crate::credentials::Credentials;
+use crate::slots::address;
+use crate::socket::Socket;
 
 /// How often sentinels are asked whether the master is still the same.
 const NEWS: Duration = Duration::from_secs(2);
 
-/// Makes connections.
-#[derive(Clone)]
-pub(crate) enum Connector {
-    /// To this server.
-    Direct(Arc<Direct>),
-    /// To the master of a name.
-    Sentinel(Arc<Sentinels>),
-}
+/// How long the master may take to be connected to: sentinels may name another one then.
+const MASTER: Duration = Duration::from_millis(500);
 
-/// One server, and how it lets us in.
-pub(crate) struct Direct {
-    client: redis::Client,
-    tls: Option<Arc<ClientConfig>>,
-    access: Access,
-}
+/// How long a sentinel may take to answer: there are others to ask.
+const SENTINEL: Duration = Duration::from_millis(250);
 
 /// The servers that know where the master is.
 pub(crate) struct Sentinels {
+    url: RedisUrl,
     addresses: Vec<String>,
     master: String,
-    login: Login,
-    access: Access,
+    credentials: Credentials,
     leader: Mutex<Leader>,
 }
 
@@ -62,85 +40,28 @@ struct Leader {
     asked: Option<Instant>,
 }
 
-/// A connection, and the server that sentinels have named for it.
-pub(crate) type Connected = (Socket, Option<Arc<str>>);
-
-impl Connector {
-    /// A connector to the server at this URL.
-    pub(crate) fn direct(url: &str, access: &Access) -> RedisResult<Self> {
-        Ok(Self::Direct(Arc::new(Direct::new(url, access.clone())?)))
-    }
-
-    /// A connection.
-    pub(crate) async fn connect(&self) -> RedisResult<Connected> {
-        match self {
-            Self::Direct(direct) => {
-                let (socket, _) = direct.connect(false).await?;
-                Ok((socket, None))
-            }
-            Self::Sentinel(sentinels) => sentinels.connect().await,
-        }
-    }
-
-    /// Whether a connection leads where a new one would. A master that was cut off from
-    /// the others, or was away, does not know that it is none any more.
-    pub(crate) fn leads_to(&self, server: Option<&str>) -> bool {
-        match (self, server) {
-            (Self::Sentinel(sentinels), Some(server)) => sentinels.follow(server),
-            _ => true,
-        }
-    }
-}
-
-impl Direct {
-    fn new(url: &str, access: Access) -> RedisResult<Self> {
-        let client = access.client(url)?;
-        Ok(Self {
-            tls: tls_of(&client, access.certificates())?,
-            client,
-            access,
-        })
-    }
-
-    /// Connects, and tries once more when the password was changed on the way. With
-    /// `role`, the server is asked for it.
-    async fn connect(&self, role: bool) -> RedisResult<(Socket, Option<Value>)> {
-        let Self {
-            client,
-            tls,
-            access,
-        } = self;
-        let shown = access.settings(client).await?;
-        let connected = Socket::connect(client, &shown, tls.as_ref(), SILENCE, role).await;
-        match connected {
-            Err(error) if access.has_changed(&error, client, &shown).await => {
-                let now = access.settings(client).await?;
-                Socket::connect(client, &now, tls.as_ref(), SILENCE, role).await
-            }
-            connected => connected,
-        }
-    }
-}
-
 impl Sentinels {
     pub(crate) fn new(
-        addresses: Vec<String>,
-        master: String,
-        login: Login,
-        access: Access,
-    ) -> Self {
-        Self {
-            addresses,
-            master,
-            login,
-            access,
-            leader: Mutex::default(),
+        url: &RedisUrl,
+        master: &str,
+        credentials: &Credentials,
+    ) -> RedisResult<Self> {
+        let addresses = url.addresses();
+        for address in &addresses {
+            credentials.client(&url.server(address))?;
         }
+        Ok(Self {
+            url: url.clone(),
+            addresses,
+            master: master.into(),
+            credentials: credentials.clone(),
+            leader: Mutex::default(),
+        })
     }
 
     /// Whether this server leads, as far as is known. Finds out every now and then, without
     /// holding up the caller.
-    fn follow(self: &Arc<Self>, server: &str) -> bool {
+    pub(crate) fn follow(self: &Arc<Self>, server: &str) -> bool {
         let mut leader = self.leader();
         if leader.asked.is_none_or(|asked| asked.elapsed() >= NEWS) {
             leader.asked = Some(Instant::now());
@@ -164,7 +85,7 @@ impl Sentinels {
     }
 
     /// A connection to the master: the server that most sentinels name, if it agrees.
-    async fn connect(self: &Arc<Self>) -> RedisResult<Connected> {
+    pub(crate) async fn connect(self: &Arc<Self>) -> RedisResult<Connected> {
         let mut last = None;
         for (master, _) in self.masters().await? {
             // One that is down may be replaced while it is waited for.
@@ -200,11 +121,13 @@ impl Sentinels {
     /// Where the master is, according to a sentinel, which needs no password or the
     /// master's.
     async fn master(&self, sentinel: &str) -> RedisResult<String> {
-        let anybody = self.access.client(&self.login.anonymous().url(sentinel))?;
+        let anybody = self
+            .credentials
+            .client(&self.url.sentinel(sentinel, false))?;
         let answer = match self.ask(&anybody).await {
             Err(error) if error.code() == Some("NOAUTH") => {
-                let url = self.login.without_database().url(sentinel);
-                self.ask(&self.access.client_now(&url).await?).await?
+                let url = self.url.sentinel(sentinel, true);
+                self.ask(&self.credentials.client_now(&url).await?).await?
             }
             answer => answer?,
         };
@@ -226,8 +149,8 @@ impl Sentinels {
     }
 
     async fn connect_to(&self, master: &str) -> RedisResult<Socket> {
-        let url = self.login.url(master);
-        let direct = Direct::new(&url, self.access.clone())?;
+        let url = self.url.server(master);
+        let direct = Direct::new(&url, self.credentials.clone())?;
         // A sentinel may not have heard yet that it is none any more.
         let (connection, role) = direct.connect(true).await?;
         let role = role.unwrap_or(Value::Nil);
@@ -247,30 +170,4 @@ impl Sentinels {
                 .into()),
         }
     }
-}
-
-/// The settings for TLS, where the client's server has it.
-fn tls_of(
-    client: &redis::Client,
-    certificates: Option<&redis::TlsCertificates>,
-) -> RedisResult<Option<Arc<ClientConfig>>> {
-    match client.get_connection_info().addr() {
-        ConnectionAddr::TcpTls { .. } => Ok(Some(Arc::new(tls(certificates)?))),
-        _ => Ok(None),
-    }
-}
-
-/// A connection that is given up when it takes so long to be made, or is silent for so
-/// long.
-pub(crate) async fn connect(
-    client: &redis::Client,
-    making: Duration,
-    silence: Duration,
-) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(making))
-        .set_response_timeout(Some(silence));
-    client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
 }

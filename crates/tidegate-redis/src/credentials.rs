@@ -36,13 +36,13 @@ pub(crate) struct Certificates(pub(crate) redis::TlsCertificates);
 
 /// How servers of a store let us in.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Access {
+pub(crate) struct Credentials {
     pub(crate) certificates: Option<Certificates>,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Password>,
 }
 
-impl Access {
+impl Credentials {
     pub(crate) fn certificates(&self) -> Option<&redis::TlsCertificates> {
         self.certificates.as_ref().map(|it| &it.0)
     }
@@ -104,7 +104,7 @@ impl Access {
     }
 }
 
-impl Hash for Access {
+impl Hash for Credentials {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let certificates = self.certificates();
         let own = certificates.and_then(|it| it.client_tls.as_ref());
