@@ -54,6 +54,7 @@ mod fingerprint;
 mod lease;
 mod leased;
 mod local;
+mod node;
 mod refusals;
 mod shared;
 

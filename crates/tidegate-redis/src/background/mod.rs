@@ -6,60 +6,43 @@
 //! have admitted too much is waited off before more is admitted. What could not be told
 //! is kept, merged with what comes after it, and told again.
 //!
-//! [`Table`] and [`Sender`] are the state machines; here is what drives them.
+//! [`Key`] is the state machine of one key, and [`Node`] tells the store.
 
-mod entry;
-mod sender;
-mod table;
+mod key;
 mod unsent;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate::algorithm::State;
-use tidegate::{Cost, Keys, Policy, Receipt};
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tidegate::{Cost, Decision, Keys, LevelKey, LevelOutcome, Limit, Policy, Receipt, Source};
 
 use crate::call::Numbers;
 use crate::count;
-use crate::error::{ErrorKind, StoreError};
+use crate::fingerprint::Fingerprint;
 use crate::local;
-use crate::script::Task;
+use crate::node::{Node, SHARDS, Table, now_us, offset};
 use crate::store::RedisStore;
-pub(crate) use sender::Sender;
-pub(crate) use table::{Decided, KEYS, Outgoing, Table};
+pub(crate) use key::Key;
 #[cfg(test)]
 pub(crate) use unsent::{KEPT, Parcel, Unsent};
 
-/// How long the store may take to hear of something. Nobody waits for it, and what is
-/// given up too early may be counted twice; but no connection is silent for longer.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// How long the store is tried to be told what is left, when nobody asks any more.
-const FAREWELL: Duration = Duration::from_secs(10);
-
-/// A policy that is decided here. A task reports to the store, and ends some time after
-/// the last caller is gone.
+/// A policy that is decided here.
 #[derive(Debug)]
-pub(crate) struct Background(Arc<Inner>);
+pub(crate) struct Background(Node<Key>);
 
+/// The store's clock less this node's, as it was last heard of any key.
 #[derive(Debug)]
-struct Inner {
-    table: Table,
-    store: RedisStore,
-    sync_interval_us: AtomicU64,
-    /// What the keys are made of: another policy with the same has the same keys.
-    made_of: String,
-    start: Instant,
-    is_running: AtomicBool,
-    is_over: AtomicBool,
-    /// Whether the task has nothing to tell, and wants to hear when there is.
-    is_idle: AtomicBool,
-    wake: Notify,
-    is_hurried: AtomicBool,
+pub(crate) struct Clock(AtomicI64);
+
+/// A decision of this node.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    pub(crate) decision: Decision,
+    /// Which of the keys it reports: all of them, unless one found no room.
+    pub(crate) levels: SmallVec<[usize; 2]>,
 }
 
 impl Background {
@@ -69,205 +52,344 @@ impl Background {
         store: &RedisStore,
         before: Option<&Arc<Self>>,
     ) -> Arc<Self> {
-        let levels = policy.levels().iter();
-        let levels: Vec<_> = levels.map(|it| (it.name(), it.key().to_string())).collect();
-        let tag: Vec<&str> = policy.tag().collect();
-        let made_of = format!("{levels:?} {tag:?}");
-        if let Some(before) = before
-            && before.0.made_of == made_of
-            && before.0.store.is_same(store)
-        {
+        if let Some(before) = before.filter(|before| before.0.suits(policy, store)) {
             return Arc::clone(before);
         }
         let (prefix, levels) = (store.prefix(), policy.levels().len());
-        Arc::new(Self(Arc::new(Inner {
-            table: Table::new(prefix, levels, local::now_us(), Duration::ZERO),
-            store: store.clone(),
-            sync_interval_us: AtomicU64::new(micros(policy.sync_interval())),
-            made_of,
-            start: Instant::now(),
-            is_running: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
-            is_idle: AtomicBool::new(false),
-            wake: Notify::new(),
-            is_hurried: AtomicBool::new(false),
-        })))
+        let table = table(prefix, levels, local::now_us(), now_us());
+        Arc::new(Self(Node::new(
+            policy,
+            store,
+            table,
+            policy.sync_interval(),
+        )))
     }
 
     /// Tells the store this often from now on.
     pub(crate) fn set_sync_interval(&self, interval: Duration) {
-        let interval_us = micros(interval);
-        self.0.sync_interval_us.store(interval_us, Relaxed);
+        self.0.set_interval(interval);
     }
 
     #[cfg(test)]
     pub(crate) fn sync_interval(&self) -> Duration {
-        self.0.sync_interval()
+        self.0.interval()
     }
 
     /// Decides. `None` where there is no room for a key, and none that is here refuses.
     pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost) -> Option<Decided> {
-        let inner = &self.0;
-        let decided = inner.table.decide(keys, cost, inner.start.elapsed())?;
-        inner.start();
-        if decided.is_more && inner.is_idle.load(SeqCst) && inner.is_idle.swap(false, SeqCst) {
-            inner.wake.notify_one();
-        }
+        let decided = self.0.table()?.decide(keys, cost, now_us())?;
+        self.0.start();
         Some(decided)
     }
 
     /// The store has admitted what there was no room for: the keys that are here know it.
     pub(crate) fn admitted(&self, keys: &Keys<'_>, cost: Cost) {
-        self.0.table.admitted(keys, cost, self.0.start.elapsed());
+        if let Some(table) = self.0.table() {
+            let at_us = now_us();
+            table.each_of(keys, at_us, |key, _| key.admitted(cost));
+        }
     }
 
     /// Gives back what a node has charged for these keys, where the store has not been
     /// told of it. Says whether there was any of that; `None` for a charge of the store.
     pub(crate) fn give_back(&self, keys: &Keys<'_>, receipt: &Receipt) -> Option<bool> {
-        let is_of_a_node = receipt.charges().any(|(_, mark)| table::is_parcel(mark));
-        let now = self.0.start.elapsed();
-        is_of_a_node.then(|| self.0.table.give_back(keys, receipt, now))
+        let is_of_a_node = receipt.charges().any(|(_, mark)| key::is_parcel(mark));
+        is_of_a_node.then(|| {
+            let mut any = false;
+            let charges: SmallVec<[(Cost, u64); 2]> = receipt.charges().collect();
+            if let Some(table) = self.0.table() {
+                table.each_of(keys, now_us(), |key, level| {
+                    if let Some((cost, parcel)) = charges.get(level) {
+                        any |= key.give_back(receipt.id(), *cost, receipt.decided_at_us(), *parcel);
+                    }
+                });
+            }
+            any
+        })
     }
 
     /// Forgets keys, by what they are called in the store.
     pub(crate) fn forget(&self, stored: &[String]) {
-        self.0.table.forget(stored);
+        self.0.forget(stored);
     }
 
     /// Tells the store everything, now: whether it was told within this time.
     pub(crate) async fn flush(&self, within: Duration) -> bool {
-        let synced = async {
-            while !self.0.table.is_synced() {
-                self.0.start();
-                self.0.is_hurried.store(true, Relaxed);
-                self.0.wake.notify_one();
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(within, synced).await.is_ok()
+        self.0.flush(within).await
     }
 }
 
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+/// For policies of so many levels whose keys begin like this. Until the store is heard of,
+/// its clock is taken to read `store_us` at `now_us`.
+pub(crate) fn table(prefix: &str, levels: usize, store_us: u64, now_us: u64) -> Table<Key> {
+    // The keys of several levels are charged together.
+    let shards = if levels > 1 { 1 } else { SHARDS };
+    let clock = Clock(AtomicI64::new(offset(store_us, now_us)));
+    Table::new(prefix, shards, clock)
 }
 
-impl Drop for Background {
-    fn drop(&mut self) {
-        self.0.is_over.store(true, Relaxed);
-        self.0.wake.notify_one();
-    }
-}
-
-impl Inner {
-    /// Starts the task that tells the store, if it is not there.
-    fn start(self: &Arc<Self>) {
-        if !self.is_running.load(Relaxed) && !self.is_running.swap(true, Relaxed) {
-            let running = Running(Arc::clone(self));
-            tokio::spawn(run(running));
+impl Table<Key> {
+    /// Decides, and charges every level or none. No level may block: that is decided
+    /// before. Where there is no room for a key, the keys that are here decide if one of
+    /// them refuses; otherwise the answer is `None`.
+    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost, now_us: u64) -> Option<Decided> {
+        let levels: SmallVec<[(Fingerprint, LevelKey<'_>); 2]> = keys
+            .iter()
+            .map(|key| (self.fingerprint(&key), key))
+            .collect();
+        let (first, _) = *levels.first()?;
+        let offset_us = self.shared.0.load(Relaxed);
+        let mut shard = self.write(first);
+        // Of a key that is not here, nothing is known.
+        let mut admits: SmallVec<[Option<bool>; 4]> = SmallVec::new();
+        for (fingerprint, key) in &levels {
+            let new = || Some(Key::new(*key.limit(), offset_us, now_us));
+            let entry = self.key(&mut shard, *fingerprint, key, now_us, new);
+            admits.push(entry.map(|entry| {
+                entry.tick(key.limit(), now_us);
+                entry.admits(cost)
+            }));
         }
-    }
-
-    fn sync_interval(&self) -> Duration {
-        Duration::from_micros(self.sync_interval_us.load(Relaxed))
-    }
-}
-
-/// Tells the store, every interval, what there is to tell.
-async fn run(running: Running) {
-    let inner = &running.0;
-    let mut flights: JoinSet<Result<(), StoreError>> = JoinSet::new();
-    let mut sender = Sender::default();
-    let mut end: Option<Instant> = None;
-    loop {
-        if end.is_none() && inner.is_over.load(Relaxed) {
-            end = Some(Instant::now() + FAREWELL);
+        let is_partial = admits.contains(&None);
+        let denied_by = admits.iter().position(|admits| *admits == Some(false));
+        if is_partial && denied_by.is_none() {
+            return None;
         }
-        if end.is_some_and(|end| inner.table.is_synced() || Instant::now() >= end) {
-            return;
-        }
-        if inner.is_hurried.swap(false, Relaxed) || end.is_some() {
-            sender.hurry(inner.start.elapsed());
-        }
-        let now = inner.start.elapsed();
-        for outgoing in sender.send(&inner.table, inner.sync_interval(), now) {
-            let flight = Flight {
-                inner: Arc::clone(inner),
-                outgoing,
-                has_arrived: false,
+        let (mut decided_at_us, mut outcomes) = (None, SmallVec::<[LevelOutcome; 2]>::new());
+        let mut reported = SmallVec::new();
+        for (level, ((fingerprint, _), admits)) in levels.iter().zip(&admits).enumerate() {
+            // Of a partial answer, only the levels that refuse are reported.
+            let is_reported = !is_partial || *admits == Some(false);
+            let Some(entry) = shard.get_mut(*fingerprint).filter(|_| is_reported) else {
+                continue;
             };
-            flights.spawn(flight.flush());
+            if denied_by.is_none() {
+                entry.charge(cost);
+            }
+            decided_at_us.get_or_insert(entry.now_us(now_us));
+            outcomes.push(LevelOutcome {
+                outcome: entry.outcome(cost, *admits == Some(true)),
+                cost,
+                mark: entry.last_parcel,
+            });
+            reported.push(level);
+            self.list(&mut shard, *fingerprint);
         }
-        // Set before the look: a task that adds a key after the look sees it.
-        inner.is_idle.store(true, SeqCst);
-        let next = sender.wakes_at(&inner.table);
-        inner.is_idle.store(next.is_none(), SeqCst);
-        tokio::select! {
-            biased;
-            Some(landed) = flights.join_next() => match landed {
-                // A store that fails is not tried again and again.
-                Ok(Err(error)) if !error.kind().is_about_a_key() => {
-                    let now = inner.start.elapsed();
-                    sender.failed(&inner.table, inner.sync_interval(), now);
-                }
-                _ => sender.arrived(),
-            },
-            () = sleep_until(inner.start + next.unwrap_or_default()), if next.is_some() => {}
-            () = inner.wake.notified() => {}
-        }
+        drop(shard);
+        let decided_at_us =
+            decided_at_us.unwrap_or_else(|| now_us.saturating_add_signed(offset_us));
+        let denied_by = if is_partial { Some(0) } else { denied_by };
+        let receipt = denied_by.is_none().then(Receipt::fresh_id);
+        let source = Source::Background;
+        Some(Decided {
+            decision: Decision::from_store(outcomes, decided_at_us, denied_by, source, receipt),
+            levels: reported,
+        })
     }
-}
 
-/// The task is there; it may end with its runtime, and is then started anew.
-struct Running(Arc<Inner>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.is_running.store(false, Relaxed);
-    }
-}
-
-/// A parcel on its way. If that ends in any way but by its arrival, it has failed.
-struct Flight {
-    inner: Arc<Inner>,
-    outgoing: Outgoing,
-    has_arrived: bool,
-}
-
-impl Flight {
-    async fn flush(mut self) -> Result<(), StoreError> {
-        let inner = &self.inner;
-        let sent = inner.start.elapsed();
-        let Outgoing { key, parcel, .. } = &self.outgoing;
-        let script = inner.store.known_script(Task::Flush, &parcel.limit);
-        let (key, argument) = (key.clone(), parcel.argument());
-        let within = PATIENCE.max(inner.store.timeout());
-        let message = inner.store.message(&script, key, argument, within, false);
-        let reply = message.await?;
-        let numbers = script.numbers(&reply);
-        let heard = numbers.and_then(|numbers| heard(&parcel.limit, &numbers));
-        let heard = heard.ok_or_else(|| StoreError::new(ErrorKind::Script, "no count"))?;
-        let now = inner.start.elapsed();
-        inner.table.arrived(&self.outgoing, sent, now, heard);
-        self.has_arrived = true;
-        Ok(())
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        if !self.has_arrived {
-            self.inner.table.failed(&self.outgoing);
+    /// Changes those of the keys that are here, brought to this instant.
+    fn each_of(&self, keys: &Keys<'_>, now_us: u64, mut change: impl FnMut(&mut Key, usize)) {
+        for (level, key) in keys.iter().enumerate() {
+            let is_blocked = *key.limit() == Limit::block();
+            let fingerprint = self.fingerprint(&key);
+            if let Some(entry) = self.write(fingerprint).get_mut(fingerprint)
+                && !is_blocked
+            {
+                entry.tick(key.limit(), now_us);
+                change(entry, level);
+            }
         }
     }
 }
 
 /// The reply of the script: the store's time, and the count over all nodes.
-pub(crate) fn heard(limit: &tidegate::Limit, reply: &[i64]) -> Option<(u64, State)> {
+pub(crate) fn heard(limit: &Limit, reply: &[i64]) -> Option<(u64, State)> {
     let mut numbers = Numbers::new(reply);
     let now_us = numbers.next().ok()?;
     numbers.next().ok()?;
     let (count, _) = count::read(limit, now_us, &mut numbers).ok()?;
     numbers.end().ok()?;
     Some((now_us, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::error::{ErrorKind, StoreError};
+    use crate::node::{AT_ONCE, Envelope, Rounds, Why};
+
+    const INTERVAL_US: u64 = 50_000;
+    const SECOND_US: u64 = 1_000_000;
+    const START_US: u64 = 1_700_000_000_000_000;
+
+    fn policy(limit: Limit) -> Policy {
+        Policy::builder("p").limit(limit).build().expect("a policy")
+    }
+
+    fn busy() -> (Policy, Table<Key>, Rounds) {
+        let policy = policy(Limit::per_second(1_000_000));
+        (policy, table("tg", 1, START_US, 0), Rounds::default())
+    }
+
+    fn decide(table: &Table<Key>, policy: &Policy, key: &str, now_us: u64) -> Option<bool> {
+        let attributes = [("key", key)];
+        let keys = policy.keys(&attributes).expect("the one attribute");
+        let decided = table.decide(&keys, Cost::ONE, now_us)?;
+        Some(decided.decision.allowed())
+    }
+
+    fn ask(table: &Table<Key>, policy: &Policy, keys: u64, now_us: u64) {
+        for key in 0..keys {
+            decide(table, policy, &key.to_string(), now_us).expect("room for a key");
+        }
+    }
+
+    /// The messages of a round, as long as so few are in flight.
+    fn send(
+        table: &Table<Key>,
+        rounds: &mut Rounds,
+        in_flight: usize,
+        now_us: u64,
+    ) -> Vec<Envelope<Parcel>> {
+        let round = (Why::Round, AT_ONCE - in_flight);
+        rounds.messages(table, round, INTERVAL_US, now_us)
+    }
+
+    /// The parcel arrives at a store that no other node uses.
+    fn arrive(table: &Table<Key>, envelope: &Envelope<Parcel>, now_us: u64) {
+        let store_us = START_US + now_us;
+        let count = envelope.message.arrive(None, store_us);
+        table.answered(envelope, (store_us, count), now_us);
+    }
+
+    #[test]
+    fn g4_every_busy_key_is_sent_in_every_interval() {
+        for keys in [1, 10, 40, 500] {
+            let (policy, table, mut rounds) = busy();
+            let mut sent: HashMap<Box<str>, u32> = HashMap::new();
+            for round in 0..60 {
+                let now_us = INTERVAL_US * round;
+                ask(&table, &policy, keys, now_us);
+                for envelope in send(&table, &mut rounds, 0, now_us) {
+                    *sent.entry(envelope.stored.clone()).or_default() += 1;
+                    arrive(&table, &envelope, now_us + 1_000);
+                }
+            }
+            assert_eq!(sent.len() as u64, keys);
+            let seldom = sent.values().min();
+            assert_eq!(seldom, Some(&60), "{keys} keys, sent in 60 intervals");
+        }
+    }
+
+    #[test]
+    fn a_round_of_many_keys_sends_each_of_them_once() {
+        let (policy, table, mut rounds) = busy();
+        let (keys, mut sent) = (5_000, HashMap::<Box<str>, u32>::new());
+        ask(&table, &policy, keys, 0);
+        let mut flying = send(&table, &mut rounds, 0, 0);
+        assert_eq!(flying.len(), AT_ONCE);
+        while let Some(envelope) = flying.pop() {
+            *sent.entry(envelope.stored.clone()).or_default() += 1;
+            // Each is asked for again as soon as it has arrived.
+            arrive(&table, &envelope, 0);
+            ask(&table, &policy, 100, 0);
+            flying.extend(send(&table, &mut rounds, flying.len(), 0));
+            assert!(flying.len() <= AT_ONCE);
+        }
+        assert_eq!(sent.len() as u64, keys);
+        assert!(sent.values().all(|times| *times == 1));
+        assert_eq!(rounds.next_us(), Some(INTERVAL_US));
+    }
+
+    #[test]
+    fn a_round_that_fails_counts_once_and_pauses_grow() {
+        let (policy, table, mut rounds) = busy();
+        let error = StoreError::new(ErrorKind::Timeout, "no answer");
+        let (mut now_us, mut pauses) = (0, Vec::new());
+        for _ in 0..5 {
+            ask(&table, &policy, 20, now_us);
+            for envelope in send(&table, &mut rounds, 0, now_us) {
+                table.failed(&envelope, &error);
+                rounds.failed(INTERVAL_US, now_us);
+            }
+            let next_us = rounds.next_us().expect("a round that is over");
+            pauses.push((next_us - now_us) / 1_000);
+            now_us = next_us;
+        }
+        assert_eq!(pauses, [100, 200, 400, 500, 500]);
+    }
+
+    #[test]
+    fn full_table_has_no_room_until_keys_are_reported_and_refilled() {
+        let policy = policy(Limit::per_second(1));
+        let mut table = table("tg", 2, START_US, 0);
+        table.keys_per_shard = 3;
+        let decide = |key: &str, now_us: u64| decide(&table, &policy, key, now_us);
+        for key in ["a", "b", "c"] {
+            assert_eq!(decide(key, 0), Some(true));
+        }
+        assert_eq!(decide("d", 0), None);
+        assert_eq!(decide("a", 0), Some(false));
+        // Fully refilled, but not reported yet.
+        assert_eq!(decide("d", 2 * SECOND_US), None);
+        let mut rounds = Rounds::default();
+        let sent = send(&table, &mut rounds, 0, 2 * SECOND_US);
+        assert_eq!(sent.len(), 3);
+        for envelope in sent {
+            arrive(&table, &envelope, 2 * SECOND_US);
+        }
+        // Told, they can go once a round has seen it.
+        assert!(send(&table, &mut rounds, 0, 3 * SECOND_US).is_empty());
+        assert_eq!(decide("d", 3 * SECOND_US), Some(true));
+        assert_eq!(table.listed(), 1);
+    }
+
+    #[test]
+    fn full_table_refuses_what_a_key_that_is_here_refuses() {
+        let policy = Policy::builder("p")
+            .level("total", "", Limit::per_hour(2))
+            .level("address", "{ip}", Limit::per_hour(5));
+        let policy = policy.build().expect("a policy");
+        let mut table = table("tg", 2, START_US, 0);
+        table.keys_per_shard = 3;
+        let decide = |ip: &str| {
+            let attributes = [("ip", ip)];
+            let keys = policy.keys(&attributes).expect("the one attribute");
+            table.decide(&keys, Cost::ONE, 0)
+        };
+        for (ip, allowed) in [("a", true), ("b", true), ("a", false)] {
+            let decided = decide(ip).expect("room");
+            assert_eq!(decided.decision.allowed(), allowed);
+            assert_eq!(decided.levels[..], [0, 1]);
+        }
+        // There is no room for another address, but the total refuses.
+        let decided = decide("c").expect("an answer");
+        assert!(!decided.decision.allowed());
+        assert_eq!(decided.levels[..], [0]);
+        assert_eq!(decided.decision.levels().len(), 1);
+        assert_eq!(decided.decision.limit(), 2);
+    }
+
+    #[test]
+    fn answer_for_a_key_that_was_forgotten_is_ignored() {
+        let (policy, table) = (policy(Limit::per_hour(2)), table("tg", 1, START_US, 0));
+        let mut rounds = Rounds::default();
+        assert_eq!(decide(&table, &policy, "a", 0), Some(true));
+        let old = send(&table, &mut rounds, 0, 0);
+        table.forget(&["tg:{a}:p:p".into()], SECOND_US);
+        for allowed in [true, true, false] {
+            assert_eq!(decide(&table, &policy, "a", SECOND_US), Some(allowed));
+        }
+        let error = StoreError::new(ErrorKind::Timeout, "no answer");
+        let new = send(&table, &mut rounds, 0, SECOND_US);
+        table.failed(&old[0], &error);
+        let count = old[0].message.limit.new_state(START_US);
+        table.answered(&old[0], (START_US, count), SECOND_US);
+        assert_eq!(decide(&table, &policy, "a", SECOND_US), Some(false));
+        table.failed(&new[0], &error);
+        let again = send(&table, &mut rounds, 0, 2 * SECOND_US);
+        assert_eq!(again[0].message.unsent.cost, 2);
+    }
 }

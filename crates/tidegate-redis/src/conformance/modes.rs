@@ -1,16 +1,15 @@
 //! The conformance suite on one node in the modes `lease` and `background`, whose clock is
 //! the store's. What a mode cannot do is left out by the reason that the mode gives.
 
-use std::time::Duration;
-
 use redis::FromRedisValue;
 use tidegate::{Charge, Cost, Decision, LevelOutcome, Limit, Mode, Policy, Receipt, Source};
 use tidegate_testkit::conformance::{Scenario, Subject, run_some};
 use tidegate_testkit::redis::Server;
 
 use super::pair::{Pair, START_US, counter};
-use crate::background::{Table, heard};
-use crate::lease::key::{Answer, Key, Reason};
+use crate::background::{self, heard, table};
+use crate::lease::key::{Answer, Key};
+use crate::node::{Rounds, Table, Why};
 use crate::script::Task;
 
 /// A policy of these limits in a mode, or what is wrong with it.
@@ -49,7 +48,7 @@ impl Cold {
         (0..times).for_each(|number| key.wait(cost, number));
         let mut decisions = Vec::new();
         while key.has_waiting() {
-            let message = key.message(now_us, Reason::Usual, || 1);
+            let message = key.message(now_us, Why::Asked, || 1);
             let message = message.expect("checks that wait");
             assert_eq!(message.grant, None, "a cold key wants no lease");
             let reply = self.0.message(&message);
@@ -139,9 +138,9 @@ fn every_scenario_comes_out_as_written_on_a_node_that_leases() {
 /// reports, and decides again.
 struct Reporting {
     pair: Pair,
-    table: Table,
+    table: Table<background::Key>,
     /// The node's own clock.
-    now: Duration,
+    now_us: u64,
 }
 
 impl Reporting {
@@ -153,7 +152,7 @@ impl Reporting {
     fn decide(&self, cost: Cost) -> Decision {
         let policy = self.policy();
         let keys = policy.keys(&[("key", "k")]).expect("the one attribute");
-        let decided = self.table.decide(&keys, cost, self.now);
+        let decided = self.table.decide(&keys, cost, self.now_us);
         decided.expect("room for a key").decision
     }
 
@@ -166,13 +165,14 @@ impl Reporting {
 
     fn flush(&mut self) {
         let stored = self.stored();
-        self.table.begin_round();
-        for outgoing in self.table.send(stored.len(), self.now) {
-            let level = stored.iter().position(|key| *key == outgoing.key);
+        let round = (Why::Round, stored.len());
+        let parcels = Rounds::default().messages(&self.table, round, 0, self.now_us);
+        for outgoing in parcels {
+            let level = stored.iter().position(|key| **key == *outgoing.stored);
             let level = level.expect("a key of these");
-            let limit = outgoing.parcel.limit;
+            let limit = outgoing.message.limit;
             let key = counter(&self.pair.keys[level], &limit);
-            let argument = outgoing.parcel.argument();
+            let argument = outgoing.message.argument();
             let reply = self
                 .pair
                 .call(Task::Flush, &[limit], vec![key], vec![argument]);
@@ -180,14 +180,14 @@ impl Reporting {
             let script = self.pair.scripts.get(Task::Flush, [&limit]);
             let numbers = script.numbers(&reply.expect("a list")[0]);
             let heard = heard(&limit, &numbers.expect("numbers")).expect("a count");
-            self.table.arrived(&outgoing, self.now, self.now, heard);
+            self.table.answered(&outgoing, heard, self.now_us);
         }
     }
 }
 
 impl Subject for Reporting {
     fn at(&mut self, since_start_us: u64) {
-        self.now = Duration::from_micros(since_start_us);
+        self.now_us = since_start_us;
         self.pair.at(since_start_us);
     }
 
@@ -248,7 +248,8 @@ impl Subject for Reporting {
     }
 
     fn reset(&mut self, level: usize) {
-        self.table.forget(&self.stored()[level..=level]);
+        self.table
+            .forget(&self.stored()[level..=level], self.now_us);
         self.pair.reset(level);
     }
 
@@ -274,8 +275,8 @@ fn every_scenario_comes_out_as_written_on_a_node_in_the_background() {
         }
         Ok(Reporting {
             pair: Pair::new(&server, &it.name, &it.limits),
-            table: Table::new("tg", it.limits.len(), START_US, Duration::ZERO),
-            now: Duration::ZERO,
+            table: table("tg", it.limits.len(), START_US, 0),
+            now_us: 0,
         })
     });
     let counting = "\"background\" with count_denied = true";

@@ -19,6 +19,7 @@ use super::message::{
 };
 use super::out::Out;
 use crate::lane::QUEUE;
+use crate::node::{Why, offset};
 
 /// The longest horizon.
 const HORIZON_US: u64 = 100_000;
@@ -112,17 +113,6 @@ struct Refusal {
     used: State,
     out: Out,
     offset_us: i64,
-}
-
-/// Why there may be something to say about a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// Somebody asks, a lease is half spent, or the sweep has come by.
-    Usual,
-    /// A lease is wanted, though the store is asked in another way.
-    Wanted,
-    /// The program ends: everything is accounted for.
-    Over,
 }
 
 /// A refusal, told now.
@@ -355,10 +345,10 @@ impl<W> Key<W> {
     pub(crate) fn message(
         &mut self,
         now_us: u64,
-        reason: Reason,
+        why: Why,
         nonce: impl FnOnce() -> u64,
     ) -> Option<Message> {
-        let message = self.next_message(now_us, reason, nonce);
+        let message = self.next_message(now_us, why, nonce);
         self.set_quiet();
         message
     }
@@ -366,7 +356,7 @@ impl<W> Key<W> {
     fn next_message(
         &mut self,
         now_us: u64,
-        reason: Reason,
+        why: Why,
         nonce: impl FnOnce() -> u64,
     ) -> Option<Message> {
         if self.request.is_some() {
@@ -376,7 +366,7 @@ impl<W> Key<W> {
         self.close_over(now_us);
         let asks = self.take_asks();
         let is_half = self.held.last().is_some_and(Held::is_half);
-        let is_wanted = reason == Reason::Wanted && self.held.is_empty();
+        let is_wanted = why == Why::Wanted && self.held.is_empty();
         let wants = !asks.is_empty() || is_half || is_wanted;
         let mut want = None;
         if wants && self.held.len() < 2 && now_us >= self.no_grant_until_us {
@@ -387,9 +377,9 @@ impl<W> Key<W> {
             }
         }
         let settles = self.settles(now_us);
-        let is_due = match reason {
-            Reason::Usual | Reason::Wanted => self.has_tokens_to_return(),
-            Reason::Over => !settles.is_empty(),
+        let is_due = match why {
+            Why::Asked | Why::Wanted | Why::Round => self.has_tokens_to_return(),
+            Why::Over => !settles.is_empty(),
         };
         if asks.is_empty() && want.is_none() && !is_due {
             return None;
@@ -754,10 +744,4 @@ pub(crate) fn horizon_us(limit: &Limit) -> u64 {
 )]
 fn whole(demand: f64) -> u32 {
     demand.min(f64::from(MOST_TOKENS)) as u32
-}
-
-/// A clock that reads `us` at this moment of ours, less ours.
-fn offset(us: u64, now_us: u64) -> i64 {
-    let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
-    signed(us).saturating_sub(signed(now_us))
 }

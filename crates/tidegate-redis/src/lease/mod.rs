@@ -2,13 +2,10 @@
 //! itself. The fleet keeps to the limit as in the mode `exact`, because what is out is not
 //! there for anybody else.
 //!
-//! [`Key`](key::Key) is the state machine of one key. Here is what drives it: messages that
-//! leave when somebody waits or a lease is half spent, and a sweep every 50 ms while there
-//! are leases.
+//! [`Key`] is the state machine of one key. Messages leave when somebody waits or a lease is
+//! half spent, and in rounds of the [`Node`] while there are leases.
 
-mod clock;
 mod cold;
-mod fork;
 pub(crate) mod held;
 #[cfg(test)]
 pub(crate) mod kept;
@@ -18,39 +15,30 @@ mod near;
 pub(crate) mod out;
 #[cfg(test)]
 mod rules;
-mod table;
 
-use std::future::poll_fn;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate::{Cost, Keys, LevelKey, Policy, Receipt};
-use tokio::sync::{Semaphore, oneshot};
-use tokio::time::{Instant, sleep, timeout};
+use tidegate::{Cost, Keys, LevelKey, Limit, Policy, Receipt};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::error::{ErrorKind, StoreError};
 use crate::fingerprint::Fingerprint;
+use crate::lane::queue_full;
+use crate::node::{self, Node, SHARDS, Table, Why, now_us};
 use crate::script::Task;
 use crate::store::RedisStore;
-use fork::Process;
+use cold::Cold;
 use held::Lease;
 pub(crate) use held::Spent;
-pub(crate) use key::{Answer, Reason, Refused};
-use message::{Reply, TERM_US};
-use table::{Outgoing, Table, Taken};
+pub(crate) use key::{Answer, Refused};
+use key::{FEW, Key, Tally, horizon_us};
+use message::{Message, Reply, TERM_US};
 
-/// How often keys that have leases are looked after.
-const SWEEP: Duration = Duration::from_millis(50);
-
-/// How long the store is tried to be told what is left, when nobody asks any more.
-const FAREWELL: Duration = Duration::from_secs(2);
-
-/// Messages of a sweep that are in flight at once. When many keys fall idle together, their
-/// returns must not fill the queue of the store, which checks need.
-const RETURNS: u32 = 512;
+/// How often keys that have leases are looked at.
+const ROUND: Duration = Duration::from_millis(50);
 
 /// Marks of tokens from a lease have this bit, ten of the lease's nonce, and 53 of the era.
 const LEASED: u64 = 1 << 63;
@@ -58,21 +46,18 @@ const ERA_BITS: u32 = 53;
 
 /// A policy that leases.
 #[derive(Debug)]
-pub(crate) struct Leases(Arc<Inner>);
+pub(crate) struct Leases(Node<Key<Waiter>>);
 
+/// Who waits for an answer.
+type Waiter = oneshot::Sender<Result<Answer, StoreError>>;
+
+/// What the keys of a policy have in common.
 #[derive(Debug)]
-struct Inner {
-    table: Table,
-    /// The process that has the leases. Its children ask as in the mode `exact`, and leave
-    /// the table alone: one of their parent's threads may have had a lock on it.
-    process: Process,
-    store: RedisStore,
-    /// What the keys are made of: another policy with the same has the same keys.
-    made_of: String,
-    /// Permits for the messages of a sweep.
-    returns: Arc<Semaphore>,
-    is_running: AtomicBool,
-    is_over: AtomicBool,
+pub(crate) struct Shared {
+    /// How much is asked for keys that are not here.
+    cold: Cold,
+    /// What has become of the leases of keys that were here.
+    gone: Mutex<Tally>,
 }
 
 /// What a policy that leases has been through on this node.
@@ -127,72 +112,48 @@ impl Leases {
         store: &RedisStore,
         before: Option<&Arc<Self>>,
     ) -> Arc<Self> {
-        let levels = policy.levels().iter();
-        let levels: Vec<_> = levels.map(|it| (it.name(), it.key().to_string())).collect();
-        let tag: Vec<&str> = policy.tag().collect();
-        let made_of = format!("{levels:?} {tag:?}");
-        if let Some(before) = before
-            && before.0.made_of == made_of
-            && before.0.process.is_this()
-            && before.0.store.is_same(store)
-        {
+        if let Some(before) = before.filter(|before| before.0.suits(policy, store)) {
             return Arc::clone(before);
         }
-        Arc::new(Self(Arc::new(Inner {
-            table: Table::new(store.prefix()),
-            process: Process::this(),
-            store: store.clone(),
-            made_of,
-            returns: Arc::new(Semaphore::new(RETURNS as usize)),
-            is_running: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
-        })))
+        let shared = Shared {
+            cold: Cold::new(),
+            gone: Mutex::default(),
+        };
+        let table = Table::new(store.prefix(), SHARDS, shared);
+        Arc::new(Self(Node::new(policy, store, table, ROUND)))
     }
 
     /// Takes tokens of a lease that this thread has spent before.
     #[inline]
     pub(crate) fn spend(&self, key: &LevelKey<'_>, cost: Cost) -> Option<Spent> {
-        if !self.0.process.is_this() {
-            return None;
-        }
-        let now_us = clock::now_us();
-        let fingerprint = self.0.table.fingerprint(key);
-        let spent = near::spend(fingerprint, cost, now_us)?;
+        let fingerprint = self.0.table()?.fingerprint(key);
+        let spent = near::spend(fingerprint, cost, now_us())?;
         if spent.is_half {
-            self.0.speak(fingerprint, Reason::Usual);
+            self.0.send(fingerprint, Why::Asked);
         }
         Some(spent)
     }
 
     /// Takes tokens of every level that has a lease here.
     pub(crate) fn take(&self, keys: &Keys<'_>, cost: Cost) -> Taking<'_> {
-        let table = &self.0.table;
-        let now_us = clock::now_us();
-        let mut levels: SmallVec<[Level; 2]> = SmallVec::new();
-        let is_ours = self.0.process.is_this();
-        for key in keys.iter() {
-            let fingerprint = table.fingerprint(&key);
-            if !is_ours {
-                let got = Got::Cold;
-                levels.push(Level { fingerprint, got });
-                continue;
-            }
-            let got = match table.take(fingerprint, key.limit(), cost, now_us) {
-                Taken::Spent(spent) => {
-                    if spent.is_half {
-                        self.0.speak(fingerprint, Reason::Usual);
-                    }
-                    Got::Spent(spent)
-                }
-                Taken::Refused(refused) => Got::Refused(refused),
-                Taken::Missing(demand) => Got::Missing(demand),
-                Taken::Cold => Got::Cold,
+        let now_us = now_us();
+        let take = |key: LevelKey<'_>| {
+            let Some(table) = self.0.table() else {
+                return Level {
+                    fingerprint: Fingerprint::default(),
+                    got: Got::Cold,
+                };
             };
-            levels.push(Level { fingerprint, got });
-        }
+            let fingerprint = table.fingerprint(&key);
+            let got = table.take(fingerprint, key.limit(), cost, now_us);
+            if let Got::Spent(Spent { is_half: true, .. }) = got {
+                self.0.send(fingerprint, Why::Asked);
+            }
+            Level { fingerprint, got }
+        };
         Taking {
             leases: self,
-            levels,
+            levels: keys.iter().map(take).collect(),
             cost,
             is_kept: false,
         }
@@ -200,9 +161,10 @@ impl Leases {
 
     /// What was spent of the leases of a key since this was last asked.
     pub(crate) fn newly_spent(&self, key: &LevelKey<'_>) -> Option<Cost> {
-        let table = &self.0.table;
-        let is_ours = self.0.process.is_this();
-        let spent = is_ours.then(|| table.newly_spent(table.fingerprint(key), clock::now_us()))?;
+        let table = self.0.table()?;
+        let fingerprint = table.fingerprint(key);
+        let mut shard = table.write(fingerprint);
+        let spent = shard.get_mut(fingerprint)?.newly_spent(now_us());
         Cost::new(spent.min(u32::MAX.into())).ok()
     }
 
@@ -215,15 +177,13 @@ impl Leases {
         cost: Cost,
     ) -> Option<Result<Answer, StoreError>> {
         let (sender, answer) = oneshot::channel();
-        let now_us = clock::now_us();
-        let (table, asked) = (&self.0.table, (cost, level.got.demand()));
-        match table.wait(level.fingerprint, key, asked, Some(sender), now_us) {
+        match self.wait(level, key, cost, Some(sender)) {
             Ok(true) => {}
             Ok(false) => return None,
             Err(error) => return Some(Err(error)),
         }
-        self.0.speak_at_once(level.fingerprint).await;
-        let within = self.0.store.timeout();
+        self.0.send(level.fingerprint, Why::Asked);
+        let within = self.0.store().timeout();
         Some(match timeout(within, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => {
@@ -235,11 +195,43 @@ impl Leases {
 
     /// Wants a lease of a level that the store is asked for in another way.
     pub(crate) fn want(&self, level: &Level, key: &LevelKey<'_>, cost: Cost) {
-        let now_us = clock::now_us();
-        let (table, asked) = (&self.0.table, (cost, level.got.demand()));
-        if let Ok(true) = table.wait(level.fingerprint, key, asked, None, now_us) {
-            self.0.speak(level.fingerprint, Reason::Wanted);
+        if let Ok(true) = self.wait(level, key, cost, None) {
+            self.0.send(level.fingerprint, Why::Wanted);
         }
+    }
+
+    /// Waits for an answer of the store. False where the store is asked as in the mode
+    /// `exact`: for a key that is not worth a lease any more, and where there is no room.
+    /// Fails where too many wait already.
+    fn wait(
+        &self,
+        level: &Level,
+        key: &LevelKey<'_>,
+        cost: Cost,
+        waiter: Option<Waiter>,
+    ) -> Result<bool, StoreError> {
+        let (Some(table), now_us) = (self.0.table(), now_us()) else {
+            return Ok(false);
+        };
+        let mut shard = table.write(level.fingerprint);
+        let new = || match level.got {
+            Got::Missing(Some(demand)) => Some(Key::with_demand(*key.limit(), now_us, demand)),
+            _ => None,
+        };
+        let Some(entry) = table.key(&mut shard, level.fingerprint, key, now_us, new) else {
+            return Ok(false);
+        };
+        entry.set_limit(key.limit());
+        if entry.asks_plainly(now_us) {
+            return Ok(false);
+        }
+        if let Some(waiter) = waiter {
+            if entry.is_full(Waiter::is_closed) {
+                return Err(queue_full());
+            }
+            entry.wait(cost, waiter);
+        }
+        Ok(true)
     }
 
     /// The leases that a receipt is of, level by level, while they are open.
@@ -248,16 +240,15 @@ impl Leases {
         keys: &Keys<'_>,
         receipt: &Receipt,
     ) -> SmallVec<[Option<(Fingerprint, u64, Cost)>; 2]> {
-        let table = &self.0.table;
         let levels = keys.iter().zip(receipt.charges());
-        let is_ours = self.0.process.is_this();
         let levels = levels.map(|(key, (cost, mark))| {
-            if !is_ours {
-                return None;
-            }
+            let table = self.0.table()?;
             let fingerprint = table.fingerprint(&key);
             let is_meant = |lease: &Lease| is_of(lease, mark, receipt.decided_at_us());
-            let nonce = table.open_lease(fingerprint, is_meant)?;
+            let nonce = table
+                .read(fingerprint)
+                .get(fingerprint)?
+                .open_lease(is_meant)?;
             Some((fingerprint, nonce, cost))
         });
         levels.collect()
@@ -265,42 +256,44 @@ impl Leases {
 
     /// Puts tokens back into a lease, unless it was closed. Says whether it did.
     pub(crate) fn put_back(&self, fingerprint: Fingerprint, nonce: u64, cost: Cost) -> bool {
-        self.0.process.is_this() && self.0.table.put_back(fingerprint, nonce, cost)
+        self.0.table().is_some_and(|table| {
+            let shard = table.read(fingerprint);
+            let key = shard.get(fingerprint);
+            key.is_some_and(|key| key.put_back(nonce, cost))
+        })
     }
 
     /// A charge of these keys was given back: what the store has refused before, it may admit.
     pub(crate) fn refunded(&self, keys: &Keys<'_>) {
-        if self.0.process.is_this() {
-            let table = &self.0.table;
-            for key in keys.iter() {
-                table.refunded(table.fingerprint(&key), clock::now_us());
+        if let Some(table) = self.0.table() {
+            for fingerprint in keys.iter().map(|key| table.fingerprint(&key)) {
+                if let Some(key) = table.write(fingerprint).get_mut(fingerprint) {
+                    key.refunded(now_us());
+                }
             }
         }
     }
 
     /// Forgets keys, by what they are called in the store.
     pub(crate) fn forget(&self, stored: &[String]) {
-        if self.0.process.is_this() {
-            self.0.table.forget(stored);
-        }
+        self.0.forget(stored);
     }
 
     /// Returns all leases, now: whether the store has heard of that within this time.
     pub(crate) async fn flush(&self, within: Duration) -> bool {
-        let returned = async {
-            while self.0.process.is_this() && self.0.table.is_active() {
-                self.0.sweep(true);
-                sleep(Duration::from_millis(2)).await;
-            }
-        };
-        timeout(within, returned).await.is_ok()
+        self.0.flush(within).await
     }
 
     pub(crate) fn stats(&self) -> LeaseStats {
-        if !self.0.process.is_this() {
+        let Some(table) = self.0.table() else {
             return LeaseStats::default();
-        }
-        let (tally, leased_tokens) = self.0.table.tally();
+        };
+        let mut tally = *table.shared.gone();
+        let mut leased_tokens = 0;
+        table.each(|key| {
+            tally.add(&key.tally);
+            leased_tokens += key.tokens();
+        });
         LeaseStats {
             leased_tokens,
             grants: tally.grants,
@@ -312,20 +305,122 @@ impl Leases {
     }
 }
 
-impl Got {
-    /// How much is asked for here, if the key does not know.
-    fn demand(&self) -> Option<f64> {
-        match self {
-            Self::Missing(demand) => *demand,
-            Self::Spent(_) | Self::Refused(_) | Self::Cold => None,
-        }
+impl Shared {
+    fn gone(&self) -> MutexGuard<'_, Tally> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Leases {
-    fn drop(&mut self) {
-        // The task returns what is left.
-        self.0.is_over.store(true, SeqCst);
+impl Table<Key<Waiter>> {
+    /// Takes tokens of a lease, or refuses by what was heard.
+    fn take(&self, fingerprint: Fingerprint, limit: &Limit, cost: Cost, now_us: u64) -> Got {
+        if let Some(spent) = near::spend(fingerprint, cost, now_us) {
+            return Got::Spent(spent);
+        }
+        let shard = self.read(fingerprint);
+        let Some(key) = shard.get(fingerprint) else {
+            drop(shard);
+            let horizon_us = horizon_us(limit);
+            let demand = self.shared.cold.note(fingerprint, cost, horizon_us, now_us);
+            return match demand < FEW {
+                true => Got::Cold,
+                false => Got::Missing(Some(demand)),
+            };
+        };
+        if let Some((spent, lease)) = key.spend_lease(cost, now_us) {
+            near::keep(fingerprint, lease);
+            return Got::Spent(spent);
+        }
+        key.note(cost);
+        let refused = key.refuses(cost, now_us);
+        let refused = refused.filter(|_| key.limit == *limit);
+        refused.map_or(Got::Missing(None), Got::Refused)
+    }
+}
+
+impl node::Key for Key<Waiter> {
+    type Message = Message;
+    type Reply = Reply;
+    type Shared = Shared;
+
+    async fn send(
+        store: &RedisStore,
+        stored: &str,
+        message: &Message,
+    ) -> Result<Reply, StoreError> {
+        let script = store.known_script(Task::Lease, &message.limit);
+        let within = Duration::from_micros(TERM_US / 2);
+        let (key, argument) = (stored.to_owned(), message.argument());
+        let sent = store.message(&script, key, argument, within, true);
+        let bytes = sent.await?;
+        let reply = Reply::read(&message.limit, &script, &bytes, message.asks.len());
+        reply.ok_or_else(|| StoreError::new(ErrorKind::Script, "not a reply of the script"))
+    }
+
+    fn message(&mut self, why: Why, now_us: u64) -> Option<(u64, Message)> {
+        if let Why::Round | Why::Over = why {
+            drop(self.sweep(now_us));
+        }
+        match why {
+            Why::Round if !self.has_something_to_say() => return None,
+            Why::Over => self.close_all(),
+            Why::Asked | Why::Wanted | Why::Round => {}
+        }
+        self.keep_waiting(|waiter| !waiter.is_closed());
+        let message = Key::message(self, now_us, why, nonce)?;
+        Some((self.request()?, message))
+    }
+
+    fn answered(&mut self, _: &Shared, id: u64, reply: Reply, now_us: u64) -> bool {
+        for (waiter, answer) in Key::answered(self, id, &reply, now_us) {
+            // Nobody waits any more: a token that was taken for it goes back.
+            if let Err(Ok(Answer::Spent(spent, cost))) = waiter.send(Ok(answer)) {
+                self.put_back(spent.nonce, cost);
+            }
+        }
+        self.has_waiting()
+    }
+
+    fn failed(&mut self, id: u64, error: &StoreError) {
+        let unsent = [ErrorKind::BreakerOpen, ErrorKind::QueueFull];
+        let may_have_arrived = !unsent.contains(&error.kind());
+        let asked = Key::failed(self, id, may_have_arrived);
+        for waiter in asked.into_iter().chain(self.take_waiting()) {
+            drop(waiter.send(Err(error.clone())));
+        }
+    }
+
+    fn forget(&mut self, _: u64) {
+        Key::forget(self);
+    }
+
+    fn is_active(&self) -> bool {
+        Key::is_active(self)
+    }
+
+    fn is_told(&self) -> bool {
+        !Key::is_active(self)
+    }
+
+    fn is_idle(&mut self, now_us: u64) -> bool {
+        self.is_forgettable(now_us)
+    }
+
+    fn gone(&self, shared: &Shared) {
+        shared.gone().add(&self.tally);
+    }
+}
+
+/// The name of a lease: from the system, so that no two processes share one, not even
+/// those that were one before they forked.
+fn nonce() -> u64 {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_le_bytes(bytes),
+        _ => {
+            use std::hash::{BuildHasher, RandomState};
+            RandomState::new().hash_one((std::process::id(), now_us()))
+        }
     }
 }
 
@@ -379,134 +474,19 @@ fn mark_part(mark: u64) -> u64 {
     mark >> ERA_BITS & 0x3ff
 }
 
-impl Inner {
-    /// Sends what there is to say about a key.
-    #[cold]
-    fn speak(self: &Arc<Self>, fingerprint: Fingerprint, reason: Reason) {
-        let outgoing = self.table.message(fingerprint, reason, clock::now_us());
-        if let Some(outgoing) = outgoing {
-            tokio::spawn(Arc::clone(self).fly(outgoing));
-            self.start();
-        }
-    }
-
-    /// The same for a check that waits for the answer. A store that is known to be down gives
-    /// it at once, without a task, so that the check need not wait for one.
-    async fn speak_at_once(self: &Arc<Self>, fingerprint: Fingerprint) {
-        let outgoing = self
-            .table
-            .message(fingerprint, Reason::Usual, clock::now_us());
-        if let Some(outgoing) = outgoing {
-            let mut flight = Box::pin(Arc::clone(self).fly(outgoing));
-            let look = |context: &mut Context<'_>| Poll::Ready(flight.as_mut().poll(context));
-            if poll_fn(look).await.is_pending() {
-                tokio::spawn(flight);
-            }
-            self.start();
-        }
-    }
-
-    /// Starts the task that looks after leases, if it is not there.
-    fn start(self: &Arc<Self>) {
-        if !self.is_running.load(SeqCst) && !self.is_running.swap(true, SeqCst) {
-            tokio::spawn(run(Running(Arc::clone(self))));
-        }
-    }
-
-    /// Looks after all leases. Says whether some have to wait until others are returned.
-    fn sweep(self: &Arc<Self>, is_over: bool) -> bool {
-        if !self.process.is_this() {
-            return false;
-        }
-        let room = self.returns.available_permits();
-        let messages = self.table.sweep(is_over, room, clock::now_us());
-        let is_cut_short = messages.len() >= room;
-        for outgoing in messages {
-            let permit = Arc::clone(&self.returns).try_acquire_owned();
-            let flight = Arc::clone(self).fly(outgoing);
-            tokio::spawn(async move {
-                flight.await;
-                drop(permit);
-            });
-        }
-        is_cut_short
-    }
-
-    /// A message on its way, and those that follow from its answer.
-    async fn fly(self: Arc<Self>, outgoing: Outgoing) {
-        let mut next = Some(outgoing);
-        while let Some(outgoing) = next.take() {
-            let message = &outgoing.message;
-            let script = self.store.known_script(Task::Lease, &message.limit);
-            let (key, argument) = (outgoing.stored.to_string(), message.argument());
-            let within = Duration::from_micros(TERM_US / 2);
-            let sent = self.store.message(&script, key, argument, within, true);
-            let heard = sent.await;
-            if !self.process.is_this() {
-                return;
-            }
-            let runs = message.asks.len();
-            let reply = heard.and_then(|bytes| {
-                let reply = Reply::read(&message.limit, &script, &bytes, runs);
-                reply.ok_or_else(|| StoreError::new(ErrorKind::Script, "not a reply of the script"))
-            });
-            match reply {
-                Ok(reply) => next = self.table.answered(&outgoing, &reply, clock::now_us()),
-                Err(error) => {
-                    let unsent = [ErrorKind::BreakerOpen, ErrorKind::QueueFull];
-                    let may_have_arrived = !unsent.contains(&error.kind());
-                    self.table.failed(&outgoing, &error, may_have_arrived);
-                }
-            }
-        }
-    }
-}
-
-/// Looks after leases until there are none.
-async fn run(running: Running) {
-    let inner = &running.0;
-    let mut over_since = None;
-    let mut is_cut_short = false;
-    loop {
-        match is_cut_short {
-            // Many have landed by then, if the store is quick.
-            true => drop(timeout(SWEEP, inner.returns.acquire_many(RETURNS / 2)).await),
-            false => sleep(SWEEP).await,
-        }
-        let is_over = inner.is_over.load(SeqCst);
-        if is_over {
-            over_since.get_or_insert_with(Instant::now);
-        }
-        is_cut_short = inner.sweep(is_over);
-        let is_done = !inner.process.is_this() || !inner.table.is_active();
-        if is_done || over_since.is_some_and(|since: Instant| since.elapsed() > FAREWELL) {
-            // A key that becomes active now starts it anew.
-            return;
-        }
-    }
-}
-
-/// The task is there; it may end with its runtime, and is then started anew.
-struct Running(Arc<Inner>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.is_running.store(false, SeqCst);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
     use std::future::Future;
     use std::task::{Context, Poll, Waker};
 
-    use tidegate::{Limit, Mode};
+    use tidegate::Mode;
+    use tidegate_testkit::redis::Server;
+    use tokio::time::sleep;
 
     use super::*;
     use crate::lane::QUEUE;
     use crate::options::RedisOptions;
-    use tidegate_testkit::redis::Server;
 
     /// More than a lane's queue takes.
     const KEYS: u64 = 11_000;
@@ -520,7 +500,7 @@ mod tests {
     /// A level that is worth a lease.
     fn wanting(leases: &Leases, key: &LevelKey<'_>) -> Level {
         Level {
-            fingerprint: leases.0.table.fingerprint(key),
+            fingerprint: leases.0.table().expect("this process").fingerprint(key),
             got: Got::Missing(Some(100.0)),
         }
     }
@@ -546,13 +526,15 @@ mod tests {
             }
         }
         server.signal("STOP");
-        leases.0.sweep(true);
-        sleep(Duration::from_millis(50)).await;
-        let (asked, ()) = tokio::join!(store.delete(vec!["k".into()]), async {
-            server.signal("CONT");
+        let (is_flushed, asked) = tokio::join!(leases.flush(Duration::from_secs(20)), async {
+            sleep(Duration::from_millis(50)).await;
+            let (asked, ()) = tokio::join!(store.delete(vec!["k".into()]), async {
+                server.signal("CONT");
+            });
+            asked
         });
         assert_eq!(asked.map_err(|error| error.kind()), Ok(0));
-        assert!(leases.flush(Duration::from_secs(20)).await);
+        assert!(is_flushed);
         let errors = store.stats().errors;
         assert!(errors.contains(&(ErrorKind::QueueFull, 0)), "{errors:?}");
     }

@@ -6,9 +6,10 @@ use tidegate::{Cost, Limit};
 
 use super::held::Lease;
 use super::kept::Store;
-use super::key::{Answer, Key, Reason};
+use super::key::{Answer, Key};
 use super::message::{Grant, Message, Reply, Run, Settle};
 use super::{is_of, mark};
+use crate::node::Why;
 
 const MS: u64 = 1_000;
 const START_US: u64 = 1_700_000_000_000_000;
@@ -42,7 +43,7 @@ impl Pair {
         self.key.wait(Cost::ONE, 0);
         self.nonces += 1;
         let nonce = self.nonces;
-        let message = self.key.message(now_us, Reason::Usual, || nonce);
+        let message = self.key.message(now_us, Why::Asked, || nonce);
         (nonce, message.expect("something to say"))
     }
 
@@ -82,7 +83,7 @@ fn request_keeps_the_date_of_its_first_message() {
     let (id, message) = pair.send(0);
     // Somebody asks while the message is handed over once more.
     pair.key.wait(Cost::ONE, 1);
-    assert_eq!(pair.key.message(300 * MS, Reason::Usual, || 2), None);
+    assert_eq!(pair.key.message(300 * MS, Why::Asked, || 2), None);
     let reply = pair.arrive(&message, 300 * MS);
     pair.key.answered(id, &reply, 400 * MS);
     assert!(pair.spends(899 * MS) && !pair.spends(900 * MS));
@@ -187,7 +188,7 @@ fn few_tokens_are_asked_for_without_a_lease() {
     pair.key.wait(Cost::ONE, 7);
     let message = pair
         .key
-        .message(0, Reason::Usual, || 1)
+        .message(0, Why::Asked, || 1)
         .expect("somebody asks");
     assert_eq!(message.grant, None);
     let reply = pair.arrive(&message, 0);
@@ -204,7 +205,7 @@ fn callers_that_arrive_during_a_request_are_served_in_order() {
         pair.key.wait(Cost::ONE, who);
     }
     assert_eq!(
-        pair.key.message(0, Reason::Usual, || 9),
+        pair.key.message(0, Why::Asked, || 9),
         None,
         "one request at a time"
     );
@@ -258,7 +259,7 @@ fn idle_lease_is_returned_unspent() {
     pair.key.sweep(550 * MS);
     let message = pair
         .key
-        .message(550 * MS, Reason::Usual, || 2)
+        .message(550 * MS, Why::Asked, || 2)
         .expect("a lease to return");
     assert_eq!(message.settles.len(), 1);
     let reply = pair.arrive(&message, 550 * MS);
@@ -275,7 +276,7 @@ fn refusal_holds_for_as_long_as_the_store_said() {
     }
     let message = pair
         .key
-        .message(0, Reason::Usual, || 1)
+        .message(0, Why::Asked, || 1)
         .expect("somebody asks");
     let reply = pair.arrive(&message, 0);
     let answers = pair.key.answered(1, &reply, 0);
@@ -294,12 +295,12 @@ fn returned_leases_are_told_of_until_the_store_has_heard() {
     pair.key.close_all();
     let first = pair
         .key
-        .message(MS, Reason::Usual, || 2)
+        .message(MS, Why::Asked, || 2)
         .expect("a lease to return");
     pair.key.failed(2, true);
     let again = pair
         .key
-        .message(2 * MS, Reason::Usual, || 3)
+        .message(2 * MS, Why::Asked, || 3)
         .expect("the same once more");
     assert_eq!(first.settles, again.settles);
     pair.key.failed(3, true);

@@ -6,20 +6,22 @@ use std::time::Duration;
 use tidegate::algorithm::State;
 use tidegate::audit::Background;
 use tidegate::{Cost, Kind, Limit};
-use tidegate_testkit::simulation::START_US;
+use tidegate_testkit::simulation::{START_US, micros};
 
 use super::fleet::{Event, Fleet, Node, with_keys};
-use crate::background::{Outgoing, Sender, Table};
+use crate::background::{Key, Parcel, table};
+use crate::error::{ErrorKind, StoreError};
+use crate::node::{AT_ONCE, Envelope, Rounds, Table, Why};
 
 /// How long a node waits for the store to have heard.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 pub(super) struct BackgroundNode {
-    table: Table,
-    sender: Sender,
+    table: Table<Key>,
+    rounds: Rounds,
     /// When it is woken next.
     wakes_at: Option<Duration>,
-    in_flight: HashMap<u64, (Outgoing, Duration)>,
+    in_flight: HashMap<u64, (Envelope<Parcel>, Duration)>,
     /// Since when a key could not be told of.
     failing: HashMap<String, Duration>,
     /// What it was asked for, by key: when, and the cost.
@@ -54,8 +56,8 @@ impl Fleet {
         let skew_us = self.world.some_drift(self.setting.skew_us);
         let now_us = START_US.saturating_add_signed(skew_us);
         BackgroundNode {
-            table: Table::new("tg", 1, now_us, Duration::ZERO),
-            sender: Sender::default(),
+            table: table("tg", 1, now_us, 0),
+            rounds: Rounds::default(),
             wakes_at: None,
             in_flight: HashMap::new(),
             failing: HashMap::new(),
@@ -78,7 +80,7 @@ impl Fleet {
     }
 
     pub(super) fn background_check(&mut self, node: usize, key: u64, cost: Cost) {
-        let (now, clock) = (self.world.now(), self.world.clock(node));
+        let (now, clock_us) = (self.world.now(), self.world.clock_us(node));
         let (stored, cell) = (self.stored(key), self.cells(key)[0]);
         let Node::Background(it) = &mut self.nodes[node] else {
             return;
@@ -90,7 +92,7 @@ impl Fleet {
             it.failing.entry(stored).or_insert(now);
         }
         let decided = with_keys(&self.policy, cell, |keys| {
-            it.table.decide(keys, cost, clock)
+            it.table.decide(keys, cost, clock_us)
         });
         let decision = decided.expect("a few keys").decision;
         if decision.allowed() {
@@ -110,15 +112,16 @@ impl Fleet {
 
     /// Sends what a node has to send by now, and wakes it when there may be more.
     fn drive(&mut self, node: usize) {
-        let (now, clock) = (self.world.now(), self.world.clock(node));
-        let interval = self.setting.sync_interval;
+        let (now, clock_us) = (self.world.now(), self.world.clock_us(node));
+        let interval_us = micros(self.setting.sync_interval);
         let Some(it) = self.in_background(node) else {
             return;
         };
-        let mut parcels = it.sender.send(&it.table, interval, clock);
-        let next = it.sender.wakes_at(&it.table);
+        let round = (Why::Round, AT_ONCE - it.in_flight.len());
+        let mut parcels = it.rounds.messages(&it.table, round, interval_us, clock_us);
+        let next_us = it.rounds.next_us().filter(|_| it.table.listed() > 0);
         // In an order that is the same in every run.
-        parcels.sort_by(|one, other| one.key.cmp(&other.key));
+        parcels.sort_by(|one, other| one.stored.cmp(&other.stored));
         for outgoing in parcels {
             self.reports.sequence += 1;
             let number = self.reports.sequence;
@@ -130,10 +133,10 @@ impl Fleet {
             let parcel = Event::Parcel(node, number, outgoing);
             self.world.to_store(node, &parcel);
         }
-        if let Some(next) = next {
+        if let Some(next_us) = next_us {
             // Its clock may run slow: then it is woken again.
-            let wait = next.saturating_sub(clock).max(Duration::from_micros(1));
-            self.wake(node, now + wait);
+            let wait_us = next_us.saturating_sub(clock_us).max(1);
+            self.wake(node, now + Duration::from_micros(wait_us));
         }
     }
 
@@ -157,29 +160,28 @@ impl Fleet {
         }
     }
 
-    pub(super) fn parcel(&mut self, node: usize, number: u64, outgoing: &Outgoing) {
+    pub(super) fn parcel(&mut self, node: usize, number: u64, outgoing: &Envelope<Parcel>) {
         self.outcome.calls += 1;
         let now_us = self.world.store_us();
         let mut keys = 0..self.setting.keys;
-        let key = keys.find(|key| self.stored(*key) == outgoing.key);
+        let key = keys.find(|key| *self.stored(*key) == *outgoing.stored);
         let cell = self.cells(key.expect("a key of the fleet"))[0];
-        let after = self.store(cell).parcel(&outgoing.parcel, now_us);
+        let after = self.store(cell).parcel(&outgoing.message, now_us);
         self.world
             .to_node(node, &Event::Heard(node, number, (now_us, after)));
     }
 
     pub(super) fn heard(&mut self, node: usize, number: u64, heard: (u64, State)) {
-        let (now, clock) = (self.world.now(), self.world.clock(node));
+        let (now, clock_us) = (self.world.now(), self.world.clock_us(node));
         let it = self.in_background(node);
         let Some((outgoing, sent)) = it.and_then(|it| it.in_flight.remove(&number)) else {
             return;
         };
-        let sent_clock = self.world.clock_at(node, sent);
         self.reports.round_trip = self.reports.round_trip.max(now - sent);
         if let Some(it) = self.in_background(node) {
-            it.table.arrived(&outgoing, sent_clock, clock, heard);
-            it.sender.arrived();
-            if let Some(since) = it.failing.remove(&outgoing.key) {
+            it.table.answered(&outgoing, heard, clock_us);
+            it.rounds.arrived();
+            if let Some(since) = it.failing.remove(&*outgoing.stored) {
                 self.reports.outage = self.reports.outage.max(now - since);
             }
         }
@@ -188,7 +190,8 @@ impl Fleet {
 
     /// The store has not answered in time.
     pub(super) fn give_up(&mut self, node: usize, number: u64) {
-        let (clock, interval) = (self.world.clock(node), self.setting.sync_interval);
+        let clock_us = self.world.clock_us(node);
+        let interval_us = micros(self.setting.sync_interval);
         let keys = self
             .in_background(node)
             .map(|it| it.offered.keys().copied());
@@ -204,8 +207,9 @@ impl Fleet {
         for key in keys {
             it.failing.entry(key).or_insert(sent);
         }
-        it.table.failed(&outgoing);
-        it.sender.failed(&it.table, interval, clock);
+        let error = StoreError::new(ErrorKind::Timeout, "no answer");
+        it.table.failed(&outgoing, &error);
+        it.rounds.failed(interval_us, clock_us);
         self.drive(node);
     }
 

@@ -13,8 +13,9 @@ use foldhash::fast::FixedState;
 use tidegate::{Cost, Limit};
 
 use crate::lease::kept::Store;
-use crate::lease::key::{Answer, Key, Reason};
+use crate::lease::key::{Answer, Key};
 use crate::lease::message::{Message, Reply};
+use crate::node::Why;
 
 const START_US: u64 = 1_700_000_000_000_000;
 
@@ -188,7 +189,7 @@ impl Explorer {
     fn message(&self, state: &mut State, node: usize) {
         let (now_us, nonce) = (state.now_us, state.nonces + 1);
         let key = &mut state.nodes[node];
-        let message = key.message(now_us, Reason::Wanted, || nonce);
+        let message = key.message(now_us, Why::Wanted, || nonce);
         key.calm(now_us);
         if let Some(message) = message {
             state.nonces = nonce;

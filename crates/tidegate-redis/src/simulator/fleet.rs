@@ -15,11 +15,12 @@ use tidegate_testkit::simulation::{Network, Trouble, Troubles, World};
 
 use super::background::BackgroundNode;
 use super::judge::{Ledger, size};
-use crate::background::Outgoing;
+use crate::background::Parcel;
 use crate::lease::held::Spent;
 use crate::lease::kept::Store;
 use crate::lease::key::Key;
 use crate::lease::message::{Message, Reply, TERM_US};
+use crate::node::Envelope;
 use crate::refusals::{Refusals, Sent};
 
 /// How long a check may take.
@@ -120,7 +121,7 @@ pub(super) enum Event {
     Reply(usize, usize, u64, Reply, u64),
     Sweep(usize),
     /// A parcel reaches the store, and what it came to the node.
-    Parcel(usize, u64, Outgoing),
+    Parcel(usize, u64, Envelope<Parcel>),
     Heard(usize, u64, (u64, State)),
     /// The store has had its time to hear of a parcel.
     Patience(usize, u64),
@@ -286,7 +287,7 @@ impl Fleet {
                 self.replied(node, cell, id, &reply, at_us);
             }
             Event::Sweep(node) => self.sweep(node),
-            Event::Parcel(node, number, outgoing) => self.parcel(node, number, &outgoing),
+            Event::Parcel(node, number, parcel) => self.parcel(node, number, &parcel),
             Event::Heard(node, number, heard) => self.heard(node, number, heard),
             Event::Patience(node, number) => self.give_up(node, number),
             Event::Wake(node) => self.woken(node),

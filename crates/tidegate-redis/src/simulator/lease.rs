@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 use tidegate::{Cost, Kind};
 
 use super::fleet::{Cells, Event, Fleet, Node, Pattern, Waiting};
-use crate::lease::key::{Answer, Key, Reason};
+use crate::lease::key::{Answer, Key};
 use crate::lease::message::{Message, Reply};
+use crate::node::Why;
 
 const SWEEP: Duration = Duration::from_millis(50);
 
@@ -63,28 +64,28 @@ impl Fleet {
             match (&missing[..], &hot[..]) {
                 ([_], [cell]) => {
                     keys[*cell].wait(cost, number);
-                    self.speak(node, *cell, Reason::Usual);
+                    self.speak(node, *cell, Why::Asked);
                 }
                 _ => {
                     let check = Event::Check(node, number, missing, cost);
                     self.world.to_store(node, &check);
                     for cell in hot {
-                        self.speak(node, cell, Reason::Wanted);
+                        self.speak(node, cell, Why::Wanted);
                     }
                 }
             }
         }
         for cell in halves {
-            self.speak(node, cell, Reason::Usual);
+            self.speak(node, cell, Why::Asked);
         }
     }
 
     /// Sends what there is to say about a counter.
-    fn speak(&mut self, node: usize, cell: usize, reason: Reason) {
+    fn speak(&mut self, node: usize, cell: usize, why: Why) {
         let now_us = self.world.clock_us(node);
         let nonce = self.world.random.number();
         let key = &mut self.leases(node)[cell];
-        let Some(mut message) = key.message(now_us, reason, || nonce) else {
+        let Some(mut message) = key.message(now_us, why, || nonce) else {
             return;
         };
         if self.world.random.chance(self.setting.lies) {
@@ -146,7 +147,7 @@ impl Fleet {
             }
         }
         if self.leases(node)[cell].has_waiting() {
-            self.speak(node, cell, Reason::Usual);
+            self.speak(node, cell, Why::Asked);
         }
     }
 
@@ -155,7 +156,7 @@ impl Fleet {
         for cell in 0..self.leases(node).len() {
             self.leases(node)[cell].sweep(now_us);
             if self.leases(node)[cell].has_something_to_say() {
-                self.speak(node, cell, Reason::Usual);
+                self.speak(node, cell, Why::Asked);
             }
         }
         let is_over = self

@@ -11,8 +11,9 @@ use tidegate::{Cost, Limit};
 use tidegate_testkit::simulation::{Network, World, micros};
 
 use crate::lease::kept::Store;
-use crate::lease::key::{Answer, FEW, Key, Reason, horizon_us, horizons};
+use crate::lease::key::{Answer, FEW, Key, horizon_us, horizons};
 use crate::lease::message::{Message, Reply};
+use crate::node::Why;
 
 /// When something happens to a fleet.
 const STRUCK_US: u64 = 2_000_000;
@@ -209,7 +210,7 @@ impl Fleet {
             return;
         };
         let was_active = machine.is_active() && !machine.has_waiting();
-        if let Some(message) = machine.message(now_us, Reason::Usual, || nonce) {
+        if let Some(message) = machine.message(now_us, Why::Asked, || nonce) {
             if !was_active {
                 self.sweep_later(place);
             }

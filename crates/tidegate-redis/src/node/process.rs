@@ -1,5 +1,7 @@
-//! Whether this process is the one that took a lease. A process that forks has a copy of
-//! its parent's leases: were it to spend or return them, the fleet would pass the limit.
+//! The process of a node, and its clock.
+//!
+//! A process that forks has a copy of its parent's node: were it to spend or return leases, or
+//! to report charges, the store would count them twice or not at all.
 //!
 //! A handler that the C library runs in every forked child raises a number, so that finding
 //! out costs a check no more than reading it. A child that the program makes without the C
@@ -44,3 +46,24 @@ fn watch() {
 
 #[cfg(not(unix))]
 fn watch() {}
+
+/// Microseconds since some moment in the past, on a clock that never steps. Where the system
+/// has such a clock, it counts the time that the machine was suspended.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[inline]
+pub(crate) fn now_us() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
+    seconds * 1_000_000 + nanos / 1_000
+}
+
+/// Microseconds since the first reading, on a clock that never steps.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn now_us() -> u64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    static START: OnceLock<Instant> = OnceLock::new();
+    let elapsed = START.get_or_init(Instant::now).elapsed();
+    u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
+}
