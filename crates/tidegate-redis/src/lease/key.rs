@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use tidegate::algorithm::{Outcome, State};
 use tidegate::{Cost, Kind, Limit};
 
+use super::LeaseStats;
 use super::held::{Facts, Held, Lease, Spent};
 use super::message::{
     Grant, MOST_TOKENS, Message, RUNS, Reply, Run, SETTLES, Settle, TERM_US, size,
@@ -58,29 +59,8 @@ pub(crate) struct Key<W> {
     /// When a charge was last given back. The store may have answered what was asked before
     /// that without knowing of it.
     refunded_at_us: u64,
-    /// What has become of leases since somebody asked.
-    pub(crate) tally: Tally,
-}
-
-/// Leases by what has become of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Tally {
-    pub(crate) grants: u64,
-    pub(crate) granted: u64,
-    pub(crate) settles: u64,
-    /// Leases that the store has not heard of in time: all of their tokens count.
-    pub(crate) lapsed: u64,
-    pub(crate) messages: u64,
-}
-
-impl Tally {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.grants += other.grants;
-        self.granted += other.granted;
-        self.settles += other.settles;
-        self.lapsed += other.lapsed;
-        self.messages += other.messages;
-    }
+    /// What has become of its leases so far.
+    pub(crate) stats: LeaseStats,
 }
 
 /// A message on its way.
@@ -190,7 +170,7 @@ impl<W> Key<W> {
             no_grant_until_us: 0,
             refusal: None,
             refunded_at_us: 0,
-            tally: Tally::default(),
+            stats: LeaseStats::default(),
         }
     }
 
@@ -397,7 +377,7 @@ impl<W> Key<W> {
             grant: want.map(|want| Grant { nonce: id, want }),
             settles,
         };
-        self.tally.messages += 1;
+        self.stats.messages += 1;
         self.request = Some(Request {
             id,
             sent_at_us: now_us,
@@ -430,7 +410,7 @@ impl<W> Key<W> {
     fn forget_closed(&mut self, now_us: u64) {
         let known = self.closed.len();
         self.closed.retain(|it| now_us < it.until_us);
-        self.tally.lapsed += (known - self.closed.len()) as u64;
+        self.stats.lapsed += (known - self.closed.len()) as u64;
     }
 
     fn take_asks(&mut self) -> SmallVec<[(Cost, Vec<W>); 1]> {
@@ -485,7 +465,7 @@ impl<W> Key<W> {
         if self.closed.len() > CLOSED {
             self.closed
                 .sort_by_key(|it| std::cmp::Reverse(it.tokens - it.spent));
-            self.tally.lapsed += (self.closed.len() - CLOSED) as u64;
+            self.stats.lapsed += (self.closed.len() - CLOSED) as u64;
             self.closed.truncate(CLOSED);
         }
     }
@@ -499,7 +479,7 @@ impl<W> Key<W> {
         let known = self.closed.len();
         self.closed
             .retain(|it| !request.settled.contains(&it.nonce));
-        self.tally.settles += (known - self.closed.len()) as u64;
+        self.stats.settles += (known - self.closed.len()) as u64;
         if reply.given > 0 {
             let sent_at_us = request.sent_at_us;
             let valid_until_us = sent_at_us + reply.lease_us / 10 * 9;
@@ -532,8 +512,8 @@ impl<W> Key<W> {
         valid_until_us: u64,
         now_us: u64,
     ) {
-        self.tally.grants += 1;
-        self.tally.granted += u64::from(reply.given);
+        self.stats.grants += 1;
+        self.stats.granted_tokens += u64::from(reply.given);
         let facts = self.facts(reply, now_us);
         let id = (nonce, reply.given);
         self.held
@@ -717,7 +697,7 @@ impl<W> Key<W> {
     pub(crate) fn calm(&mut self, now_us: u64) {
         (self.demand, self.counted_at_us, self.spent) = (0.0, now_us, 0);
         self.asked = AtomicU64::new(0);
-        self.tally = Tally::default();
+        self.stats = LeaseStats::default();
     }
 }
 

@@ -34,7 +34,7 @@ use cold::Cold;
 use held::Lease;
 pub(crate) use held::Spent;
 pub(crate) use key::{Answer, Refused};
-use key::{FEW, Key, Tally, horizon_us};
+use key::{FEW, Key, horizon_us};
 use message::{Message, Reply, TERM_US};
 
 /// How often keys that have leases are looked at.
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     /// How much is asked for keys that are not here.
     cold: Cold,
     /// What has become of the leases of keys that were here.
-    gone: Mutex<Tally>,
+    gone: Mutex<LeaseStats>,
 }
 
 /// What a policy that leases has been through on this node.
@@ -288,25 +288,28 @@ impl Leases {
         let Some(table) = self.0.table() else {
             return LeaseStats::default();
         };
-        let mut tally = *table.shared.gone();
-        let mut leased_tokens = 0;
+        let mut stats = *table.shared.gone();
         table.each(|key| {
-            tally.add(&key.tally);
-            leased_tokens += key.tokens();
+            stats.add(&key.stats);
+            stats.leased_tokens += key.tokens();
         });
-        LeaseStats {
-            leased_tokens,
-            grants: tally.grants,
-            granted_tokens: tally.granted,
-            settles: tally.settles,
-            lapsed: tally.lapsed,
-            messages: tally.messages,
-        }
+        stats
+    }
+}
+
+impl LeaseStats {
+    /// Adds what has become of leases.
+    fn add(&mut self, other: &Self) {
+        self.grants += other.grants;
+        self.granted_tokens += other.granted_tokens;
+        self.settles += other.settles;
+        self.lapsed += other.lapsed;
+        self.messages += other.messages;
     }
 }
 
 impl Shared {
-    fn gone(&self) -> MutexGuard<'_, Tally> {
+    fn gone(&self) -> MutexGuard<'_, LeaseStats> {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -407,7 +410,7 @@ impl node::Key for Key<Waiter> {
     }
 
     fn gone(&self, shared: &Shared) {
-        shared.gone().add(&self.tally);
+        shared.gone().add(&self.stats);
     }
 }
 

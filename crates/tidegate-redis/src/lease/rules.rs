@@ -306,5 +306,5 @@ fn returned_leases_are_told_of_until_the_store_has_heard() {
     pair.key.failed(3, true);
     pair.key.sweep(2_000 * MS);
     assert!(!pair.key.is_active(), "after 2 T the store has charged it");
-    assert_eq!(pair.key.tally.lapsed, 1);
+    assert_eq!(pair.key.stats.lapsed, 1);
 }
