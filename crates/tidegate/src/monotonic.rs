@@ -98,7 +98,7 @@ impl Meter {
     #[inline]
     fn count(&self, ticks: u64) -> Option<u64> {
         let passed = ticks.wrapping_sub(self.ticks.get());
-        let us = |passed: u64| passed * self.us_per_tick.get() >> FRACTION;
+        let us = |passed: u64| (passed * self.us_per_tick.get()) >> FRACTION;
         (passed < self.counted.get()).then(|| self.now_us.get() + us(passed))
     }
 
