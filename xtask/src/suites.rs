@@ -42,21 +42,14 @@ pub(crate) fn run_quick() -> Result<()> {
 /// Runs the second tier but for the tests that need real time.
 pub(crate) fn run_rest() -> Result<()> {
     run(rest(&mut cargo()))?;
-    // On other versions of Redis, as far as they can be had.
+    // On other versions of Redis, as far as they can be had. No simulation asks one.
     let mut others = with_servers()?;
-    let packages = ["-p", "tidegate-redis", "-p", "tidegate-tower"];
-    others
-        .args(["test", "--tests", "--no-fail-fast"])
-        .args(packages);
-    run(others.args([
-        "--",
-        "--skip",
-        TIMING,
-        "--skip",
-        "cluster::",
-        "--skip",
-        "spread::",
-    ]))
+    others.args(["test", "--tests", "--no-fail-fast"]);
+    others.args(["-p", "tidegate-redis", "-p", "tidegate-tower", "--"]);
+    for module in [TIMING, "cluster::", "spread::", "simulator::"] {
+        others.args(["--skip", module]);
+    }
+    run(&mut others)
 }
 
 /// Runs the tests that need real time, one after the other.
