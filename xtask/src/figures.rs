@@ -13,6 +13,9 @@ const README: &str = "README.md";
 /// The heading of the figures that README.md repeats.
 pub(crate) const CORE: &str = "## Figures";
 
+/// The line of `tidegate-bench` after which nothing is for the page.
+const DETAILS: &str = "Not for docs/benchmarks.md:";
+
 /// What stands before and after the figures in README.md.
 const START: &str = "<!-- figures from docs/benchmarks.md: `cargo xtask bench core --save` -->\n";
 const END: &str = "<!-- end of figures -->";
@@ -42,6 +45,7 @@ const ROWS: [(&str, &str); 6] = [
 
 /// Puts tables under a heading of the page, and what README.md repeats into it.
 pub(crate) fn save(heading: &str, tables: &str) -> Result<()> {
+    let tables = tables.split(DETAILS).next().unwrap_or_default();
     save_in(PAGE, heading, tables)?;
     if heading == CORE {
         write(README, &with_figures(&read(README)?, &read(PAGE)?)?)?;

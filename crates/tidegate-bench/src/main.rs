@@ -119,22 +119,31 @@ fn core() -> Option<()> {
     comparisons.push(measure::new_keys());
     comparisons.push(measure::memory());
     println!("{}", report::comparison(&comparisons));
+    println!("{}", report::growth(&measure::growth()));
+    let through = measure::through_policies();
+    println!("{}", report::through(&through));
+    let besides = measured_levels();
+    let longest = longest::measure(false);
+    report::print_core_goals(&comparisons, &besides, &through, &longest);
     let [own, governors] = measure::clocks();
     println!(
         "Reading the clock alone: {own:.0} ns for tidegate's, {governors:.0} ns for governor's.\n"
     );
-    println!("{}", report::growth(&measure::growth()));
-    println!("{}", report::through(&measure::through_policies()));
-    levels()?;
-    longest(false)
+    println!("{}", report::beside(&besides));
+    println!("{}", report::longest(&longest));
+    Some(())
 }
 
 /// Times that are handed in, batches, and several levels.
-fn levels() -> Option<()> {
+fn measured_levels() -> Vec<report::Beside> {
     let mut rows = measure::handed_the_time();
     rows.push(measure::batches());
     rows.extend(measure::levels());
-    println!("{}", report::beside(&rows));
+    rows
+}
+
+fn levels() -> Option<()> {
+    println!("{}", report::beside(&measured_levels()));
     Some(())
 }
 

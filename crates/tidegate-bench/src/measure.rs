@@ -18,7 +18,7 @@ use crate::rounds::{Series, interleave};
 /// Checks a thread makes in one round.
 const CHECKS: usize = 500_000;
 /// The numbers of keys at which limiters are compared.
-const SIZES: [usize; 3] = [1_000, 100_000, 1_000_000];
+const SIZES: [usize; 2] = [1_000, MILLION];
 /// The numbers of keys for tidegate alone.
 const GROWTH: [usize; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 /// Keys that are checked together.
@@ -39,11 +39,7 @@ pub(crate) fn filled<L: Keyed>(load: Load, keys: usize) -> L {
 pub(crate) fn random_keys() -> Vec<Comparison> {
     let mut comparisons = Vec::new();
     for keys in SIZES {
-        let goal = match keys {
-            1_000 => Some(0.7),
-            MILLION => Some(0.5),
-            _ => None,
-        };
+        let goal = Some(if keys == MILLION { 0.5 } else { 0.7 });
         let orders = [order(keys, 1), order(keys, 2)];
         for load in [Load::Admitted, Load::Refused] {
             let limiters = Limiters::filled(load, keys);

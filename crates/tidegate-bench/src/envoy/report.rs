@@ -14,10 +14,8 @@ type Compared = ((usize, usize), [Fared; 4]);
 type Figure = fn(&(Measured, Cpu)) -> f64;
 
 const A_SECOND: Figure = |(it, _)| it.a_second;
-const P50: Figure = |(it, _)| it.p50_us;
 const P99: Figure = |(it, _)| it.p99_us;
 const SERVER: Figure = |(_, cpu)| cpu.server_us;
-const OWN: Figure = |(_, cpu)| cpu.own_us;
 
 impl Fared {
     fn series(&self, figure: Figure) -> Series {
@@ -34,10 +32,8 @@ pub(super) fn compared(compared: &[Compared]) -> String {
     let header = [
         "connections x calls, server",
         "calls per second",
-        "p50",
         "p99",
         "server's time",
-        "client's time",
         "of the ceiling",
     ];
     let rows = compared.iter().flat_map(|((connections, calls), lanes)| {
@@ -46,10 +42,8 @@ pub(super) fn compared(compared: &[Compared]) -> String {
             [
                 format!("{connections} x {calls}, {}", lane.label),
                 thousands(median(A_SECOND)),
-                time(median(P50)),
                 time(median(P99)),
                 format!("{:.1} us", median(SERVER)),
-                format!("{:.1} us", median(OWN)),
                 format!("{:.2}", lane.ratio(&lanes[0], A_SECOND)),
             ]
         })
@@ -58,17 +52,12 @@ pub(super) fn compared(compared: &[Compared]) -> String {
 }
 
 /// What they should come to.
-pub(super) fn goals(compared: &[Compared]) -> String {
-    let header = ["connections x calls, calls per second", "ratio", "goal", ""];
-    let rows = compared.iter().flat_map(|((connections, calls), lanes)| {
+pub(super) fn goals(compared: &[Compared]) -> impl Iterator<Item = (String, f64, Goal)> {
+    compared.iter().flat_map(|((connections, calls), lanes)| {
         let [ceiling, many, few, lease] = lanes;
         let row = move |what, ratio: f64, goal: Goal| {
-            [
-                format!("{connections} x {calls}, {what}"),
-                format!("{ratio:.2}"),
-                goal.to_string(),
-                goal.verdict(ratio).into(),
-            ]
+            let what = format!("{connections} x {calls}, calls per second {what}");
+            (what, ratio, goal)
         };
         [
             row(
@@ -82,6 +71,5 @@ pub(super) fn goals(compared: &[Compared]) -> String {
                 Goal::AtLeast(0.9),
             ),
         ]
-    });
-    table(header, rows)
+    })
 }

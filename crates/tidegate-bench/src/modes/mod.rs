@@ -10,7 +10,7 @@ use std::path::Path;
 pub(crate) use hot::check as check_hot_key;
 pub(crate) use scale::write as draw_scale;
 
-use crate::report::{table, thousands, time};
+use crate::report::{DETAILS, table, thousands, time};
 use crate::rounds::Series;
 use run::{Figures, Load, run};
 use tidegate_testkit::redis::Server;
@@ -80,78 +80,56 @@ pub(crate) fn measure(picture: &Path) -> std::io::Result<()> {
             }
         }
         for ((asker, _), own) in askers.iter().zip(&figures) {
-            rows.push(row(name, asker, own, &figures[0]));
+            rows.push(row(name, asker, own));
         }
     }
     let header = [
         "load",
         "mode",
         "checks per second",
-        "times the first",
         "p50",
         "p99",
         "calls to Redis per check",
-        "limit",
     ];
     println!("{}", table(header, rows.into_iter()));
+    println!("{DETAILS}");
     println!("{}", calls(&server));
     std::fs::write(picture, chart::draw(&lines(&server)))
 }
 
-/// What fleets of so many ask Redis per admitted check, by the model that the protocol was
-/// designed with.
-const MODEL: [(u32, [(&str, f64); 3]); 2] = [
-    (900, [("1", 0.012), ("3", 0.035), ("10", 0.11)]),
-    (2_000, [("1", 0.01), ("3", 0.03), ("10", 0.10)]),
-];
-
 /// What fleets in the mode `lease` ask Redis per admitted check, below the limit of 1000
 /// per second and above it.
 fn calls(server: &Server) -> String {
-    let header = [
-        "offered",
-        "processes",
-        "calls per admitted check",
-        "by the model",
-        "limit",
-    ];
+    let header = ["offered", "processes", "calls per admitted check"];
     let mut rows = Vec::new();
-    for (offered, fleets) in MODEL {
-        for (processes, model) in fleets {
+    for offered in [900, 2_000] {
+        for processes in ["1", "3", "10"] {
             eprintln!("lease: {offered} per second on {processes}");
             let (_, lease) = LEASE;
             let flags = [lease, &["--limit", "1000r/s", "--processes", processes]].concat();
             let figures = run(server, &Load::long(&flags, offered));
-            let held = if figures.held { "held" } else { "broken" };
             rows.push([
                 format!("{offered} per second"),
                 processes.to_owned(),
                 format!("{:.3}", figures.calls / figures.admitted),
-                format!("{model:.3}"),
-                held.into(),
             ]);
         }
     }
     table(header, rows.into_iter())
 }
 
-fn row(load: &str, asker: &str, own: &[Figures], first: &[Figures]) -> [String; 8] {
+fn row(load: &str, asker: &str, own: &[Figures]) -> [String; 6] {
     let median = |figure: fn(&Figures) -> f64| {
         let figures = own.iter().map(figure).collect();
         Series::of(figures).median()
     };
-    let ratios = own.iter().zip(first);
-    let ratios = ratios.map(|(own, first)| own.a_second / first.a_second);
-    let held = own.iter().all(|figures| figures.held);
     [
         load.into(),
         asker.into(),
         thousands(median(|it| it.a_second)),
-        format!("{:.2}", Series::of(ratios.collect()).median()),
         short(median(|it| it.p50_us)),
         short(median(|it| it.p99_us)),
         format!("{:.4}", median(|it| it.calls / it.checks)),
-        if held { "held" } else { "broken" }.into(),
     ]
 }
 
@@ -179,7 +157,6 @@ fn lines(server: &Server) -> Vec<chart::Line> {
             let flags = ["--mode", mode, "--limit", limit, "--processes", "3"];
             let load = Load::open(&flags, RATE * times);
             let figures = run(server, &load);
-            assert!(figures.held, "{name}: the limit was broken");
             (f64::from(*times), figures.use_of_rate)
         });
         chart::Line {

@@ -63,7 +63,7 @@ pub(crate) fn run(module: &Path, quick: bool) {
     eprintln!("measuring: {LANES} configs of nginx in turns");
     let fared = in_turns(&lanes, length);
     println!("{}", report::compared(&fared));
-    println!("{}", report::goals(&fared));
+    crate::report::print_goals(report::goals(&fared));
 }
 
 fn lanes(module: &Path, redis: &Server, tidegate: &Process) -> [Lane; LANES] {

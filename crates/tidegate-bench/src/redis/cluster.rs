@@ -22,11 +22,7 @@ use tidegate_testkit::redis::Server;
 const MASTERS: [usize; 3] = [1, 2, 3];
 
 /// The clients that are compared on each cluster.
-const WHO: [&str; 3] = [
-    "500 callers",
-    "the ceiling",
-    "`redis-benchmark --cluster`, the tutorial's token bucket",
-];
+const WHO: [&str; 3] = ["500 callers", "the ceiling", "`redis-benchmark`"];
 
 const CALLERS: usize = 500;
 
@@ -41,8 +37,8 @@ struct Rig {
     bucket: Plain,
     travel: Travel,
     pace: RefCell<f64>,
-    /// Per client: microseconds of scripts and of the masters' processors per check.
-    costs: [RefCell<Vec<(f64, f64)>>; 3],
+    /// Per client: microseconds of the masters' processors per check.
+    costs: [RefCell<Vec<f64>>; 3],
 }
 
 /// Prints the table of clusters in `docs/benchmarks.md`.
@@ -103,17 +99,13 @@ impl Rig {
         };
         let a_second = measured.map_or_else(|| self.redis_benchmark(), |it| it.a_second);
         let after = Cpu::of_all(&servers);
-        let (mut script_us, mut calls) = (0.0, 0.0);
-        for node in &mut nodes {
-            let (own_us, own_calls) = cost::evalsha(node);
-            script_us += own_us;
-            calls += own_calls;
-        }
         // Checks that are alike share a call.
-        let checks = measured.map_or(calls, |it| it.checks);
+        let checks = measured.map_or_else(
+            || nodes.iter_mut().map(|node| cost::evalsha(node).1).sum(),
+            |it| it.checks,
+        );
         let cpu = after.each_since(before, checks);
-        let costs = (script_us / checks, cpu.server_us);
-        self.costs[who].borrow_mut().push(costs);
+        self.costs[who].borrow_mut().push(cpu.server_us);
         a_second
     }
 
@@ -156,27 +148,17 @@ fn report(rigs: &[Rig; 3], series: &[Series; 9]) -> String {
     let header = [
         "masters, client",
         "per second",
-        "times one master",
-        "of the ceiling",
-        "scripts' time per check",
         "masters' time per check",
         "a core could",
     ];
     let rows = (0..series.len()).map(|lane| {
         let (rig, who) = (&rigs[lane / 3], lane % 3);
-        let costs = rig.costs[who].borrow();
         // The first round only warms up.
-        let median = |figure: fn(&(f64, f64)) -> f64| {
-            Series::of(costs.iter().skip(1).map(figure).collect()).median()
-        };
-        let (script_us, server_us) = (median(|it| it.0), median(|it| it.1));
-        let ceiling = &series[lane / 3 * 3 + 1];
+        let costs = rig.costs[who].borrow().iter().skip(1).copied().collect();
+        let server_us = Series::of(costs).median();
         [
             format!("{}, {}", MASTERS[lane / 3], WHO[who]),
             thousands(series[lane].median()),
-            format!("{:.2}", series[lane].ratio_to(&series[who])),
-            format!("{:.2}", series[lane].ratio_to(ceiling)),
-            format!("{script_us:.1} us"),
             format!("{server_us:.1} us"),
             thousands(1e6 / server_us),
         ]

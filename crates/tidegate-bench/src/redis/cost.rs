@@ -26,9 +26,8 @@ const LENGTH: usize = 100;
 pub(super) struct Cost {
     pub(super) label: &'static str,
     pub(super) microseconds: f64,
-    /// Times the tutorial's script, and whether it may be more.
+    /// Times the tutorial's script.
     pub(super) ratio: Option<f64>,
-    pub(super) goal: Option<f64>,
 }
 
 /// Makes the command for a key.
@@ -160,7 +159,6 @@ fn table(labels: [&'static str; 9], series: &[Series; 9]) -> Vec<Cost> {
             5 => Some(own.ratio_to(&series[8])),
             _ => None,
         },
-        goal: (index == 0).then_some(0.9),
     })
     .collect()
 }

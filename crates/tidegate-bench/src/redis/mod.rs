@@ -32,6 +32,7 @@ use sent::Sent;
 use tidegate_testkit::redis::Server;
 
 use crate::cpu::Cpu;
+use crate::report::{Goal, print_goals};
 use crate::rounds::interleave;
 use crate::waits::Measured;
 
@@ -42,17 +43,21 @@ const CALLERS: [usize; 3] = [1, 50, 500];
 pub(crate) fn run() {
     let (server, runtime) = (Server::start(), runtime());
     println!("{}\n", crate::report::machine());
-    callers(&server, &runtime, &CALLERS);
+    let mut goals = callers(&server, &runtime, &CALLERS);
     eprintln!("measuring: what scripts cost the server");
-    println!("{}", report::cost(&cost::measure(&server, &runtime)));
+    let costs = cost::measure(&server, &runtime);
+    println!("{}", report::cost(&costs));
+    goals.extend(report::cost_goal(&costs));
+    print_goals(goals);
 }
 
 /// Prints only what so many callers come to.
 pub(crate) fn run_callers(count: usize) {
-    callers(&Server::start(), &runtime(), &[count]);
+    print_goals(callers(&Server::start(), &runtime(), &[count]));
 }
 
-fn callers(server: &Server, runtime: &Runtime, counts: &[usize]) {
+/// Prints what so many callers come to, and returns the goals.
+fn callers(server: &Server, runtime: &Runtime, counts: &[usize]) -> Vec<(String, f64, Goal)> {
     let orders = Orders::new();
     let (mut rows, mut checked) = (Vec::new(), Vec::new());
     for &count in counts {
@@ -61,8 +66,8 @@ fn callers(server: &Server, runtime: &Runtime, counts: &[usize]) {
         checked.push(check);
     }
     println!("{}", report::throughput(&rows));
-    println!("{}", report::goals(&rows));
     println!("{}\n", report::crosscheck(&checked));
+    report::goals(&rows)
 }
 
 /// Two workers, as a small service has them.
@@ -129,7 +134,6 @@ fn throughput(
     let zipf = Tidegate::new(server, "tg-zipf", ADMITS);
     let refused = Tidegate::new(server, "tg-refused", REFUSES);
     let bucket = runtime.block_on(Plain::token_bucket(server));
-    let log = runtime.block_on(Plain::log(server));
     let increment = runtime.block_on(Plain::increment(server));
     let sent = Sent::by(uniform, server, runtime);
     // How its batches turn out, for the ceiling to do the same.
@@ -166,9 +170,6 @@ fn throughput(
         Lane::new(format!("{callers}, tutorial's token bucket"), || {
             admitted(runtime, &bucket, callers, orders.uniform)
         }),
-        Lane::new(format!("{callers}, tutorial's log"), || {
-            admitted(runtime, &log, callers, orders.uniform)
-        }),
         Lane::new(format!("{callers}, INCR"), || {
             admitted(runtime, &increment, callers, orders.uniform)
         }),
@@ -188,7 +189,6 @@ fn throughput(
         label: lane.label,
         rounds: lane.rounds.into_inner().split_off(1),
         goal: lane.goal,
-        travel: lane.store.map(batches),
     });
     let rows = rows.collect();
     (rows, (travel, crosscheck::measure(server, &bucket, travel)))

@@ -43,7 +43,6 @@ const INCR: [&str; 2] = ["INCR", "key:__rand_int__"];
 #[derive(Clone, Copy)]
 struct Round {
     a_second: f64,
-    p50_us: f64,
     p99_us: f64,
     server_us: f64,
 }
@@ -102,7 +101,6 @@ pub(crate) fn run(throttlecrab: &Path, quick: bool) {
         (pipeline, in_turns(lanes(), pipeline, commands / divisor))
     });
     println!("{}", report::compared(&compared));
-    println!("{}", report::goals(&compared));
     drop((tidegate, peer, redis));
     eprintln!("measuring: numbers of keys");
     let servers = SIZES.map(|_| Process::tidegate_resp());
@@ -112,10 +110,9 @@ pub(crate) fn run(throttlecrab: &Path, quick: bool) {
     });
     lanes.iter().for_each(|lane| lane.fill(divisor));
     let [.., (pipeline, commands)] = PIPELINES;
-    println!(
-        "{}",
-        report::growth(&in_turns(lanes, pipeline, commands / divisor))
-    );
+    let fared = in_turns(lanes, pipeline, commands / divisor);
+    crate::report::print_goals(report::goals(&compared));
+    println!("{}", report::growth(&fared));
 }
 
 impl<'a> Lane<'a> {
@@ -179,7 +176,6 @@ impl<'a> Lane<'a> {
         };
         Round {
             a_second: figure(1),
-            p50_us: figure(4) * 1e3,
             p99_us: figure(6) * 1e3,
             server_us: cpu.server_us,
         }

@@ -11,7 +11,6 @@ type Compared = (usize, [Fared; 3]);
 type Figure = fn(&Round) -> f64;
 
 const A_SECOND: Figure = |it| it.a_second;
-const P50: Figure = |it| it.p50_us;
 const P99: Figure = |it| it.p99_us;
 const SERVER: Figure = |it| it.server_us;
 
@@ -24,15 +23,8 @@ impl Fared {
         self.series(figure).ratio_to(&other.series(figure))
     }
 
-    /// Rate, percentiles, and processor time of the server.
-    fn figures(&self) -> [String; 4] {
-        let median = |figure| self.series(figure).median();
-        [
-            thousands(median(A_SECOND)),
-            time(median(P50)),
-            time(median(P99)),
-            format!("{:.2} us", median(SERVER)),
-        ]
+    fn median(&self, figure: Figure) -> f64 {
+        self.series(figure).median()
     }
 }
 
@@ -41,7 +33,6 @@ pub(super) fn compared(compared: &[Compared]) -> String {
     let header = [
         "pipeline, server",
         "commands per second",
-        "p50",
         "p99",
         "server's time",
         "times throttlecrab",
@@ -49,14 +40,12 @@ pub(super) fn compared(compared: &[Compared]) -> String {
     ];
     let rows = compared.iter().flat_map(|(pipeline, lanes)| {
         lanes.iter().map(move |lane| {
-            let [a_second, p50, p99, server] = lane.figures();
             let ratio = |other| format!("{:.2}", lane.ratio(other, A_SECOND));
             [
                 format!("{pipeline}, {}", lane.label),
-                a_second,
-                p50,
-                p99,
-                server,
+                thousands(lane.median(A_SECOND)),
+                time(lane.median(P99)),
+                format!("{:.2} us", lane.median(SERVER)),
                 ratio(&lanes[1]),
                 ratio(&lanes[2]),
             ]
@@ -66,17 +55,11 @@ pub(super) fn compared(compared: &[Compared]) -> String {
 }
 
 /// What tidegate should come to.
-pub(super) fn goals(compared: &[Compared]) -> String {
-    let header = ["pipeline, tidegate", "figure", "goal", ""];
-    let rows = compared.iter().flat_map(|(pipeline, lanes)| {
+pub(super) fn goals(compared: &[Compared]) -> impl Iterator<Item = (String, f64, Goal)> {
+    compared.iter().flat_map(|(pipeline, lanes)| {
         let [tidegate, throttlecrab, incr] = lanes;
         let row = move |what: &str, figure: f64, goal: Goal| {
-            [
-                format!("{pipeline}, {what}"),
-                format!("{figure:.2}"),
-                goal.to_string(),
-                goal.verdict(figure).into(),
-            ]
+            (format!("pipeline {pipeline}, {what}"), figure, goal)
         };
         let mut rows = Vec::new();
         let (of_throttlecrab, of_incr) = match pipeline {
@@ -107,8 +90,7 @@ pub(super) fn goals(compared: &[Compared]) -> String {
         let ratio = tidegate.ratio(incr, P99);
         rows.push(row("p99, times `INCR`'s", ratio, Goal::AtMost(1.0)));
         rows
-    });
-    table(header, rows)
+    })
 }
 
 /// How the cost grows with the number of keys.
@@ -116,21 +98,15 @@ pub(super) fn growth(sizes: &[Fared]) -> String {
     let header = [
         "keys in use, tidegate, pipeline 32",
         "commands per second",
-        "p50",
-        "p99",
         "server's time",
-        "server's time, times the first",
+        "times the first",
     ];
     let rows = sizes.iter().map(|lane| {
-        let [a_second, p50, p99, server] = lane.figures();
-        let cost = lane.ratio(&sizes[0], SERVER);
         [
             lane.label.into(),
-            a_second,
-            p50,
-            p99,
-            server,
-            format!("{cost:.2}"),
+            thousands(lane.median(A_SECOND)),
+            format!("{:.2} us", lane.median(SERVER)),
+            format!("{:.2}", lane.ratio(&sizes[0], SERVER)),
         ]
     });
     table(header, rows)

@@ -14,10 +14,8 @@ type Compared = (usize, [Fared; 5]);
 type Figure = fn(&(Measured, Cpu)) -> f64;
 
 const A_SECOND: Figure = |(it, _)| it.a_second;
-const P50: Figure = |(it, _)| it.p50_us;
 const P99: Figure = |(it, _)| it.p99_us;
 const SERVER: Figure = |(_, cpu)| cpu.server_us;
-const OWN: Figure = |(_, cpu)| cpu.own_us;
 
 impl Fared {
     fn series(&self, figure: Figure) -> Series {
@@ -28,15 +26,8 @@ impl Fared {
         self.series(figure).ratio_to(&other.series(figure))
     }
 
-    /// Rate, percentiles, and processor time of the server.
-    fn figures(&self) -> [String; 4] {
-        let median = |figure| self.series(figure).median();
-        [
-            thousands(median(A_SECOND)),
-            time(median(P50)),
-            time(median(P99)),
-            format!("{:.1} us", median(SERVER)),
-        ]
+    fn median(&self, figure: Figure) -> f64 {
+        self.series(figure).median()
     }
 }
 
@@ -45,24 +36,19 @@ pub(super) fn compared(compared: &[Compared], when: &str) -> String {
     let header = [
         &format!("connections, request{when}"),
         "per second",
-        "p50",
         "p99",
         "server's time",
-        "client's time",
         "of the ceiling",
         "times throttlecrab",
     ];
     let rows = compared.iter().flat_map(|(connections, lanes)| {
         lanes.iter().map(move |lane| {
-            let [a_second, p50, p99, server] = lane.figures();
             let ratio = |other| format!("{:.2}", lane.ratio(other, A_SECOND));
             [
                 format!("{connections}, {}", lane.label),
-                a_second,
-                p50,
-                p99,
-                server,
-                format!("{:.1} us", lane.series(OWN).median()),
+                thousands(lane.median(A_SECOND)),
+                time(lane.median(P99)),
+                format!("{:.1} us", lane.median(SERVER)),
                 ratio(&lanes[0]),
                 ratio(&lanes[1]),
             ]
@@ -72,23 +58,12 @@ pub(super) fn compared(compared: &[Compared], when: &str) -> String {
 }
 
 /// What the JSON check should come to.
-pub(super) fn goals(compared: &[Compared], when: &str) -> String {
-    let header = [
-        &format!("connections, JSON check{when}"),
-        "ratio",
-        "goal",
-        "",
-    ];
+pub(super) fn goals(compared: &[Compared], when: &str) -> Vec<(String, f64, Goal)> {
     let rows = compared.iter().flat_map(|(connections, lanes)| {
         let [ceiling, throttlecrab, check, ..] = lanes;
         let row = move |what, other, figure, goal: Goal| {
-            let ratio = check.ratio(other, figure);
-            [
-                format!("{connections}, {what}"),
-                format!("{ratio:.2}"),
-                goal.to_string(),
-                goal.verdict(ratio).into(),
-            ]
+            let what = format!("{connections} connections, JSON check{when}, {what}");
+            (what, check.ratio(other, figure), goal)
         };
         [
             row(
@@ -117,38 +92,28 @@ pub(super) fn goals(compared: &[Compared], when: &str) -> String {
             ),
         ]
     });
-    table(header, rows)
+    rows.collect()
 }
 
-/// What each costs beside the first, which should be about the same.
-pub(super) fn beside_first(what: &str, lanes: &[Fared], goal: Goal) -> String {
-    let header = [
-        what,
-        "per second",
-        "p50",
-        "p99",
-        "server's time",
-        "per second, times the first",
-        "server's time, times the first",
-        "goal",
-        "",
-    ];
-    let rows = lanes.iter().enumerate().map(|(index, lane)| {
-        let [a_second, p50, p99, server] = lane.figures();
-        let cost = lane.ratio(&lanes[0], SERVER);
-        let goal = (index > 0).then_some(goal);
-        let verdict = goal.map(|goal| goal.verdict(cost));
+/// What each costs beside the first.
+pub(super) fn beside_first(what: &str, lanes: &[Fared]) -> String {
+    let header = [what, "per second", "server's time", "times the first"];
+    let rows = lanes.iter().map(|lane| {
         [
             lane.label.into(),
-            a_second,
-            p50,
-            p99,
-            server,
-            format!("{:.2}", lane.ratio(&lanes[0], A_SECOND)),
-            format!("{cost:.2}"),
-            goal.map(|goal| goal.to_string()).unwrap_or_default(),
-            verdict.unwrap_or_default().into(),
+            thousands(lane.median(A_SECOND)),
+            format!("{:.1} us", lane.median(SERVER)),
+            format!("{:.2}", lane.ratio(&lanes[0], SERVER)),
         ]
     });
     table(header, rows)
+}
+
+/// Each should cost about as much as the first.
+pub(super) fn flat(what: &str, lanes: &[Fared], goal: Goal) -> Vec<(String, f64, Goal)> {
+    let rows = lanes.iter().skip(1).map(|lane| {
+        let what = format!("{what}: {}, server's time, times the first", lane.label);
+        (what, lane.ratio(&lanes[0], SERVER), goal)
+    });
+    rows.collect()
 }
