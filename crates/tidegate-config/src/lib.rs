@@ -59,6 +59,7 @@ mod policies;
 
 mod error;
 mod read;
+mod schema;
 mod syntax;
 
 pub mod write;
@@ -66,6 +67,7 @@ pub mod write;
 pub use config::Config;
 pub use error::{ConfigError, ConfigErrors};
 pub use read::{Fields, read};
+pub use schema::{Rows, Table};
 pub use stores::StoreConfig;
 pub use url::{RedisUrl, Secret, Servers, StoreUrl, is_host};
 

@@ -4,6 +4,8 @@ use tidegate::draft::LimitFields;
 use tidegate::{Algorithm, Align, Rate};
 
 use crate::read::Fields;
+use crate::schema::{Rows, Table};
+use crate::write::quoted;
 
 /// The names of those fields.
 pub(crate) const FIELDS: [&str; 6] = ["limit", "algorithm", "burst", "strict", "align", "block"];
@@ -30,20 +32,30 @@ pub(crate) fn read(fields: &Fields<'_>) -> LimitFields {
 
 /// The fields of a policy, and whether a script decides it.
 pub(crate) fn read_policy(fields: &Fields<'_>) -> (LimitFields, bool) {
-    let expected = "a rate in quotes, such as \"100r/s\" or \"5/10s\"";
-    let rate = fields.text("limit", expected).and_then(|text| {
-        let rate = text.parse::<Rate>();
-        rate.map_err(|error| fields.error("limit", error.to_string()))
-            .ok()
-    });
-    let algorithm = fields.choice("algorithm", &algorithms());
-    let limit = LimitFields {
-        rate,
-        algorithm: algorithm.flatten(),
-        burst: fields.number_in("burst", 1..1 << 32),
-        strict: fields.flag("strict"),
-        align: fields.choice("align", &[("first", Align::First), ("epoch", Align::Epoch)]),
-        block: fields.flag("block"),
-    };
-    (limit, algorithm == Some(None))
+    let is_script = fields.peek_text("algorithm") == Some("script");
+    (fields.rows(LimitFields::default()), is_script)
+}
+
+impl Table for LimitFields {
+    fn rows(&mut self, rows: &mut Rows<'_>) {
+        let print = |rate: Rate| format!("\"{rate}\"");
+        rows.row("limit", &mut self.rate, rate, print);
+        let algorithms = algorithms();
+        let read = |fields: &Fields<'_>, name| fields.choice(name, &algorithms)?;
+        let print = |algorithm: Algorithm| quoted(algorithm.as_str());
+        rows.row("algorithm", &mut self.algorithm, read, print);
+        let read = |fields: &Fields<'_>, name| fields.number_in(name, 1..1 << 32);
+        rows.row("burst", &mut self.burst, read, |burst| burst.to_string());
+        rows.flag("strict", &mut self.strict);
+        let edges = [("first", Align::First), ("epoch", Align::Epoch)];
+        rows.choice("align", &edges, &mut self.align);
+        rows.flag("block", &mut self.block);
+    }
+}
+
+fn rate(fields: &Fields<'_>, name: &'static str) -> Option<Rate> {
+    let rate = fields.text(name, "a rate in quotes, such as \"100r/s\" or \"5/10s\"")?;
+    let rate = rate.parse::<Rate>();
+    rate.map_err(|error| fields.error(name, error.to_string()))
+        .ok()
 }

@@ -10,6 +10,7 @@ use tidegate::{CustomScript, Dialect, Mode, OnError, Policy};
 
 use crate::limits;
 use crate::read::Fields;
+use crate::schema::{Rows, Table};
 use crate::stores::StoreConfig;
 use crate::url::{StoreUrl, public};
 
@@ -60,7 +61,7 @@ pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, StoreConfig>) ->
 struct Tried<'a> {
     fields: &'a Fields<'a>,
     name: String,
-    of: Box<str>,
+    of: String,
 }
 
 impl Tried<'_> {
@@ -68,10 +69,10 @@ impl Tried<'_> {
     /// attributes that this one needs.
     fn check(&self, names: &HashSet<String>, policies: &[Policy]) -> Result<(), String> {
         let of = shown(&self.of);
-        if *self.of == *self.name {
+        if self.of == self.name {
             return Err(format!("{of}: the policy itself: expected another policy"));
         }
-        if !names.contains(&*self.of) {
+        if !names.contains(&self.of) {
             let others = policies.iter().filter(|it| it.trial_of().is_none());
             let expected = match listed(others.map(Policy::name)) {
                 none if none.is_empty() => "the name of another policy".into(),
@@ -129,7 +130,7 @@ fn draft<'a>(fields: &'a Fields<'a>) -> Drafted<'a> {
         tag: fields.text("tag", TEMPLATE).map(str::to_owned),
         overrides: overrides.iter().map(change).collect(),
         headers: headers(fields),
-        settings: settings(fields),
+        settings: fields.rows(Settings::default()),
     };
     Drafted {
         draft,
@@ -273,64 +274,59 @@ fn change(fields: &Fields<'_>) -> OverrideDraft {
 
 fn headers(fields: &Fields<'_>) -> Dialect {
     const EXPECTED: &str = "\"ietf\", \"x-ratelimit\", \"draft-06\", \"none\", or a list of three names for limit, reset and remaining";
-    let Some(texts) = fields.texts("headers", true, EXPECTED) else {
+    let texts = fields.texts("headers", true, EXPECTED);
+    let Some(texts) = texts.filter(|_| !fields.is_wrong("headers")) else {
         return Dialect::default();
     };
-    if fields.is_wrong("headers") {
-        return Dialect::default();
-    }
     let texts: Vec<&str> = texts.into_iter().map(|(text, _)| text).collect();
-    match texts[..] {
-        [limit, reset, remaining] => Dialect::Custom([limit, reset, remaining].map(Box::from)),
-        ["ietf"] => Dialect::Ietf,
-        ["x-ratelimit"] => Dialect::XRateLimit,
-        ["draft-06"] => Dialect::Draft06,
-        ["none"] => Dialect::None,
-        _ => {
-            let value = match texts[..] {
-                [text] => shown(text),
-                _ => format!("a list of {}", texts.len()),
-            };
-            fields.error("headers", format!("{value}: expected {EXPECTED}"));
-            Dialect::default()
+    let dialect = match texts[..] {
+        [limit, reset, remaining] => {
+            Some(Dialect::Custom([limit, reset, remaining].map(Box::from)))
         }
-    }
+        [name] => Dialect::named(name),
+        _ => None,
+    };
+    dialect.unwrap_or_else(|| {
+        let value = match texts[..] {
+            [text] => shown(text),
+            _ => format!("a list of {}", texts.len()),
+        };
+        fields.error("headers", format!("{value}: expected {EXPECTED}"));
+        Dialect::default()
+    })
 }
 
-fn settings(fields: &Fields<'_>) -> Settings {
-    let standard = Settings::default();
-    let modes = [
-        ("exact", Mode::Exact),
-        ("lease", Mode::Lease),
-        ("background", Mode::Background),
-    ];
-    let answers = [
-        ("allow", OnError::Allow),
-        ("deny", OnError::Deny),
-        ("local", OnError::Local),
-    ];
-    let (zero, millisecond) = (Duration::ZERO, Duration::from_millis(1));
-    let minute = Duration::from_secs(60);
-    Settings {
-        mode: fields.choice("mode", &modes).unwrap_or(standard.mode),
-        sync_interval: fields
-            .duration("sync_interval", millisecond, minute)
-            .unwrap_or(standard.sync_interval),
-        refusal_memory: fields
-            .duration("refusal_memory", zero, minute)
-            .unwrap_or(standard.refusal_memory),
-        on_error: fields.choice("on_error", &answers),
-        local_share: fields
-            .fraction("local_share")
-            .unwrap_or(standard.local_share),
-        count_denied: fields.flag("count_denied").unwrap_or(standard.count_denied),
-        shadow: fields.flag("shadow").unwrap_or(standard.shadow),
-        trial_of: fields
-            .text("trial_of", "the name of a policy")
-            .map(Box::from),
-        enabled: fields.flag("enabled").unwrap_or(standard.enabled),
-        store: fields
-            .text("store", "the name of a store")
-            .map_or(standard.store, Box::from),
+/// Whether a setting may be there with the others is decided where policies are built.
+impl Table for Settings {
+    fn rows(&mut self, rows: &mut Rows<'_>) {
+        let minute = Duration::from_secs(60);
+        let modes = Mode::ALL.map(|mode| (mode.as_str(), mode));
+        rows.choice("mode", &modes, &mut self.mode);
+        rows.print_if(self.mode == Mode::Background);
+        let intervals = Duration::from_millis(1)..=minute;
+        rows.duration("sync_interval", intervals, &mut self.sync_interval);
+        rows.print_if(self.mode == Mode::Exact);
+        rows.duration(
+            "refusal_memory",
+            Duration::ZERO..=minute,
+            &mut self.refusal_memory,
+        );
+        rows.print_if(true);
+        let answers = OnError::ALL.map(|answer| (answer.as_str(), answer));
+        rows.choice("on_error", &answers, &mut self.on_error);
+        rows.print_if(self.on_error == Some(OnError::Local));
+        let print = |share| format!("{share:?}");
+        rows.row(
+            "local_share",
+            &mut self.local_share,
+            Fields::fraction,
+            print,
+        );
+        rows.print_if(true);
+        rows.flag("count_denied", &mut self.count_denied);
+        rows.flag("shadow", &mut self.shadow);
+        rows.text("trial_of", "the name of a policy", &mut self.trial_of);
+        rows.flag("enabled", &mut self.enabled);
+        rows.text("store", "the name of a store", &mut self.store);
     }
 }

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use toml::Spanned;
@@ -14,7 +14,9 @@ use toml::de::{DeTable, DeValue};
 use tidegate::text::{self, DurationText, is_name, shown};
 
 use crate::error::{ConfigErrors, Errors};
+use crate::schema::{Rows, Table};
 use crate::syntax;
+use crate::url::Secret;
 
 /// Reads a TOML file with `sections`, which reads the fields it knows from the root table.
 /// Returns its result, or all errors, including unknown fields.
@@ -75,6 +77,13 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Reads the rows of a table: what the file does not have stays as it is.
+    #[must_use]
+    pub fn rows<T: Table>(&self, mut table: T) -> T {
+        table.rows(&mut Rows::reading(self));
+        table
+    }
+
     fn get(&self, name: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
         let mut known = self.known.borrow_mut();
         if !known.contains(&name) {
@@ -85,6 +94,11 @@ impl<'a> Fields<'a> {
 
     fn peek(&self, name: &str) -> Option<&'a Spanned<DeValue<'a>>> {
         self.table.get(name)
+    }
+
+    /// The text of a field, if it is one.
+    pub(crate) fn peek_text(&self, name: &str) -> Option<&'a str> {
+        self.peek(name)?.get_ref().as_str()
     }
 
     /// Whether the file has a field.
@@ -192,16 +206,20 @@ impl<'a> Fields<'a> {
     }
 
     /// A duration in quotes, such as `"50ms"`, in this range.
-    pub fn duration(&self, name: &'static str, from: Duration, to: Duration) -> Option<Duration> {
+    pub fn duration(
+        &self,
+        name: &'static str,
+        range: RangeInclusive<Duration>,
+    ) -> Option<Duration> {
         let value = self.get(name)?;
         let text = value.get_ref().as_str();
         let duration = text.and_then(text::duration);
-        let duration = duration.filter(|duration| (from..=to).contains(duration));
+        let duration = duration.filter(|duration| range.contains(duration));
         if duration.is_none() {
             let expected = format!(
                 "a duration in quotes, such as \"50ms\" or \"1s\", from {} to {}",
-                DurationText(from),
-                DurationText(to)
+                DurationText(*range.start()),
+                DurationText(*range.end())
             );
             self.expected(name, value, expected);
         }
@@ -248,8 +266,19 @@ impl<'a> Fields<'a> {
         Some(scalars)
     }
 
+    /// A secret, or where it comes from. `what` says what it is, such as `a password`.
+    pub fn secret(&self, name: &'static str, what: &str) -> Option<Secret> {
+        let expected = format!("\"file:PATH\", \"env:NAME\", or {what}");
+        let text = self.hidden(name, &expected)?;
+        let secret = Secret::parse(text);
+        if secret.is_none() {
+            self.error(name, format!("{}: expected {expected}", shown(text)));
+        }
+        secret
+    }
+
     /// A string that no message repeats, even if it is invalid.
-    pub fn secret(&self, name: &'static str, expected: &str) -> Option<&'a str> {
+    pub(crate) fn hidden(&self, name: &'static str, expected: &str) -> Option<&'a str> {
         let value = self.get(name)?;
         let text = value.get_ref().as_str();
         if text.is_none() {
@@ -308,8 +337,10 @@ impl<'a> Fields<'a> {
     /// Reports one of two fields without the other, such as a certificate without its key.
     pub fn pair(&self, one: &'static str, two: &'static str) {
         for (field, other) in [(one, two), (two, one)] {
-            let text = self.peek(field).and_then(|value| value.get_ref().as_str());
-            if let Some(text) = text.filter(|_| !self.has(other) && !self.is_wrong(field)) {
+            if let Some(text) = self
+                .peek_text(field)
+                .filter(|_| !self.has(other) && !self.is_wrong(field))
+            {
                 let text = shown(text);
                 self.error(
                     other,

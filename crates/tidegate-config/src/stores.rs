@@ -7,7 +7,9 @@ use tidegate::text::shown;
 use tidegate::{MemoryStore, WhenFull};
 
 use crate::read::Fields;
+use crate::schema::{Rows, Table};
 use crate::url::{self, Secret, StoreUrl};
+use crate::write::quoted;
 
 /// Where counters are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,105 +84,9 @@ pub(crate) fn read(root: &Fields<'_>) -> BTreeMap<String, StoreConfig> {
 }
 
 fn store(fields: &Fields<'_>) -> StoreConfig {
-    let standard = StoreConfig::default();
-    let url = fields.secret("url", url::EXPECTED).and_then(|text| {
-        let url = text.parse::<StoreUrl>();
-        url.map_err(|message| fields.error("url", message)).ok()
-    });
-    let prefix = fields.text("prefix", "a string such as \"tg\"");
-    if let Some(prefix) = prefix.filter(|prefix| !is_prefix(prefix)) {
-        let expected = "1 to 64 of the characters A-Z a-z 0-9 . _ : -";
-        fields.error("prefix", format!("{}: expected {expected}", shown(prefix)));
-    }
-    let (millisecond, minute) = (Duration::from_millis(1), Duration::from_secs(60));
-    let store = StoreConfig {
-        url: url.unwrap_or(StoreUrl::Memory),
-        username: username(fields),
-        password: password(fields),
-        tls_ca: fields.path("tls_ca"),
-        tls_cert: fields.path("tls_cert"),
-        tls_key: fields.path("tls_key"),
-        prefix: prefix.map_or(standard.prefix.clone(), str::to_owned),
-        timeout: fields
-            .duration("timeout", millisecond, minute)
-            .unwrap_or(standard.timeout),
-        connections: small(
-            fields.number_in("connections", 1..1025),
-            standard.connections,
-        ),
-        replica_acks: small(
-            fields.number_in("replica_acks", 0..17),
-            standard.replica_acks,
-        ),
-        max_keys: fields
-            .number_in("max_keys", 1..1_000_000_001)
-            .and_then(|number| usize::try_from(number).ok())
-            .unwrap_or(standard.max_keys),
-        when_full: fields
-            .choice(
-                "when_full",
-                &[("evict", WhenFull::Evict), ("deny", WhenFull::Deny)],
-            )
-            .unwrap_or(standard.when_full),
-    };
-    check_store(fields, &store, &standard);
-    fields.finish();
-    store
-}
-
-/// A setting that would have no effect is an error, unless it has its default value.
-fn check_store(fields: &Fields<'_>, store: &StoreConfig, standard: &StoreConfig) {
-    let in_memory = store.url == StoreUrl::Memory;
-    let encrypted = store.url.may_be_encrypted();
-    let (memory, redis) = (
-        "has no effect in memory: expected it only with a Redis store",
-        "has no effect in Redis: expected it only with a memory store",
-    );
-    let tls = "has no effect here: expected it only with a rediss:// store";
-    let (acks, when_full) = (store.replica_acks, store.when_full);
-    let rules = [
-        ("prefix", store.prefix != standard.prefix, in_memory, memory),
-        (
-            "timeout",
-            store.timeout != standard.timeout,
-            in_memory,
-            memory,
-        ),
-        (
-            "connections",
-            store.connections != standard.connections,
-            in_memory,
-            memory,
-        ),
-        (
-            "replica_acks",
-            acks != standard.replica_acks,
-            in_memory,
-            memory,
-        ),
-        (
-            "max_keys",
-            store.max_keys != standard.max_keys,
-            !in_memory,
-            redis,
-        ),
-        (
-            "when_full",
-            when_full != standard.when_full,
-            !in_memory,
-            redis,
-        ),
-        ("username", store.username.is_some(), in_memory, memory),
-        ("password", store.password.is_some(), in_memory, memory),
-        ("tls_ca", store.tls_ca.is_some(), !encrypted, tls),
-        ("tls_cert", store.tls_cert.is_some(), !encrypted, tls),
-        ("tls_key", store.tls_key.is_some(), !encrypted, tls),
-    ];
-    for (field, said, idle, message) in rules {
-        if said && idle && !fields.is_wrong("url") && !fields.is_wrong(field) {
-            fields.error(field, message);
-        }
-    }
+    // Messages list these before the others.
+    let _ = ["url", "prefix"].map(|name| fields.has(name));
+    let store = fields.rows(StoreConfig::default());
     fields.pair("tls_cert", "tls_key");
     if fields.has("username") && !fields.has("password") {
         fields.error("password", "missing: expected it together with username");
@@ -188,47 +94,70 @@ fn check_store(fields: &Fields<'_>, store: &StoreConfig, standard: &StoreConfig)
     if let StoreUrl::Redis(url) = &store.url
         && !url.user().is_empty()
     {
-        let said = [
-            ("username", store.username.is_some()),
-            ("password", store.password.is_some()),
-        ];
-        for (field, _) in said.into_iter().filter(|(_, said)| *said) {
-            fields.error(
-                field,
-                "the URL already has credentials: expected user and password in one place",
-            );
+        let message = "the URL already has credentials: expected user and password in one place";
+        let (username, password) = (store.username.is_some(), store.password.is_some());
+        for (field, is_said) in [("username", username), ("password", password)] {
+            if is_said {
+                fields.error(field, message);
+            }
         }
+    }
+    fields.finish();
+    store
+}
+
+const REDIS_ONLY: &str = "has no effect in memory: expected it only with a Redis store";
+const TLS_ONLY: &str = "has no effect here: expected it only with a rediss:// store";
+const MEMORY_ONLY: &str = "has no effect in Redis: expected it only with a memory store";
+
+impl Table for StoreConfig {
+    fn rows(&mut self, rows: &mut Rows<'_>) {
+        rows.row("url", &mut self.url, url, |url| quoted(&url.to_string()));
+        let (is_memory, is_tls) = (self.url == StoreUrl::Memory, self.url.may_be_encrypted());
+        rows.only(!is_memory, "url", REDIS_ONLY);
+        let quoted_text = |text: String| quoted(&text);
+        rows.row("username", &mut self.username, username, quoted_text);
+        rows.secret("password", "a password", &mut self.password);
+        rows.only(is_tls, "url", TLS_ONLY);
+        rows.path("tls_ca", &mut self.tls_ca);
+        rows.path("tls_cert", &mut self.tls_cert);
+        rows.path("tls_key", &mut self.tls_key);
+        rows.only(!is_memory, "url", REDIS_ONLY);
+        rows.row("prefix", &mut self.prefix, prefix, quoted_text);
+        let timeouts = Duration::from_millis(1)..=Duration::from_secs(60);
+        rows.duration("timeout", timeouts, &mut self.timeout);
+        rows.number("connections", 1..1025, &mut self.connections);
+        rows.number("replica_acks", 0..17, &mut self.replica_acks);
+        rows.only(is_memory, "url", MEMORY_ONLY);
+        rows.number("max_keys", 1..1_000_000_001, &mut self.max_keys);
+        let when = [("evict", WhenFull::Evict), ("deny", WhenFull::Deny)];
+        rows.choice("when_full", &when, &mut self.when_full);
     }
 }
 
-fn username(fields: &Fields<'_>) -> Option<String> {
+fn url(fields: &Fields<'_>, name: &'static str) -> Option<StoreUrl> {
+    let url = fields.hidden(name, url::EXPECTED)?.parse();
+    url.map_err(|message: String| fields.error(name, message))
+        .ok()
+}
+
+fn username(fields: &Fields<'_>, name: &'static str) -> Option<String> {
     let expected = "the name of a user, such as \"tidegate\"";
-    let text = fields.text("username", expected)?;
+    let text = fields.text(name, expected)?;
     if text.is_empty() || text.contains(char::is_control) {
-        fields.error("username", format!("{}: expected {expected}", shown(text)));
+        fields.error(name, format!("{}: expected {expected}", shown(text)));
         return None;
     }
     Some(text.into())
 }
 
-fn password(fields: &Fields<'_>) -> Option<Secret> {
-    let expected = "\"file:PATH\", \"env:NAME\", or a password";
-    let text = fields.secret("password", expected)?;
-    let secret = Secret::parse(text);
-    if secret.is_none() {
-        fields.error("password", format!("{}: expected {expected}", shown(text)));
-    }
-    secret
-}
-
-fn small(number: Option<u64>, standard: u32) -> u32 {
-    number
-        .and_then(|number| u32::try_from(number).ok())
-        .unwrap_or(standard)
-}
-
-/// A hash tag begins with a brace: there must be none before it.
-fn is_prefix(text: &str) -> bool {
+fn prefix(fields: &Fields<'_>, name: &'static str) -> Option<String> {
+    // A hash tag begins with a brace: there must be none before it.
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-    (1..=64).contains(&text.len()) && text.bytes().all(is_part)
+    let text = fields.text(name, "a string such as \"tg\"")?;
+    if !(1..=64).contains(&text.len()) || !text.bytes().all(is_part) {
+        let expected = "1 to 64 of the characters A-Z a-z 0-9 . _ : -";
+        fields.error(name, format!("{}: expected {expected}", shown(text)));
+    }
+    Some(text.into())
 }

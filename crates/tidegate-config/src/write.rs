@@ -10,14 +10,14 @@ use std::time::Duration;
 use tidegate::draft::{LimitFields, Settings};
 use tidegate::text::DurationText;
 use tidegate::{
-    Algorithm, Align, CustomScript, Dialect, Limit, Mode, OnError, Policy, PolicyLevel,
-    ScriptSource, WhenFull,
+    Algorithm, Align, CustomScript, Dialect, Limit, OnError, Policy, PolicyLevel, ScriptSource,
 };
 use toml_writer::ToTomlValue;
 
 use crate::config::Config;
+use crate::schema::Table;
 use crate::stores::StoreConfig;
-use crate::url::{Secret, StoreUrl};
+use crate::url::StoreUrl;
 
 impl Display for Config {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -34,41 +34,6 @@ impl Display for Config {
     }
 }
 
-/// Prints a field, unless it has its default value. `shown` is its value as TOML.
-pub fn field<T: PartialEq>(
-    f: &mut Formatter<'_>,
-    name: &str,
-    value: &T,
-    standard: &T,
-    shown: impl Display,
-) -> fmt::Result {
-    match value == standard && !f.alternate() {
-        true => Ok(()),
-        false => writeln!(f, "{name} = {shown}"),
-    }
-}
-
-/// Prints a text, if there is one.
-pub fn optional(f: &mut Formatter<'_>, name: &str, text: Option<&str>) -> fmt::Result {
-    match text {
-        Some(text) => writeln!(f, "{name} = {}", quoted(text)),
-        None => Ok(()),
-    }
-}
-
-/// Prints where a secret comes from. In place of a secret that is written in the file itself
-/// stands a variable to set: what is printed does not work without it.
-pub fn secret(f: &mut Formatter<'_>, name: &str, secret: Option<&Secret>) -> fmt::Result {
-    match secret {
-        Some(Secret::Env(variable)) => {
-            writeln!(f, "{name} = {}", quoted(&format!("env:{variable}")))
-        }
-        Some(Secret::File(path)) => writeln!(f, "{name} = {}", quoted(&format!("file:{path}"))),
-        Some(Secret::Text(_)) => writeln!(f, "{name} = \"env:SET_ME\""),
-        None => Ok(()),
-    }
-}
-
 /// A text as TOML: in quotes, escaped.
 #[must_use]
 pub fn quoted(text: &str) -> String {
@@ -76,8 +41,9 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// A list of texts as TOML.
-pub fn list<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
-    let texts: Vec<String> = texts.into_iter().map(quoted).collect();
+pub fn list<T: Display>(texts: impl IntoIterator<Item = T>) -> String {
+    let texts = texts.into_iter().map(|text| quoted(&text.to_string()));
+    let texts: Vec<String> = texts.collect();
     format!("[{}]", texts.join(", "))
 }
 
@@ -92,37 +58,10 @@ fn print_store(f: &mut Formatter<'_>, name: &str, store: &StoreConfig) -> fmt::R
     if name == "default" && *store == standard && !f.alternate() {
         return Ok(());
     }
-    let StoreConfig {
-        url,
-        prefix,
-        timeout,
-        connections: lanes,
-        replica_acks: acks,
-        max_keys,
-        when_full,
-        ..
-    } = store;
     writeln!(f, "[stores.{name}]")?;
-    writeln!(f, "url = {}", quoted(&url.to_string()))?;
-    if *url == StoreUrl::Memory {
-        let when = match when_full {
-            WhenFull::Evict => "\"evict\"",
-            WhenFull::Deny => "\"deny\"",
-        };
-        field(f, "max_keys", max_keys, &standard.max_keys, max_keys)?;
-        field(f, "when_full", when_full, &standard.when_full, when)?;
-    } else {
-        let after = duration(*timeout);
-        optional(f, "username", store.username.as_deref())?;
-        secret(f, "password", store.password.as_ref())?;
-        optional(f, "tls_ca", store.tls_ca.as_deref())?;
-        optional(f, "tls_cert", store.tls_cert.as_deref())?;
-        optional(f, "tls_key", store.tls_key.as_deref())?;
-        field(f, "prefix", prefix, &standard.prefix, quoted(prefix))?;
-        field(f, "timeout", timeout, &standard.timeout, after)?;
-        field(f, "connections", lanes, &standard.connections, lanes)?;
-        field(f, "replica_acks", acks, &standard.replica_acks, acks)?;
-    }
+    // Other than any URL, so that each is printed.
+    let url = StoreUrl::Env(String::new());
+    store.print(f, &StoreConfig { url, ..standard })?;
     writeln!(f)
 }
 
@@ -143,15 +82,18 @@ fn print_policy(f: &mut Formatter<'_>, policy: &Policy) -> fmt::Result {
     if let Some(tag) = policy.tag_text() {
         writeln!(f, "tag = {}", quoted(tag))?;
     }
-    print_settings(f, policy.settings(), script.is_some())?;
-    let headers = match policy.headers() {
-        Dialect::Ietf => "\"ietf\"".into(),
-        Dialect::XRateLimit => "\"x-ratelimit\"".into(),
-        Dialect::Draft06 => "\"draft-06\"".into(),
-        Dialect::None => "\"none\"".into(),
-        Dialect::Custom(names) => list(names.iter().map(|name| &**name)),
+    let standard = Settings {
+        on_error: Some(OnError::standard(script.is_some())),
+        ..Settings::default()
     };
-    field(f, "headers", policy.headers(), &Dialect::default(), headers)?;
+    policy.settings().print(f, &standard)?;
+    if f.alternate() || *policy.headers() != Dialect::default() {
+        let headers = match policy.headers() {
+            Dialect::Custom(names) => list(names),
+            dialect => quoted(dialect.as_str()),
+        };
+        writeln!(f, "headers = {headers}")?;
+    }
     if only.is_none() {
         for level in policy.levels() {
             writeln!(f, "[[policies.levels]]")?;
@@ -161,60 +103,6 @@ fn print_policy(f: &mut Formatter<'_>, policy: &Policy) -> fmt::Result {
     }
     print_overrides(f, policy.levels())?;
     writeln!(f)
-}
-
-fn print_settings(f: &mut Formatter<'_>, settings: &Settings, script: bool) -> fmt::Result {
-    let standard = Settings::default();
-    let mode = match settings.mode {
-        Mode::Exact => "\"exact\"",
-        Mode::Lease => "\"lease\"",
-        Mode::Background => "\"background\"",
-    };
-    let on_error = settings.on_error.unwrap_or(OnError::standard(script));
-    let answer = match on_error {
-        OnError::Allow => "\"allow\"",
-        OnError::Deny => "\"deny\"",
-        OnError::Local => "\"local\"",
-    };
-    let Settings {
-        sync_interval: sync,
-        refusal_memory: memory,
-        local_share: share,
-        count_denied: count,
-        shadow,
-        enabled,
-        ref trial_of,
-        ref store,
-        ..
-    } = *settings;
-    field(f, "mode", &settings.mode, &standard.mode, mode)?;
-    match settings.mode {
-        Mode::Background => {
-            let shown = duration(sync);
-            field(f, "sync_interval", &sync, &standard.sync_interval, shown)?;
-        }
-        Mode::Exact => {
-            let shown = duration(memory);
-            field(
-                f,
-                "refusal_memory",
-                &memory,
-                &standard.refusal_memory,
-                shown,
-            )?;
-        }
-        Mode::Lease => {}
-    }
-    field(f, "on_error", &on_error, &OnError::standard(script), answer)?;
-    if on_error == OnError::Local {
-        let shown = format!("{share:?}");
-        field(f, "local_share", &share, &standard.local_share, shown)?;
-    }
-    field(f, "count_denied", &count, &standard.count_denied, count)?;
-    field(f, "shadow", &shadow, &standard.shadow, shadow)?;
-    optional(f, "trial_of", trial_of.as_deref())?;
-    field(f, "enabled", &enabled, &standard.enabled, enabled)?;
-    field(f, "store", store, &standard.store, quoted(store))
 }
 
 fn print_level(f: &mut Formatter<'_>, level: &PolicyLevel, script: bool) -> fmt::Result {
@@ -240,22 +128,20 @@ fn print_limit(f: &mut Formatter<'_>, limit: &Limit, all: bool) -> fmt::Result {
         return writeln!(f, "block = true");
     };
     let fields = LimitFields::from(*limit);
-    writeln!(f, "limit = \"{}\"", spec.rate)?;
-    if all || spec.algorithm != Algorithm::default() {
-        writeln!(f, "algorithm = \"{}\"", spec.algorithm)?;
-    }
-    if let Some(burst) = fields.burst.filter(|_| all).or(spec.burst) {
-        writeln!(f, "burst = {burst}")?;
-    }
-    if let Some(strict) = fields.strict.filter(|strict| all || *strict) {
-        writeln!(f, "strict = {strict}")?;
-    }
-    let aligned = spec.algorithm == Algorithm::FixedWindow && all || spec.align != Align::default();
-    match spec.align {
-        Align::First if aligned => writeln!(f, "align = \"first\""),
-        Align::Epoch if aligned => writeln!(f, "align = \"epoch\""),
-        _ => Ok(()),
-    }
+    let is_window = all && spec.algorithm == Algorithm::FixedWindow;
+    let fields = LimitFields {
+        algorithm: fields
+            .algorithm
+            .filter(|it| all || *it != Algorithm::default()),
+        burst: fields.burst.filter(|_| all).or(spec.burst),
+        strict: fields.strict.filter(|strict| all || *strict),
+        align: fields
+            .align
+            .filter(|align| is_window || *align != Align::default()),
+        block: None,
+        ..fields
+    };
+    fields.print(f, &LimitFields::default())
 }
 
 /// An override of a level: its conditions, and its limit.

@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tidegate::text::{NAME, is_name, shown};
-use tidegate_config::write::{duration, field, list, optional, quoted, secret};
-use tidegate_config::{Fields, Secret, is_host};
+use tidegate_config::write::{list, quoted};
+use tidegate_config::{Fields, Rows, Secret, Table, is_host};
 
 use crate::envoy::section::Envoy;
 use crate::log::Level;
@@ -108,34 +108,22 @@ impl Server {
     /// Reads the section; what is wrong is in the errors.
     #[must_use]
     pub fn read(fields: &Fields<'_>) -> Self {
-        let standard = Self::default();
-        let server = Self {
-            http: addresses(fields, "http").unwrap_or(standard.http),
-            admin: addresses(fields, "admin").unwrap_or_default(),
-            resp: addresses(fields, "resp").unwrap_or_default(),
-            grpc: addresses(fields, "grpc").unwrap_or_default(),
-            resp_token: token(fields, "resp_token"),
-            admin_token: token(fields, "admin_token"),
-            gate_headers: gate_headers(fields).unwrap_or_default(),
-            trusted_proxies: trusted_proxies(fields).unwrap_or_default(),
-            hosts: hosts(fields).unwrap_or_default(),
-            tls_cert: fields.path("tls_cert"),
-            tls_key: fields.path("tls_key"),
-            tls_client_ca: fields.path("tls_client_ca"),
-            tls_client_listeners: tls_client_listeners(fields)
-                .unwrap_or(standard.tls_client_listeners),
-            socket_mode: socket_mode(fields),
-            drain: fields
-                .duration("drain", Duration::ZERO, LONGEST)
-                .unwrap_or(standard.drain),
-            idle: fields
-                .duration("idle", Duration::from_secs(1), LONGEST)
-                .unwrap_or(standard.idle),
-            log: fields.choice("log", &Level::ALL).unwrap_or(standard.log),
-            log_keys: fields.flag("log_keys").unwrap_or(standard.log_keys),
-            access_log: fields.flag("access_log").unwrap_or(standard.access_log),
-            envoy: standard.envoy,
-        };
+        // Messages list these before the others.
+        let _ = ["http", "admin", "resp"].map(|name| fields.has(name));
+        let server = fields.rows(Self::default());
+        for (name, token) in [
+            ("resp_token", &server.resp_token),
+            ("admin_token", &server.admin_token),
+        ] {
+            // Another one could not stand in the header of a request.
+            if let Some(Secret::Text(text)) = token
+                && !text.bytes().all(|byte| byte.is_ascii_graphic())
+            {
+                let message =
+                    "a token with spaces or other characters: expected visible ASCII characters";
+                fields.error(name, message);
+            }
+        }
         fields.pair("tls_cert", "tls_key");
         if server.tls_client_ca.is_some() && server.tls_cert.is_none() {
             let message = "clients show certificates over TLS only: expected tls_cert and tls_key";
@@ -147,6 +135,50 @@ impl Server {
         }
         fields.finish();
         server
+    }
+}
+
+impl Table for Server {
+    fn rows(&mut self, rows: &mut Rows<'_>) {
+        rows.row("http", &mut self.http, addresses, list);
+        for (name, listener) in [
+            ("admin", &mut self.admin),
+            ("grpc", &mut self.grpc),
+            ("resp", &mut self.resp),
+        ] {
+            rows.print_if(!listener.is_empty());
+            rows.row(name, listener, addresses, list);
+        }
+        rows.print_if(true);
+        rows.secret("resp_token", "a token", &mut self.resp_token);
+        rows.secret("admin_token", "a token", &mut self.admin_token);
+        rows.row("gate_headers", &mut self.gate_headers, gate_headers, list);
+        rows.row(
+            "trusted_proxies",
+            &mut self.trusted_proxies,
+            trusted_proxies,
+            list,
+        );
+        rows.row("hosts", &mut self.hosts, hosts, list);
+        rows.path("tls_cert", &mut self.tls_cert);
+        rows.path("tls_key", &mut self.tls_key);
+        rows.path("tls_client_ca", &mut self.tls_client_ca);
+        rows.print_if(self.tls_client_ca.is_some());
+        let listeners = &mut self.tls_client_listeners;
+        rows.row(
+            "tls_client_listeners",
+            listeners,
+            tls_client_listeners,
+            list,
+        );
+        rows.print_if(true);
+        let print = |mode| quoted(&format!("{mode:04o}"));
+        rows.row("socket_mode", &mut self.socket_mode, socket_mode, print);
+        rows.duration("drain", Duration::ZERO..=LONGEST, &mut self.drain);
+        rows.duration("idle", Duration::from_secs(1)..=LONGEST, &mut self.idle);
+        rows.choice("log", &Level::ALL, &mut self.log);
+        rows.flag("log_keys", &mut self.log_keys);
+        rows.flag("access_log", &mut self.access_log);
     }
 }
 
@@ -171,43 +203,24 @@ fn addresses(fields: &Fields<'_>, name: &'static str) -> Option<Vec<Address>> {
 }
 
 /// The permissions of a file in octal.
-fn socket_mode(fields: &Fields<'_>) -> Option<u32> {
+fn socket_mode(fields: &Fields<'_>, name: &'static str) -> Option<u32> {
     let expected = "permissions in octal, such as \"0660\"";
-    let text = fields.text("socket_mode", expected)?;
+    let text = fields.text(name, expected)?;
     let mode = u32::from_str_radix(text, 8).ok();
     let is_octal = text.bytes().all(|byte| byte.is_ascii_digit());
     let mode = mode.filter(|mode| is_octal && *mode <= 0o777);
     if mode.is_none() {
-        fields.error(
-            "socket_mode",
-            format!("{}: expected {expected}", shown(text)),
-        );
+        fields.error(name, format!("{}: expected {expected}", shown(text)));
     }
     mode
 }
 
-/// What clients must show.
-fn token(fields: &Fields<'_>, name: &'static str) -> Option<Secret> {
-    let expected = "\"file:PATH\", \"env:NAME\", or a token";
-    let text = fields.secret(name, expected)?;
-    let fault = match Secret::parse(text) {
-        None => format!("{}: expected {expected}", shown(text)),
-        // Another one could not stand in the header of a request.
-        Some(Secret::Text(token)) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
-            "a token with spaces or other characters: expected visible ASCII characters".into()
-        }
-        secret => return secret,
-    };
-    fields.error(name, fault);
-    None
-}
-
-fn gate_headers(fields: &Fields<'_>) -> Option<Vec<String>> {
+fn gate_headers(fields: &Fields<'_>, name: &'static str) -> Option<Vec<String>> {
     let expected = "a list of attributes, such as [\"ip\"]";
     let mut kept: Vec<String> = Vec::new();
     // `user_id` and `user-id` are one header.
     let header = |name: &str| name.to_lowercase().replace('_', "-");
-    for (text, span) in fields.texts("gate_headers", false, expected)? {
+    for (text, span) in fields.texts(name, false, expected)? {
         let message = if !is_name(text) {
             format!("{}: expected {NAME}", shown(text))
         } else if kept.iter().any(|other| header(other) == header(text)) {
@@ -219,13 +232,12 @@ fn gate_headers(fields: &Fields<'_>) -> Option<Vec<String>> {
             kept.push(text.into());
             continue;
         };
-        fields.error_at(span, "gate_headers", message);
+        fields.error_at(span, name, message);
     }
     Some(kept)
 }
 
-fn trusted_proxies(fields: &Fields<'_>) -> Option<Vec<TrustedProxy>> {
-    let name = "trusted_proxies";
+fn trusted_proxies(fields: &Fields<'_>, name: &'static str) -> Option<Vec<TrustedProxy>> {
     let expected = "a list of networks, such as [\"10.0.0.0/8\"]";
     let mut kept = Vec::new();
     for (text, span) in fields.texts(name, false, expected)? {
@@ -237,24 +249,19 @@ fn trusted_proxies(fields: &Fields<'_>) -> Option<Vec<TrustedProxy>> {
     Some(kept)
 }
 
-fn hosts(fields: &Fields<'_>) -> Option<Vec<String>> {
+fn hosts(fields: &Fields<'_>, name: &'static str) -> Option<Vec<String>> {
     let expected = "names without a port, such as [\"tidegate.internal\"]";
-    let texts = fields.texts("hosts", false, expected)?;
-    let (kept, wrong): (Vec<_>, Vec<_>) = texts
-        .into_iter()
-        .partition(|(text, _)| is_host(text, b".-_"));
-    for (text, span) in wrong {
-        fields.error_at(
-            span,
-            "hosts",
-            format!("{}: expected {expected}", shown(text)),
-        );
+    let mut kept = Vec::new();
+    for (text, span) in fields.texts(name, false, expected)? {
+        match is_host(text, b".-_") {
+            true => kept.push(text.into()),
+            false => fields.error_at(span, name, format!("{}: expected {expected}", shown(text))),
+        }
     }
-    Some(kept.into_iter().map(|(text, _)| text.into()).collect())
+    Some(kept)
 }
 
-fn tls_client_listeners(fields: &Fields<'_>) -> Option<Vec<&'static str>> {
-    let name = "tls_client_listeners";
+fn tls_client_listeners(fields: &Fields<'_>, name: &'static str) -> Option<Vec<&'static str>> {
     let expected = "a list of \"http\", \"admin\", \"grpc\" and \"resp\"";
     let mut kept = Vec::new();
     for (text, span) in fields.texts(name, false, expected)? {
@@ -307,65 +314,7 @@ impl fmt::Display for Server {
             return Ok(());
         }
         writeln!(f, "[server]")?;
-        for (name, addresses, standard) in [
-            ("http", &self.http, &standard.http),
-            ("admin", &self.admin, &standard.admin),
-            ("grpc", &self.grpc, &standard.grpc),
-            ("resp", &self.resp, &standard.resp),
-        ] {
-            let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-            let shown = list(texts.iter().map(String::as_str));
-            if !addresses.is_empty() {
-                field(f, name, addresses, standard, shown)?;
-            }
-        }
-        secret(f, "resp_token", self.resp_token.as_ref())?;
-        secret(f, "admin_token", self.admin_token.as_ref())?;
-        let names = &self.gate_headers;
-        let shown = list(names.iter().map(String::as_str));
-        field(f, "gate_headers", names, &standard.gate_headers, shown)?;
-        let proxies = &self.trusted_proxies;
-        let texts: Vec<String> = proxies.iter().map(ToString::to_string).collect();
-        let shown = list(texts.iter().map(String::as_str));
-        field(
-            f,
-            "trusted_proxies",
-            proxies,
-            &standard.trusted_proxies,
-            shown,
-        )?;
-        let shown = list(self.hosts.iter().map(String::as_str));
-        field(f, "hosts", &self.hosts, &standard.hosts, shown)?;
-        optional(f, "tls_cert", self.tls_cert.as_deref())?;
-        optional(f, "tls_key", self.tls_key.as_deref())?;
-        optional(f, "tls_client_ca", self.tls_client_ca.as_deref())?;
-        if self.tls_client_ca.is_some() {
-            let (names, usual) = (&self.tls_client_listeners, &standard.tls_client_listeners);
-            let shown = list(names.iter().copied());
-            field(f, "tls_client_listeners", names, usual, shown)?;
-        }
-        if let Some(mode) = self.socket_mode {
-            writeln!(f, "socket_mode = {}", quoted(&format!("{mode:04o}")))?;
-        }
-        field(
-            f,
-            "drain",
-            &self.drain,
-            &standard.drain,
-            duration(self.drain),
-        )?;
-        field(f, "idle", &self.idle, &standard.idle, duration(self.idle))?;
-        let level = quoted(self.log.word());
-        field(f, "log", &self.log, &standard.log, level)?;
-        let (log_keys, access_log) = (self.log_keys, self.access_log);
-        field(f, "log_keys", &log_keys, &standard.log_keys, log_keys)?;
-        field(
-            f,
-            "access_log",
-            &access_log,
-            &standard.access_log,
-            access_log,
-        )?;
+        self.print(f, &standard)?;
         writeln!(f)
     }
 }

@@ -60,6 +60,25 @@ const MAX_INTEGER: u128 = 999_999_999_999_999;
 const MICROS: u128 = 1_000_000;
 
 impl Dialect {
+    /// Its name in the config file; `custom` for names of your own, which stand there instead.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Ietf => "ietf",
+            Self::XRateLimit => "x-ratelimit",
+            Self::Draft06 => "draft-06",
+            Self::Custom(_) => "custom",
+            Self::None => "none",
+        }
+    }
+
+    /// The dialect with this name in the config file.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Self::Ietf, Self::XRateLimit, Self::Draft06, Self::None];
+        all.into_iter().find(|dialect| dialect.as_str() == name)
+    }
+
     /// What is wrong with custom names.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Self::Custom(names) = self else {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tidegate::{Algorithm, Limit, Mode, Policy, PolicyLevel};
+use tidegate::{Algorithm, Limit, Policy, PolicyLevel};
 use tidegate_config::{Config, ConfigErrors, StoreUrl, read};
 
 use super::Bench;
@@ -171,11 +171,7 @@ pub(super) async fn find(arguments: &Bench) -> anyhow::Result<Subject> {
             arguments.processes
         );
     }
-    let mode = match policy.mode() {
-        Mode::Background => "background",
-        Mode::Lease => "lease",
-        _ => "exact",
-    };
+    let mode = policy.mode().as_str();
     Ok(Subject {
         limits: Ok(in_force(arguments, &policy)?),
         target,

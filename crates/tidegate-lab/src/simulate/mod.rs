@@ -259,19 +259,15 @@ impl Judge {
         let mut notes = Vec::new();
         let store = config.stores.get(policy.store());
         let in_redis = store.is_some_and(|store| store.url != StoreUrl::Memory);
-        let mode = match policy.mode() {
-            Mode::Exact => None,
-            Mode::Lease => Some("lease"),
-            Mode::Background => Some("background"),
-        };
-        match (in_redis, mode) {
-            (_, Some(mode)) => notes.push(format!(
-                "the mode is {mode}: simulated as exact, in memory, as one node without delays would decide"
-            )),
-            (true, None) => {
+        match policy.mode() {
+            Mode::Exact if in_redis => {
                 notes.push("the counts are kept in Redis: simulated as exact, in memory".into());
             }
-            (false, None) => {}
+            Mode::Exact => {}
+            Mode::Lease | Mode::Background => notes.push(format!(
+                "the mode is {}: simulated as exact, in memory, as one node without delays would decide",
+                policy.mode().as_str()
+            )),
         }
         if policy.shadow() {
             notes.push("the policy only watches (shadow): refused is what it would refuse".into());

@@ -1,7 +1,7 @@
 //! `GET /v1/policies`: lists the policies.
 
 use serde::Serialize;
-use tidegate::{Dialect, Kind, Limit, Mode, OnError, Policy, PolicyLevel};
+use tidegate::{Dialect, Kind, Limit, Policy, PolicyLevel};
 
 use super::decision::milliseconds;
 use crate::engine::Current;
@@ -63,26 +63,15 @@ impl<'r> From<&'r Policy> for PolicyBody<'r> {
         Self {
             name: policy.name(),
             store: policy.store(),
-            mode: match policy.mode() {
-                Mode::Lease => "lease",
-                Mode::Background => "background",
-                _ => "exact",
-            },
-            on_error: match policy.on_error() {
-                OnError::Allow => "allow",
-                OnError::Deny => "deny",
-                OnError::Local => "local",
-            },
+            mode: policy.mode().as_str(),
+            on_error: policy.on_error().as_str(),
             enabled: policy.enabled(),
             shadow: policy.shadow(),
             trial_of: policy.trial_of(),
             count_denied: policy.count_denied(),
             headers: match policy.headers() {
-                Dialect::XRateLimit => HeadersBody::Dialect("x-ratelimit"),
-                Dialect::Draft06 => HeadersBody::Dialect("draft-06"),
                 Dialect::Custom(names) => HeadersBody::Names(names.each_ref().map(|name| &**name)),
-                Dialect::None => HeadersBody::Dialect("none"),
-                _ => HeadersBody::Dialect("ietf"),
+                dialect => HeadersBody::Dialect(dialect.as_str()),
             },
             tag: policy.tag().collect(),
             script: policy.script().is_some(),

@@ -4,8 +4,7 @@ use std::fmt;
 
 use super::rules::Defaults;
 use tidegate::{Algorithm, Mode};
-use tidegate_config::Fields;
-use tidegate_config::write::{field, quoted};
+use tidegate_config::{Fields, Rows, Table};
 
 /// The section `[envoy]`.
 ///
@@ -56,13 +55,6 @@ impl OnError {
     ];
 }
 
-/// How a node can ask about them.
-const MODES: [(&str, Mode); 3] = [
-    ("exact", Mode::Exact),
-    ("lease", Mode::Lease),
-    ("background", Mode::Background),
-];
-
 impl Default for Envoy {
     fn default() -> Self {
         Self {
@@ -91,24 +83,7 @@ impl Envoy {
     /// Reads the section; what is wrong is in the errors.
     #[must_use]
     pub fn read(fields: &Fields<'_>) -> Self {
-        let standard = Self::default();
-        let envoy = Self {
-            on_error: fields
-                .choice("on_error", &OnError::ALL)
-                .unwrap_or(standard.on_error),
-            config: fields.path("config"),
-            algorithm: fields
-                .choice("algorithm", &ALGORITHMS)
-                .unwrap_or(standard.algorithm),
-            mode: fields.choice("mode", &MODES).unwrap_or(standard.mode),
-            store: fields
-                .text("store", "the name of a store")
-                .map_or(standard.store, str::to_owned),
-            merge_domains: fields
-                .flag("merge_domains")
-                .unwrap_or(standard.merge_domains),
-            quota: fields.flag("quota").unwrap_or(standard.quota),
-        };
+        let envoy = fields.rows(Self::default());
         let cannot_lease = match envoy.algorithm {
             Algorithm::FixedWindow => Some("fixed_window counts refused requests, too"),
             Algorithm::SlidingLog => Some("sliding_log cannot lease"),
@@ -126,10 +101,17 @@ impl Envoy {
     }
 }
 
-/// The word for a value.
-fn word<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
-    let found = words.iter().find(|(_, other)| other == value);
-    found.map_or("", |(word, _)| word)
+impl Table for Envoy {
+    fn rows(&mut self, rows: &mut Rows<'_>) {
+        rows.choice("on_error", &OnError::ALL, &mut self.on_error);
+        rows.path("config", &mut self.config);
+        rows.choice("algorithm", &ALGORITHMS, &mut self.algorithm);
+        let modes = Mode::ALL.map(|mode| (mode.as_str(), mode));
+        rows.choice("mode", &modes, &mut self.mode);
+        rows.text("store", "the name of a store", &mut self.store);
+        rows.flag("merge_domains", &mut self.merge_domains);
+        rows.flag("quota", &mut self.quota);
+    }
 }
 
 impl fmt::Display for Envoy {
@@ -139,27 +121,7 @@ impl fmt::Display for Envoy {
             return Ok(());
         }
         writeln!(f, "[envoy]")?;
-        let on_error = quoted(word(&OnError::ALL, &self.on_error));
-        field(f, "on_error", &self.on_error, &standard.on_error, on_error)?;
-        if let Some(config) = &self.config {
-            writeln!(f, "config = {}", quoted(config))?;
-        }
-        let (algorithm, mode) = (self.algorithm, self.mode);
-        let word_of_mode = quoted(word(&MODES, &mode));
-        let word_of_algorithm = quoted(algorithm.as_str());
-        field(
-            f,
-            "algorithm",
-            &algorithm,
-            &standard.algorithm,
-            word_of_algorithm,
-        )?;
-        field(f, "mode", &mode, &standard.mode, word_of_mode)?;
-        let store = quoted(&self.store);
-        field(f, "store", &self.store, &standard.store, store)?;
-        let merges = self.merge_domains;
-        field(f, "merge_domains", &merges, &standard.merge_domains, merges)?;
-        field(f, "quota", &self.quota, &standard.quota, self.quota)?;
+        self.print(f, &standard)?;
         writeln!(f)
     }
 }

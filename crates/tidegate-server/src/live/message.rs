@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde::Serialize;
-use tidegate::{Limit, Mode, Policy, Source};
+use tidegate::{Limit, Policy, Source};
 use tidegate_redis::Store;
 
 use super::outages::Outages;
@@ -208,11 +208,7 @@ impl PolicySample {
         PolicyBody {
             name: policy.name(),
             store: policy.store(),
-            mode: match policy.mode() {
-                Mode::Lease => "lease",
-                Mode::Background => "background",
-                Mode::Exact => "exact",
-            },
+            mode: policy.mode().as_str(),
             enabled: policy.enabled(),
             shadow: policy.shadow(),
             trial_of: policy.trial_of(),

@@ -235,7 +235,7 @@ impl PolicyBuilder {
     /// Makes this policy a trial of another one: the server checks it whenever it checks that
     /// one, with the same attributes and cost. It never refuses.
     pub fn trial_of(mut self, policy: impl Into<String>) -> Self {
-        self.0.settings.trial_of = Some(policy.into().into());
+        self.0.settings.trial_of = Some(policy.into());
         self
     }
 
@@ -253,7 +253,7 @@ impl PolicyBuilder {
 
     /// The name of the store that keeps the counters; `default` by default.
     pub fn store(mut self, name: impl Into<String>) -> Self {
-        self.0.settings.store = name.into().into();
+        self.0.settings.store = name.into();
         self
     }
 

@@ -29,7 +29,35 @@ pub enum OnError {
     Local,
 }
 
+impl Mode {
+    /// All modes.
+    pub const ALL: [Self; 3] = [Self::Exact, Self::Lease, Self::Background];
+
+    /// Its name in the config file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Lease => "lease",
+            Self::Background => "background",
+        }
+    }
+}
+
 impl OnError {
+    /// All answers.
+    pub const ALL: [Self; 3] = [Self::Allow, Self::Deny, Self::Local];
+
+    /// Its name in the config file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Local => "local",
+        }
+    }
+
     /// What a policy answers that does not say.
     #[must_use]
     pub fn standard(is_script: bool) -> Self {
@@ -59,11 +87,11 @@ pub struct Settings {
     pub shadow: bool,
     /// The policy that this one is a trial of. It is checked whenever that one is, and never
     /// refuses.
-    pub trial_of: Option<Box<str>>,
+    pub trial_of: Option<String>,
     /// Whether it is enabled.
     pub enabled: bool,
     /// The name of the store that keeps its counters.
-    pub store: Box<str>,
+    pub store: String,
 }
 
 impl Default for Settings {
