@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use tidegate::{Limit, Policies, PoliciesError, Policy};
+use tidegate::{Limit, MemoryStore, Policies, PoliciesError, Policy};
 
 use crate::error::ConfigErrors;
 use crate::overrides;
@@ -65,26 +65,17 @@ impl Config {
 
     /// A limiter for these policies. All stores must be in memory.
     pub fn limiter(&self) -> Result<Policies, PoliciesError> {
-        self.check_in_memory()?;
-        let stores = self.stores.iter();
-        let stores = stores.filter_map(|(name, store)| Some((name.as_str(), store.in_memory()?)));
-        Policies::with_stores(stores, self.policies.iter().cloned())
+        self.limiter_with(|_| None)
     }
 
     /// A limiter that keeps the counters of another one, in every memory store with the same
     /// name. New bounds of such a store take effect in place, once the whole config is
     /// valid.
     pub fn limiter_after(&self, before: &Policies) -> Result<Policies, PoliciesError> {
-        self.check_in_memory()?;
-        let same = |name: &str| before.stores().find(|(other, _)| *other == name);
-        let stores = self.stores.iter().filter_map(|(name, store)| {
-            let memory = match same(name).filter(|_| store.url == StoreUrl::Memory) {
-                Some((_, memory)) => memory.clone(),
-                None => store.in_memory()?,
-            };
-            Some((name.as_str(), memory))
-        });
-        let limiter = Policies::with_stores(stores, self.policies.iter().cloned())?;
+        let limiter = self.limiter_with(|name| {
+            let same = before.stores().find(|(other, _)| *other == name);
+            same.map(|(_, memory)| memory.clone())
+        })?;
         for (name, memory) in limiter.stores() {
             if let Some(store) = self.stores.get(name) {
                 memory.set_bounds(store.max_keys, store.when_full);
@@ -115,16 +106,23 @@ impl Config {
         constant.chain(overrides).collect()
     }
 
-    /// Whether every policy's store is in memory.
-    fn check_in_memory(&self) -> Result<(), PoliciesError> {
+    /// A limiter for these policies, with stores that are there already.
+    fn limiter_with(
+        &self,
+        existing: impl Fn(&str) -> Option<MemoryStore>,
+    ) -> Result<Policies, PoliciesError> {
         let elsewhere = |policy: &&Policy| {
             let store = self.stores.get(policy.store());
             store.is_some_and(|store| store.url != StoreUrl::Memory)
         };
-        match self.policies.iter().find(elsewhere) {
-            Some(policy) => Err(PoliciesError::NotInMemory(policy.name().into())),
-            None => Ok(()),
+        if let Some(policy) = self.policies.iter().find(elsewhere) {
+            return Err(PoliciesError::NotInMemory(policy.name().into()));
         }
+        let stores = self.stores.iter().filter_map(|(name, store)| {
+            let memory = existing(name).filter(|_| store.url == StoreUrl::Memory);
+            Some((name.as_str(), memory.or_else(|| store.in_memory())?))
+        });
+        Policies::with_stores(stores, self.policies.iter().cloned())
     }
 }
 

@@ -135,10 +135,16 @@ impl<'t> Errors<'t> {
     pub(crate) fn into_errors(self, file: &str) -> ConfigErrors {
         let mut found = self.found.into_inner();
         found.sort_by_key(|found| found.span.start);
-        let mut position = Position::default();
+        let (mut offset, mut line, mut column) = (0, 1, 1);
         let locate = |found: Found| {
-            position = position.forward(self.text, found.span.start);
-            let (line, column) = (position.line, position.column);
+            let start = self.text.floor_char_boundary(found.span.start);
+            for char in self.text[offset..start].chars() {
+                (line, column) = match char {
+                    '\n' => (line + 1, 1),
+                    _ => (line, column + 1),
+                };
+            }
+            offset = start;
             ConfigError {
                 file: file.into(),
                 line,
@@ -148,39 +154,5 @@ impl<'t> Errors<'t> {
             }
         };
         ConfigErrors(found.into_iter().map(locate).collect())
-    }
-}
-
-/// Line and column of an offset, counted from 1.
-#[derive(Clone, Copy)]
-struct Position {
-    offset: usize,
-    line: usize,
-    column: usize,
-}
-
-impl Default for Position {
-    fn default() -> Self {
-        Self {
-            offset: 0,
-            line: 1,
-            column: 1,
-        }
-    }
-}
-
-impl Position {
-    /// A later position: only what lies between is looked at.
-    fn forward(self, text: &str, offset: usize) -> Self {
-        let offset = text.floor_char_boundary(offset);
-        let between = &text[self.offset..offset];
-        let newlines = between.bytes().filter(|byte| *byte == b'\n').count();
-        let line_start = between.rfind('\n').map(|newline| newline + 1);
-        let column = line_start.map_or(self.column, |_| 1);
-        Self {
-            offset,
-            line: self.line + newlines,
-            column: column + between[line_start.unwrap_or(0)..].chars().count(),
-        }
     }
 }

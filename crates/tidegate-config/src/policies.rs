@@ -158,7 +158,7 @@ impl Drafted<'_> {
         }
         self.policy.finish();
         for table in self.levels.iter().chain(&self.overrides) {
-            table.finish_within(self.policy, "the policy");
+            table.finish_within(self.policy);
         }
         built.ok()
     }
@@ -216,9 +216,7 @@ const TEMPLATE: &str = "a template such as \"{ip}\"";
 fn name(fields: &Fields<'_>) -> String {
     let expected = "a name in quotes";
     let name = fields.text("name", expected);
-    if !fields.has("name") {
-        fields.error("name", format!("missing: expected {expected}"));
-    }
+    fields.require("name", expected);
     name.unwrap_or_default().into()
 }
 
@@ -233,9 +231,7 @@ fn script(fields: &Fields<'_>, is_script: bool) -> Option<CustomScript> {
         }
         return None;
     }
-    if !fields.has("script") {
-        fields.error("script", format!("missing: expected {expected}"));
-    }
+    fields.require("script", expected);
     // What could not be read has been said: any path will do to judge the rest.
     let script = CustomScript::file(file.unwrap_or("unknown"));
     Some(script.args(args.unwrap_or_default()))
@@ -256,9 +252,7 @@ fn level(fields: &Fields<'_>) -> LevelDraft {
 fn change(fields: &Fields<'_>) -> OverrideDraft {
     let expected = "attributes and their values, such as { ip = \"10.1.2.3\" }";
     let matches = fields.pairs("match", expected);
-    if !fields.has("match") {
-        fields.error("match", format!("missing: expected {expected}"));
-    }
+    fields.require("match", expected);
     let matches = matches.unwrap_or_default().into_iter();
     OverrideDraft {
         matches: matches

@@ -101,6 +101,13 @@ impl<'a> Fields<'a> {
         self.peek(name)?.get_ref().as_str()
     }
 
+    /// Reports a field that is missing.
+    pub(crate) fn require(&self, name: &'static str, expected: &str) {
+        if !self.has(name) {
+            self.error(name, format!("missing: expected {expected}"));
+        }
+    }
+
     /// Whether the file has a field.
     #[must_use]
     pub fn has(&self, name: &'static str) -> bool {
@@ -138,8 +145,25 @@ impl<'a> Fields<'a> {
         self.errors.add(span, self.path_of(name), message);
     }
 
-    fn expected(&self, name: &str, value: &Spanned<DeValue<'_>>, expected: impl Display) {
-        self.error(name, format!("{}: expected {expected}", self.shown(value)));
+    /// A field with a value that `convert` understands; any other is reported.
+    fn value<V>(
+        &self,
+        name: &'static str,
+        expected: impl Display,
+        convert: impl FnOnce(&'a DeValue<'a>) -> Option<V>,
+    ) -> Option<V> {
+        let value = self.get(name)?;
+        let converted = convert(value.get_ref());
+        if converted.is_none() {
+            self.expected(value, name, expected);
+        }
+        converted
+    }
+
+    /// Reports a field, or an item of it, that is something else than expected.
+    fn expected(&self, value: &Spanned<DeValue<'_>>, name: &str, expected: impl Display) {
+        let message = format!("{}: expected {expected}", self.shown(value));
+        self.error_at(value.span(), name, message);
     }
 
     /// A value as it is repeated in a message.
@@ -163,46 +187,31 @@ impl<'a> Fields<'a> {
 
     /// A text.
     pub fn text(&self, name: &'static str, expected: &str) -> Option<&'a str> {
-        let value = self.get(name)?;
-        let text = value.get_ref().as_str();
-        if text.is_none() {
-            self.expected(name, value, expected);
-        }
-        text
+        self.value(name, expected, DeValue::as_str)
     }
 
     /// `true` or `false`.
     pub fn flag(&self, name: &'static str) -> Option<bool> {
-        let value = self.get(name)?;
-        let flag = value.get_ref().as_bool();
-        if flag.is_none() {
-            self.expected(name, value, "true or false");
-        }
-        flag
+        self.value(name, "true or false", DeValue::as_bool)
     }
 
     /// A whole number in this range.
     pub fn number_in(&self, name: &'static str, range: Range<u64>) -> Option<u64> {
-        let value = self.get(name)?;
-        let number = whole(value.get_ref()).filter(|number| range.contains(number));
-        if number.is_none() {
-            let expected = format!("a whole number from {} to {}", range.start, range.end - 1);
-            self.expected(name, value, expected);
-        }
-        number
+        let expected = format!("a whole number from {} to {}", range.start, range.end - 1);
+        self.value(name, expected, |value| {
+            // In any notation TOML has.
+            let integer = value.as_integer()?;
+            let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
+            number.filter(|number| range.contains(number))
+        })
     }
 
     pub(crate) fn fraction(&self, name: &'static str) -> Option<f64> {
-        let value = self.get(name)?;
-        let fraction = match value.get_ref() {
+        self.value(name, "a number such as 0.5", |value| match value {
             DeValue::Float(float) => float.as_str().parse().ok(),
             DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok(),
             _ => None,
-        };
-        if fraction.is_none() {
-            self.expected(name, value, "a number such as 0.5");
-        }
-        fraction
+        })
     }
 
     /// A duration in quotes, such as `"50ms"`, in this range.
@@ -211,59 +220,41 @@ impl<'a> Fields<'a> {
         name: &'static str,
         range: RangeInclusive<Duration>,
     ) -> Option<Duration> {
-        let value = self.get(name)?;
-        let text = value.get_ref().as_str();
-        let duration = text.and_then(text::duration);
-        let duration = duration.filter(|duration| range.contains(duration));
-        if duration.is_none() {
-            let expected = format!(
-                "a duration in quotes, such as \"50ms\" or \"1s\", from {} to {}",
-                DurationText(*range.start()),
-                DurationText(*range.end())
-            );
-            self.expected(name, value, expected);
-        }
-        duration
+        let (from, to) = (DurationText(*range.start()), DurationText(*range.end()));
+        let expected =
+            format!("a duration in quotes, such as \"50ms\" or \"1s\", from {from} to {to}");
+        self.value(name, expected, |value| {
+            let duration = value.as_str().and_then(text::duration);
+            duration.filter(|duration| range.contains(duration))
+        })
     }
 
     /// One of a few words, converted to its value.
     pub fn choice<T: Copy>(&self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
-        let value = self.get(name)?;
-        let text = value.get_ref().as_str();
-        let choice = choices.iter().find(|(word, _)| text == Some(word));
-        if choice.is_none() {
-            let words: Vec<String> = choices
-                .iter()
-                .map(|(word, _)| format!("{word:?}"))
-                .collect();
-            self.expected(name, value, format!("one of {}", words.join(", ")));
-        }
-        choice.map(|(_, choice)| *choice)
+        let words = choices.iter().map(|(word, _)| format!("{word:?}"));
+        let expected = format!("one of {}", words.collect::<Vec<_>>().join(", "));
+        self.value(name, expected, |value| {
+            let text = value.as_str()?;
+            let choice = choices.iter().find(|(word, _)| text == *word);
+            choice.map(|(_, choice)| *choice)
+        })
     }
 
     /// A list of texts, numbers and flags, all as text.
     pub(crate) fn scalars(&self, name: &'static str) -> Option<Vec<String>> {
         let expected = "a list of strings and decimal numbers, such as [10, 60]";
-        let value = self.get(name)?;
-        let DeValue::Array(list) = value.get_ref() else {
-            self.expected(name, value, expected);
-            return None;
+        let list = self.value(name, expected, DeValue::as_array)?;
+        let scalar = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
+            DeValue::String(text) => Some(text.to_string()),
+            DeValue::Boolean(flag) => Some(flag.to_string()),
+            DeValue::Integer(number) if number.radix() == 10 => Some(number.to_string()),
+            DeValue::Float(number) => Some(number.to_string()),
+            _ => {
+                self.expected(item, name, expected);
+                None
+            }
         };
-        let mut scalars = Vec::new();
-        for item in list.iter() {
-            scalars.push(match item.get_ref() {
-                DeValue::String(text) => text.to_string(),
-                DeValue::Boolean(flag) => flag.to_string(),
-                DeValue::Integer(number) if number.radix() == 10 => number.to_string(),
-                DeValue::Float(number) => number.to_string(),
-                _ => {
-                    let message = format!("{}: expected {expected}", self.shown(item));
-                    self.error_at(item.span(), name, message);
-                    continue;
-                }
-            });
-        }
-        Some(scalars)
+        Some(list.iter().filter_map(scalar).collect())
     }
 
     /// A secret, or where it comes from. `what` says what it is, such as `a password`.
@@ -304,7 +295,7 @@ impl<'a> Fields<'a> {
             }
             DeValue::String(text) if one => Some(vec![(&**text, value.span())]),
             _ => {
-                self.expected(name, value, expected);
+                self.expected(value, name, expected);
                 None
             }
         }
@@ -319,8 +310,7 @@ impl<'a> Fields<'a> {
     ) -> Option<(&'a str, Range<usize>)> {
         let text = item.get_ref().as_str();
         if text.is_none() {
-            let message = format!("{}: expected {expected}", self.shown(item));
-            self.error_at(item.span(), name, message);
+            self.expected(item, name, expected);
         }
         Some((text?, item.span()))
     }
@@ -356,11 +346,7 @@ impl<'a> Fields<'a> {
         name: &'static str,
         expected: &str,
     ) -> Option<Vec<(&'a str, &'a str)>> {
-        let value = self.get(name)?;
-        let DeValue::Table(table) = value.get_ref() else {
-            self.expected(name, value, expected);
-            return None;
-        };
+        let table = self.value(name, expected, DeValue::as_table)?;
         let pairs = table.iter().filter_map(|(attribute, value)| {
             let (text, _) = self.item(name, value, "a value in quotes")?;
             Some((attribute.get_ref().as_ref(), text))
@@ -422,15 +408,14 @@ impl<'a> Fields<'a> {
             _ => format!("tables, each headed [[policies.{name}]]"),
         };
         let DeValue::Array(list) = value.get_ref() else {
-            self.expected(name, value, expected);
+            self.expected(value, name, expected);
             return Vec::new();
         };
         let mut tables: Vec<Fields<'a>> = Vec::new();
         let mut taken: HashSet<&str> = HashSet::new();
         for (index, item) in list.iter().enumerate() {
             let DeValue::Table(table) = item.get_ref() else {
-                let message = format!("{}: expected {expected}", self.shown(item));
-                self.errors.add(item.span(), self.path_of(name), message);
+                self.expected(item, name, &expected);
                 continue;
             };
             let own = table.get("name").and_then(|own| own.get_ref().as_str());
@@ -446,23 +431,15 @@ impl<'a> Fields<'a> {
 
     /// Reports the unknown fields of this table. [`read`] does this for the root.
     pub fn finish(&self) {
-        self.report_unknown(|known, name| match nearest(name, known) {
-            Some(near) => format!("did you mean {near:?}?"),
-            None => format!("expected one of {}", known.join(", ")),
-        });
+        self.report_unknown(&[]);
     }
 
-    /// The same for a nested table. A field may belong to the outer table instead.
-    pub(crate) fn finish_within(&self, outer: &Self, name_of_outer: &str) {
-        let outer = outer.known.borrow();
-        self.report_unknown(|known, name| match nearest(name, known) {
-            _ if outer.contains(&name) => format!("expected it in {name_of_outer}, not here"),
-            Some(near) => format!("did you mean {near:?}?"),
-            None => format!("expected one of {}", known.join(", ")),
-        });
+    /// The same for a table of a policy. A field may belong to the policy instead.
+    pub(crate) fn finish_within(&self, policy: &Self) {
+        self.report_unknown(&policy.known.borrow());
     }
 
-    fn report_unknown(&self, advice: impl Fn(&[&'static str], &str) -> String) {
+    fn report_unknown(&self, policy: &[&'static str]) {
         let known = self.known.borrow();
         for name in self.table.keys() {
             let (text, span) = (name.get_ref().as_ref(), name.span());
@@ -472,17 +449,15 @@ impl<'a> Fields<'a> {
             if self.is_hopeless() {
                 break;
             }
+            let advice = match nearest(text, &known) {
+                _ if policy.contains(&text) => "expected it in the policy, not here".into(),
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!("expected one of {}", known.join(", ")),
+            };
             let shown: String = text.escape_debug().take(64).collect();
-            let message = format!("unknown field: {}", advice(&known, text));
-            self.errors.add(span, self.path_of(&shown), message);
+            self.error_at(span, &shown, format!("unknown field: {advice}"));
         }
     }
-}
-
-/// A whole number, in any notation TOML has.
-fn whole(value: &DeValue<'_>) -> Option<u64> {
-    let integer = value.as_integer()?;
-    u64::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
 /// The known name that the user probably meant.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use tidegate::text::shown;
 
 /// The URL of a store.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// `memory:`, in this process.
     Memory,
@@ -28,8 +28,8 @@ pub struct RedisUrl {
     tls: bool,
     user: String,
     servers: Servers,
-    /// Each `host` or `host:port`, with IPv6 addresses in brackets; at least one.
-    hosts: Vec<String>,
+    /// Each `host:port`, with IPv6 addresses in brackets; at least one.
+    addresses: Vec<String>,
     /// In digits; empty for the first one.
     database: String,
 }
@@ -170,19 +170,7 @@ impl RedisUrl {
     /// Each `host:port`, with the usual port of these servers where the URL names none.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
-        let port = match self.servers {
-            Servers::Sentinel(_) => 26_379,
-            Servers::One | Servers::Cluster => 6_379,
-        };
-        let has_port = |host: &str| match host.rsplit_once(']') {
-            Some((_, rest)) => !rest.is_empty(),
-            None => host.contains(':'),
-        };
-        let addresses = self.hosts.iter().map(|host| match has_port(host) {
-            true => host.clone(),
-            false => format!("{host}:{port}"),
-        });
-        addresses.collect()
+        self.addresses.clone()
     }
 
     /// The `redis://` URL of the server at an address, with this URL's login and database.
@@ -227,13 +215,18 @@ impl RedisUrl {
         } else {
             (!hosts.contains(',')).then_some((Servers::One, path))?
         };
-        let right = is_user(user) && hosts.split(',').all(is_host_and_port);
-        (right && is_database(database)).then(|| Self {
+        let usual_port = match servers {
+            Servers::Sentinel(_) => "26379",
+            Servers::One | Servers::Cluster => "6379",
+        };
+        let addresses = hosts.split(',').map(|host| address(host, usual_port));
+        let addresses = addresses.collect::<Option<_>>()?;
+        (is_user(user) && is_database(database)).then(|| Self {
             text: text.into(),
             tls: scheme.starts_with("rediss"),
             user: user.into(),
             servers,
-            hosts: hosts.split(',').map(Into::into).collect(),
+            addresses,
             database: database.into(),
         })
     }
@@ -249,12 +242,14 @@ fn is_master(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_part)
 }
 
-fn is_host_and_port(place: &str) -> bool {
+/// `host:port`, with the usual port where there is none.
+fn address(place: &str, usual_port: &str) -> Option<String> {
     let (host, port) = match place.rsplit_once(':') {
         Some((host, port)) if !place.ends_with(']') => (host, port),
-        _ => (place, "6379"),
+        _ => (place, usual_port),
     };
-    is_host(host, b".-_") && digits::<u16>(port).is_some_and(|port| port > 0)
+    let is_port = digits::<u16>(port).is_some_and(|port| port > 0);
+    (is_host(host, b".-_") && is_port).then(|| format!("{host}:{port}"))
 }
 
 fn is_database(text: &str) -> bool {
@@ -306,12 +301,6 @@ impl fmt::Display for RedisUrl {
             (Some((scheme, _)), Some((_, place))) => write!(f, "{scheme}://***@{place}"),
             _ => f.write_str(&self.text),
         }
-    }
-}
-
-impl fmt::Debug for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.to_string())
     }
 }
 
