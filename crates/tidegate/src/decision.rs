@@ -137,21 +137,6 @@ pub struct OnLease {
     pub leases: u32,
 }
 
-impl LevelDecision {
-    /// The initial value, before any level is decided.
-    pub(crate) const BLANK: Self = Self {
-        outcome: Outcome::BLOCKED,
-        charge: Charged {
-            cost: Cost::ONE,
-            limit: 0,
-            print: 0,
-            era: 0,
-            mark_us: 0,
-        },
-        on_lease: OnLease::NONE,
-    };
-}
-
 impl OnLease {
     /// Nothing.
     pub(crate) const NONE: Self = Self {

@@ -3,17 +3,15 @@
 mod batch;
 mod bounds;
 mod bucket;
-mod few;
 mod fingerprint;
 mod home;
+mod levels;
 mod limits;
 mod lock;
 mod logs;
-mod many;
 mod notes;
 mod one;
 mod refused;
-mod region;
 mod shard;
 mod table;
 pub mod zone;
@@ -32,9 +30,10 @@ use home::Heaped;
 use limits::Handle;
 use table::{MAX_KEYS, Table};
 
+use crate::algorithm::Outcome;
 use crate::clock::{Clock, TimeSource};
 use crate::cost::Cost;
-use crate::decision::{Decision, Receipt};
+use crate::decision::{Charged, Decision, LevelDecision, OnLease, Receipt};
 use crate::limit::Limit;
 
 /// Keys and their counters, in bounded memory.
@@ -97,6 +96,24 @@ struct Ask<'l> {
     level: &'l Level,
     print: Fingerprint,
     cost: Cost,
+}
+
+impl Ask<'_> {
+    /// What the level says. `mark_us` and `era` are for the receipt of a charge.
+    #[inline]
+    fn level_decision(&self, outcome: Outcome, mark_us: u64, era: u32) -> LevelDecision {
+        LevelDecision {
+            outcome,
+            charge: Charged {
+                cost: self.cost,
+                limit: self.level.stamp,
+                print: self.print.part(),
+                era,
+                mark_us,
+            },
+            on_lease: OnLease::NONE,
+        }
+    }
 }
 
 /// What a decision charges.

@@ -1,16 +1,14 @@
 //! The everyday case, in a straight line: one level whose key is new, or there under
 //! this same limit, on a clock that goes on. Everything else goes, untouched, to
-//! `many.rs`, which could do this as well, but takes longer.
+//! `levels.rs`, which could do this as well, but takes longer.
 
 use smallvec::smallvec;
 
-use super::fingerprint::Fingerprint;
 use super::home::Home;
 use super::table::{Table, release};
-use super::{Ask, Charge, Level};
+use super::{Ask, Charge};
 use crate::algorithm::{Compact, Packed};
-use crate::cost::Cost;
-use crate::decision::{Charged, Decision, LevelDecision, OnLease, Source, fresh_id};
+use crate::decision::{Decision, LevelDecision, Source, fresh_id};
 
 impl<H: Home> Table<H> {
     #[inline]
@@ -33,20 +31,12 @@ impl<H: Home> Table<H> {
             if let Some(state) = at(limit, stored, now_us)
                 && !limit.admits(&state, cost)
             {
-                return decision(
-                    level,
-                    limit,
-                    &state,
-                    cost,
-                    now_us,
-                    (print, 0),
-                    Verdict::Refused,
-                );
+                return decision(&ask, limit, &state, now_us, 0, Verdict::Refused);
             }
         }
 
         let mut shard = self.guard(locked);
-        let key = (print, shard.era());
+        let era = shard.era();
         let now_us = match before_us {
             Some(before_us) => before_us.max(shard.latest_us),
             None => self.clock.now_us(),
@@ -63,11 +53,11 @@ impl<H: Home> Table<H> {
                     refused.forget(print);
                     shard.latest_us = now_us;
                     release(shard);
-                    return decision(level, limit, &state, cost, now_us, key, Verdict::Charged);
+                    return decision(&ask, limit, &state, now_us, era, Verdict::Charged);
                 }
             }
             drop(shard);
-            return self.decide_many(&[ask], charge, before_us);
+            return self.decide_few([ask], charge, before_us);
         };
         let (id, stored) = shard.read(place);
         if id == level.id
@@ -79,24 +69,24 @@ impl<H: Home> Table<H> {
                     refused.forget(print);
                     shard.write(place, print, id, limit.pack(&state));
                     drop(shard);
-                    return decision(level, limit, &state, cost, now_us, key, Verdict::Charged);
+                    return decision(&ask, limit, &state, now_us, era, Verdict::Charged);
                 }
                 (Some(_), Charge::Nothing) => {
                     drop(shard);
-                    return decision(level, limit, &state, cost, now_us, key, Verdict::Admitted);
+                    return decision(&ask, limit, &state, now_us, era, Verdict::Admitted);
                 }
                 (None, Charge::Nothing | Charge::Admitted) => {
                     if shard.refused_again(print) {
                         refused.set(print, id, stored);
                     }
                     drop(shard);
-                    return decision(level, limit, &state, cost, now_us, key, Verdict::Refused);
+                    return decision(&ask, limit, &state, now_us, era, Verdict::Refused);
                 }
                 (None, Charge::Always | Charge::Told) => {}
             }
         }
         drop(shard);
-        self.decide_many(&[ask], charge, before_us)
+        self.decide_few([ask], charge, before_us)
     }
 }
 
@@ -120,39 +110,28 @@ pub(super) fn at<C: Compact>(limit: &C, stored: Packed, now_us: u64) -> Option<C
 /// What a level says about a check.
 #[inline]
 pub(super) fn level_decision<C: Compact>(
-    level: &Level,
+    ask: &Ask<'_>,
     limit: &C,
     state: &C::State,
-    cost: Cost,
-    (print, era): (Fingerprint, u32),
+    era: u32,
     admitted: bool,
 ) -> LevelDecision {
-    LevelDecision {
-        outcome: limit.outcome(state, cost, admitted),
-        charge: Charged {
-            cost,
-            limit: level.stamp,
-            print: print.part(),
-            era,
-            mark_us: limit.mark_us(state),
-        },
-        on_lease: OnLease::NONE,
-    }
+    let outcome = limit.outcome(state, ask.cost, admitted);
+    ask.level_decision(outcome, limit.mark_us(state), era)
 }
 
 #[inline]
 fn decision<C: Compact>(
-    level: &Level,
+    ask: &Ask<'_>,
     limit: &C,
     state: &C::State,
-    cost: Cost,
     now_us: u64,
-    key: (Fingerprint, u32),
+    era: u32,
     verdict: Verdict,
 ) -> Decision {
     let admitted = verdict != Verdict::Refused;
     Decision {
-        levels: smallvec![level_decision(level, limit, state, cost, key, admitted)],
+        levels: smallvec![level_decision(ask, limit, state, era, admitted)],
         decided_at_us: now_us,
         denied_by: (!admitted).then_some(0),
         source: Source::Store,

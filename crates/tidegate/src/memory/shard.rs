@@ -18,9 +18,8 @@ use smallvec::SmallVec;
 use super::bounds::{Bounds, Full, WhenFull};
 use super::bucket::{Bucket, Entry, LimitId, SLOTS, relocate};
 use super::fingerprint::Fingerprint;
-use super::logs::owned_log;
+use super::home::Region;
 use super::notes::Notes;
-use super::region::Region;
 use crate::algorithm::Packed;
 
 /// Buckets among which an insertion at the bound looks for a live key to evict.
@@ -78,15 +77,20 @@ impl<M: Region> Shard<M> {
     /// Makes the receipts of a key void that were given out so far.
     pub(super) fn void_receipts(&mut self, print: Fingerprint, stored: Packed, now_us: u64) {
         // A charge counts for no longer than the key's whole state.
-        if let Some(notes) = self.region.notes_mut() {
-            notes.void(print.low, stored.fresh_at_us, now_us);
+        if let Some(side) = self.region.side_mut() {
+            side.notes.void(print.low, stored.fresh_at_us, now_us);
         }
+    }
+
+    #[inline]
+    pub(super) fn notes(&self) -> Option<&Notes> {
+        self.region.side().map(|side| &side.notes)
     }
 
     /// What receipts given out now have to know, to be void when they should.
     #[inline]
     pub(super) fn era(&self) -> u32 {
-        self.region.notes().map_or(0, Notes::era)
+        self.notes().map_or(0, Notes::era)
     }
 
     #[inline]
@@ -146,7 +150,7 @@ impl<M: Region> Shard<M> {
             if self.len < held {
                 continue;
             }
-            if M::GROWS {
+            if self.region.growing().is_some() {
                 self.rebuild((print, limit, state), now_us, bounds, pinned);
                 break;
             }
@@ -169,9 +173,7 @@ impl<M: Region> Shard<M> {
     /// Removes an entry, whose quota passes to the caller.
     fn clear(&mut self, (bucket, slot): Place, bounds: &Bounds) {
         let (limit, state) = self.read((bucket, slot));
-        if let Some(log) = owned_log(limit, state) {
-            self.close_log(log, bounds);
-        }
+        self.close_log(limit, state, bounds);
         self.region.buckets_mut()[bucket].clear(slot);
         self.len -= 1;
     }
@@ -332,7 +334,9 @@ impl<M: Region> Shard<M> {
                 .chain([new])
                 .all(|(print, limit, state)| place(&mut buckets, print, limit, state))
             {
-                self.region.replace(buckets);
+                if let Some(grown) = self.region.growing() {
+                    *grown = buckets;
+                }
                 return;
             }
         }
@@ -390,10 +394,10 @@ fn move_aside(buckets: &mut [Bucket], bucket: usize, moves: usize) -> Option<usi
 #[cfg(test)]
 mod tests {
     use super::super::fingerprint::{KeyRef, Seeds};
-    use super::super::region::Heap;
+    use super::super::home::Heap;
     use super::*;
 
-    type Fixed = super::super::region::Fixed<8>;
+    type Fixed = super::super::home::Fixed<8>;
 
     struct Test<M> {
         shard: Shard<M>,

@@ -1,7 +1,7 @@
 //! The table: shards behind their locks, and what is done to one key at a time.
 //!
-//! Decisions are in `one.rs` (the everyday case), `few.rs` (two to four levels),
-//! `many.rs` (everything else) and `batch.rs` (many checks, one after the other).
+//! Decisions are in `one.rs` (the everyday case), `levels.rs` (everything else) and
+//! `batch.rs` (many checks, one after the other).
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,16 +12,14 @@ use smallvec::SmallVec;
 use super::bounds::Bounds;
 use super::bucket::LimitId;
 use super::fingerprint::{Fingerprint, HIGH_BITS, Seeds};
-use super::home::{Heaped, Home, ShardGuard, ZoneLock};
+use super::home::{Heaped, Home, Region, ShardGuard, ZoneLock};
 use super::limits::{Handle, Seen as SeenLimits, TooManyLimits};
-use super::logs::owned_log;
+use super::logs::{SeenLog, pack};
 use super::refused::LastRefused;
-use super::region::{LogId, Region};
 use super::shard::{Place, Shard};
-use super::{Ask, Charge, Check, Level};
-use crate::algorithm::{Kind, LogView, MAX_NOW_US, Packed, PastCharge, State, each_compact};
+use super::{Ask, Charge, Check};
+use crate::algorithm::{Kind, MAX_NOW_US, Packed, PastCharge, State, each_compact};
 use crate::clock::TimeSource;
-use crate::cost::Cost;
 use crate::decision::{Charged, Decision, Receipt};
 use crate::limit::{Algorithm, Limit};
 
@@ -71,8 +69,8 @@ pub(super) struct Seen {
     /// What the entry holds, and the limit it was written under.
     pub(super) stored: Option<(LimitId, Packed)>,
     pub(super) state: State,
-    /// The log of a limit that keeps one, and what of it counts.
-    pub(super) log: Option<(LogId, LogView)>,
+    /// The log of a limit that keeps one.
+    pub(super) log: Option<SeenLog>,
     /// The entry no longer says what is true: since it was written, the clock has
     /// stepped back, or the limit has changed to one that counts in other units.
     pub(super) outdated: bool,
@@ -134,16 +132,26 @@ impl<H: Home> Table<H> {
         charge: Charge,
         at_us: Option<u64>,
     ) -> Decision {
+        let before_us = || self.time_before_locks(at_us);
         match checks {
             [check] => self.decide_single(self.ask(check), charge, at_us),
-            [a, b] => self.decide_few([a, b].map(|it| self.ask(it)), charge, at_us),
-            [a, b, c] => self.decide_few([a, b, c].map(|it| self.ask(it)), charge, at_us),
-            [a, b, c, d] => self.decide_few([a, b, c, d].map(|it| self.ask(it)), charge, at_us),
+            [a, b] => self.decide_few([a, b].map(|it| self.ask(it)), charge, before_us()),
+            [a, b, c] => self.decide_few([a, b, c].map(|it| self.ask(it)), charge, before_us()),
             _ => {
-                let asks: SmallVec<[Ask<'_>; 4]> = checks.iter().map(|it| self.ask(it)).collect();
-                self.decide_many(&asks, charge, self.time_before_locks(at_us))
+                let parts = checks.iter().map(|check| self.part(self.ask(check)));
+                let mut parts: SmallVec<[_; 4]> = parts.collect();
+                self.decide_levels(&mut parts, charge, before_us())
             }
         }
+    }
+
+    pub(super) fn decide_few<const LEVELS: usize>(
+        &self,
+        asks: [Ask<'_>; LEVELS],
+        charge: Charge,
+        before_us: Option<u64>,
+    ) -> Decision {
+        self.decide_levels(&mut asks.map(|ask| self.part(ask)), charge, before_us)
     }
 
     /// Not generic over keys, so that it is compiled once.
@@ -157,7 +165,7 @@ impl<H: Home> Table<H> {
         each_compact!(
             ask.level.limit.kind(),
             limit => self.decide_one(limit, ask, charge, before_us),
-            _ => self.decide_many(&[ask], charge, before_us)
+            _ => self.decide_few([ask], charge, before_us)
         )
     }
 
@@ -165,9 +173,7 @@ impl<H: Home> Table<H> {
     /// that are dead.
     pub(super) fn search_limits(&self, seen: &mut SeenLimits) {
         for number in 0..self.home.shards() {
-            let before_us = self.clock_before_locks();
-            let mut shard = self.lock(number);
-            let now_us = self.clock_under_locks(before_us, [&mut *shard]);
+            let (mut shard, now_us) = self.enter(number);
             shard.sweep_all(now_us, self.bounds(), &[]);
             shard.limits().for_each(|limit| seen.add(limit));
             release(shard);
@@ -185,11 +191,8 @@ impl<H: Home> Table<H> {
     }
 
     fn reset_one(&self, print: Fingerprint) -> bool {
-        let before_us = self.clock_before_locks();
-        let locked = self.locked(print);
-        let mut shard = self.guard(locked);
-        let now_us = self.clock_under_locks(before_us, [&mut *shard]);
-        locked.refused.forget(print);
+        let (mut shard, now_us) = self.enter(self.shard_number(print));
+        self.locked(print).refused.forget(print);
         let place = shard.find(print);
         if let Some(place) = place {
             let (_, stored) = shard.read(place);
@@ -204,187 +207,136 @@ impl<H: Home> Table<H> {
     /// receipt is of other checks, or was refunded before, or the refund could not be
     /// remembered.
     pub(super) fn refund(&self, checks: &[Check<'_>], receipt: &Receipt) -> bool {
-        let prints: SmallVec<[Fingerprint; 2]> =
-            checks.iter().map(|check| self.ask(check).print).collect();
-        let is_of = |(print, charged): (&Fingerprint, &Charged)| print.part() == charged.print;
-        if checks.len() != receipt.levels.len()
-            || !prints.iter().zip(&receipt.levels).all(is_of)
-            || !self.spend(checks, &prints, receipt)
+        let asks: SmallVec<[Ask<'_>; 2]> = checks.iter().map(|check| self.ask(check)).collect();
+        let is_of = |(ask, charged): (&Ask<'_>, &Charged)| ask.print.part() == charged.print;
+        if asks.len() != receipt.levels.len()
+            || !asks.iter().zip(&receipt.levels).all(is_of)
+            || !self.spend(&asks, receipt)
         {
             return false;
         }
-        for (index, (check, charged)) in checks.iter().zip(&receipt.levels).enumerate() {
+        for (index, (ask, charged)) in asks.iter().zip(&receipt.levels).enumerate() {
             // A key that occurred twice was charged, as one, for both.
-            if !prints[..index].contains(&prints[index]) {
-                self.refund_one(check.level, prints[index], receipt, charged);
+            if asks[..index].iter().all(|other| other.print != ask.print) {
+                self.refund_one(ask, receipt, charged);
             }
         }
         true
     }
 
     /// Notes that a receipt is refunded: once.
-    fn spend(&self, checks: &[Check<'_>], prints: &[Fingerprint], receipt: &Receipt) -> bool {
-        let Some(first) = prints.first() else {
+    fn spend(&self, asks: &[Ask<'_>], receipt: &Receipt) -> bool {
+        let Some(first) = asks.first() else {
             return false;
         };
-        let counts_for_us = checks.iter().zip(&receipt.levels);
+        let counts_for_us = asks.iter().zip(&receipt.levels);
         let counts_for_us = counts_for_us
-            .map(|(check, charged)| check.level.limit.counts_for_us(charged.cost))
+            .map(|(ask, charged)| ask.level.limit.counts_for_us(charged.cost))
             .max()
             .unwrap_or(0);
         let forget_at_us = receipt.decided_at_us.saturating_add(counts_for_us);
-        let before_us = self.clock_before_locks();
-        let mut shard = self.guard(self.locked(*first));
-        let now_us = self.clock_under_locks(before_us, [&mut *shard]);
-        shard.region.notes_mut().is_some_and(|notes| {
+        let (mut shard, now_us) = self.enter(self.shard_number(first.print));
+        shard.region.side_mut().is_some_and(|side| {
             let bound = (&self.bounds().refunds, self.bounds().max_refunds());
-            notes.spend(receipt.id.get(), forget_at_us, now_us, bound)
+            side.notes
+                .spend(receipt.id.get(), forget_at_us, now_us, bound)
         })
     }
 
     /// Takes a cost off the count of a window, down to zero.
     pub(super) fn give_back(&self, ask: &Ask<'_>) {
-        let (level, print) = (ask.level, ask.print);
+        let &Ask { level, print, cost } = ask;
         if level.limit.algorithm() != Algorithm::FixedWindow {
             return;
         }
-        let before_us = self.clock_before_locks();
-        let locked = self.locked(print);
-        let mut shard = self.guard(locked);
-        locked.refused.forget(print);
-        let now_us = self.clock_under_locks(before_us, [&mut *shard]);
-        let seen = self.see(&shard, print, level, Cost::ONE, now_us);
-        let (Some(place), state) = (seen.place, seen.state) else {
-            return;
-        };
+        let (mut shard, now_us) = self.enter(self.shard_number(print));
+        self.locked(print).refused.forget(print);
+        let seen = self.see(&shard, ask, now_us);
         let charge = PastCharge {
-            cost: ask.cost,
+            cost,
             at_us: now_us,
-            mark_us: level.limit.mark_us(&state),
+            mark_us: level.limit.mark_us(&seen.state),
         };
-        let after = level.limit.refund(state, charge);
-        if after != state
-            && let Some(packed) = pack(&level.limit, &after, None)
-        {
-            shard.rewrite(place, print, level.id, packed);
-        }
+        self.take_off(&mut shard, ask, &seen, charge);
+        release(shard);
     }
 
-    pub(super) fn refund_one(
-        &self,
-        level: &Level,
-        print: Fingerprint,
-        receipt: &Receipt,
-        charged: &Charged,
-    ) {
-        let before_us = self.clock_before_locks();
-        let locked = self.locked(print);
-        let mut shard = self.guard(locked);
-        locked.refused.forget(print);
-        let now_us = self.clock_under_locks(before_us, [&mut *shard]);
-        let Seen {
-            place: Some(place),
-            stored: Some((id, _)),
-            state,
-            log,
-            outdated: false,
-        } = self.see(&shard, print, level, Cost::ONE, now_us)
-        else {
-            return;
-        };
-        let notes = shard.region.notes();
+    pub(super) fn refund_one(&self, ask: &Ask<'_>, receipt: &Receipt, charged: &Charged) {
+        let &Ask { level, print, .. } = ask;
+        let (mut shard, now_us) = self.enter(self.shard_number(print));
+        self.locked(print).refused.forget(print);
+        let seen = self.see(&shard, ask, now_us);
+        let is_same =
+            seen.stored.is_some_and(|(id, _)| id == level.id) && charged.limit == level.stamp;
+        let notes = shard.notes();
         let is_void = notes.is_some_and(|notes| notes.is_void(print.low, charged.era));
         // Better too little than too much.
-        if charged.limit != level.stamp
-            || id != level.id
-            || is_void
-            || now_us < receipt.decided_at_us
-        {
-            return;
-        }
-        let charge = PastCharge {
-            cost: charged.cost,
-            at_us: receipt.decided_at_us,
-            mark_us: charged.mark_us,
-        };
-        // Where nothing is given back, nothing is written.
-        let packed = match (log, level.limit.kind()) {
-            (Some((log, view)), Kind::SlidingLog(limit)) => {
-                let ring = shard.log_mut(log);
-                let bytes = ring.bytes();
-                if !ring.refund(&view, charge.cost, charge.mark_us) {
-                    return;
-                }
-                let view = limit.view(ring, now_us);
-                let state = State::SlidingLog(limit.read(ring, &view, Cost::ONE));
-                let freed = bytes - ring.bytes();
-                self.bounds().log_bytes.give_back(freed);
-                pack(&level.limit, &state, Some(log))
-            }
-            _ => {
-                let after = level.limit.refund(state, charge);
-                (after != state)
-                    .then(|| pack(&level.limit, &after, None))
-                    .flatten()
-            }
-        };
-        if let Some(packed) = packed {
-            shard.rewrite(place, print, level.id, packed);
+        if is_same && !is_void && !seen.outdated && now_us >= receipt.decided_at_us {
+            let charge = PastCharge {
+                cost: charged.cost,
+                at_us: receipt.decided_at_us,
+                mark_us: charged.mark_us,
+            };
+            self.take_off(&mut shard, ask, &seen, charge);
         }
         release(shard);
     }
 
-    /// Finds a level's key and brings its state to this instant.
-    pub(super) fn see(
+    /// Takes a charge off a key. Where nothing is given back, nothing is written.
+    fn take_off(
         &self,
-        shard: &Shard<H::Region>,
-        print: Fingerprint,
-        level: &Level,
-        cost: Cost,
-        now_us: u64,
-    ) -> Seen {
-        let place = shard.find(print);
+        shard: &mut Shard<H::Region>,
+        ask: &Ask<'_>,
+        seen: &Seen,
+        charge: PastCharge,
+    ) {
+        let limit = &ask.level.limit;
+        if let Some(place) = seen.place
+            && let Some(after) = self.refunded(shard, limit, seen, charge)
+            && let Some(packed) = pack(limit, &after, seen.log)
+        {
+            shard.rewrite(place, ask.print, ask.level.id, packed);
+        }
+    }
+
+    /// Finds a level's key and brings its state to this instant.
+    pub(super) fn see(&self, shard: &Shard<H::Region>, ask: &Ask<'_>, now_us: u64) -> Seen {
+        let limit = &ask.level.limit;
+        let place = shard.find(ask.print);
         let stored = place.map(|place| shard.read(place));
+        let (log, state) = match limit.kind() {
+            Kind::SlidingLog(limit) => {
+                let (log, state) = shard.see_log(limit, stored, ask.cost, now_us);
+                (Some(log), state)
+            }
+            _ => (None, limit.new_state(now_us)),
+        };
         let mut seen = Seen {
             place,
             stored,
-            state: level.limit.new_state(now_us),
-            log: None,
+            state,
+            log,
             outdated: false,
         };
-        let Some((id, packed)) = stored else {
+        let Some((id, packed)) = stored.filter(|(_, packed)| packed.fresh_at_us > now_us) else {
             return seen;
         };
-        let is_live = packed.fresh_at_us > now_us;
-        if let (Some(id), Kind::SlidingLog(limit)) = (owned_log(id, packed), level.limit.kind()) {
-            let log = shard.log(id);
-            let view = match is_live {
-                true => limit.view(log, now_us),
-                false => log.ended(now_us),
-            };
-            seen.log = Some((id, view));
-            seen.state = State::SlidingLog(limit.read(log, &view, cost));
-        }
-        if !is_live {
-            return seen;
-        }
-        let old = match id == level.id {
-            true => Some(level.limit),
+        let old = match id == ask.level.id {
+            true => Some(*limit),
             false => self.home.limit(id),
         };
         let Some(old) = old else {
             return seen;
         };
-        let last_us = match (seen.log, old.unpack(packed)) {
-            (Some((log, _)), _) => shard.log(log).last_us(),
+        let last_us = match (log, old.unpack(packed)) {
+            (Some(log), _) => log.last_us,
             (None, Some(state)) => {
-                let adopted = level.limit.adopt(&old, state, now_us);
-                seen.state = level.limit.at(adopted, now_us);
+                seen.state = limit.at(limit.adopt(&old, state, now_us), now_us);
                 state.last_us()
             }
             (None, None) => return seen,
         };
-        seen.outdated = now_us < last_us || !level.limit.counts_like(&old);
+        seen.outdated = now_us < last_us || !limit.counts_like(&old);
         seen
     }
 
@@ -482,49 +434,25 @@ impl<H: Home> Table<H> {
         self.clock.is_monotonic().then(|| self.clock.now_us())
     }
 
-    /// The time of the decision. Threads that read the clock in one order may get
+    /// Locks a shard, and reads the time. Threads that read the clock in one order may get
     /// the lock in another: for a key, time must not seem to go back by that.
-    #[inline]
-    pub(super) fn clock_under_locks<'s>(
-        &self,
-        before_us: Option<u64>,
-        shards: impl IntoIterator<Item = &'s mut Shard<H::Region>>,
-    ) -> u64
-    where
-        H::Region: 's,
-    {
-        let Some(before_us) = before_us else {
-            return self.clock.now_us();
+    fn enter(&self, number: usize) -> (ShardGuard<'_, H>, u64) {
+        let before_us = self.clock_before_locks();
+        let mut shard = self.lock(number);
+        let now_us = match before_us {
+            Some(before_us) => {
+                shard.latest_us = shard.latest_us.max(before_us);
+                shard.latest_us
+            }
+            None => self.clock.now_us(),
         };
-        let mut latest: SmallVec<[&mut u64; 4]> = shards
-            .into_iter()
-            .map(|shard| &mut shard.latest_us)
-            .collect();
-        let now_us = latest
-            .iter()
-            .fold(before_us, |now_us, latest_us| now_us.max(**latest_us));
-        for latest_us in &mut latest {
-            **latest_us = now_us;
-        }
-        now_us
-    }
-}
-
-/// A state as the table keeps it; `None` for a level that keeps none.
-pub(super) fn pack(limit: &Limit, state: &State, log: Option<LogId>) -> Option<Packed> {
-    match (state, log) {
-        (State::SlidingLog(state), Some(log)) => Some(Packed {
-            fresh_at_us: state.last_us + state.reset_after_us,
-            data: 0,
-            extra: u64::from(log),
-        }),
-        _ => limit.pack(state),
+        (shard, now_us)
     }
 }
 
 /// Unlocks a shard, and only then frees what was dropped from it.
 pub(super) fn release<R: RawMutex, M: Region>(mut shard: MutexGuard<'_, R, Shard<M>>) {
-    let discarded = shard.region.take_discarded();
+    let discarded = shard.take_discarded();
     drop(shard);
     drop(discarded);
 }
@@ -533,8 +461,8 @@ pub(super) fn release<R: RawMutex, M: Region>(mut shard: MutexGuard<'_, R, Shard
 mod tests {
     use std::mem::{offset_of, size_of};
 
+    use super::super::home::Heap;
     use super::super::lock::ShardLock;
-    use super::super::region::Heap;
     use super::*;
 
     #[test]

@@ -14,10 +14,9 @@ use std::time::Duration;
 use super::bounds::{Bounds, Stats, WhenFull};
 use super::bucket::LimitId;
 use super::fingerprint::Seeds;
-use super::home::Home;
 pub use super::home::ZoneLock;
+use super::home::{Fixed, Home};
 use super::limits::{Handle, Seen};
-use super::region::Fixed;
 use super::table::{Locked, Table};
 use super::{Charge, Level};
 use crate::clock::{Clock, TimeSource};
@@ -139,9 +138,14 @@ impl<'m, R: ZoneLock> Zone<'m, R> {
         let Some(receipt) = decision.receipt() else {
             return;
         };
-        let print = self.table.ask(&self.level.check(key)).print;
-        for charged in receipt.levels.iter().filter(|it| it.print == print.part()) {
-            self.table.refund_one(&self.level, print, &receipt, charged);
+        let check = self.level.check(key);
+        let ask = self.table.ask(&check);
+        for charged in receipt
+            .levels
+            .iter()
+            .filter(|it| it.print == ask.print.part())
+        {
+            self.table.refund_one(&ask, &receipt, charged);
         }
     }
 
