@@ -42,16 +42,7 @@ pub(crate) struct Command {
 
 #[derive(Debug)]
 enum Verb {
-    /// A script that others may share: one for a single request, and one for many, which
-    /// takes an argument for each and answers with a list.
-    Share {
-        one: Arc<Script>,
-        many: Arc<Script>,
-        argument: Arc<[u8]>,
-        /// Requests with the same number may be identical. Then they are sent once, and the
-        /// argument begins with how many they are.
-        same: Option<u64>,
-    },
+    Share(Share),
     /// A script that is run alone.
     Run {
         script: Arc<Script>,
@@ -59,6 +50,18 @@ enum Verb {
     },
     /// Anything else: the words before the keys.
     Words(Vec<String>),
+}
+
+/// A script that others may share: one for a single request, and one for many, which takes an
+/// argument for each and answers with a list.
+#[derive(Debug)]
+struct Share {
+    one: Arc<Script>,
+    many: Arc<Script>,
+    argument: Arc<[u8]>,
+    /// Requests with the same number may be identical. Then they are sent once, and the
+    /// argument begins with how many they are.
+    same: Option<u64>,
 }
 
 /// A command of a caller, who waits for the answer.
@@ -115,7 +118,7 @@ impl Command {
         same: Option<u64>,
         is_look: bool,
     ) -> Self {
-        let verb = Verb::Share {
+        let share = Share {
             one: Arc::clone(one),
             many: Arc::clone(many),
             argument: Arc::clone(argument),
@@ -124,19 +127,17 @@ impl Command {
         Self {
             is_check: !is_look,
             is_durable: true,
-            ..Self::new(verb, keys)
+            ..Self::new(Verb::Share(share), keys)
         }
     }
 
     /// A message about a key, which does not wait for replicas.
     pub(crate) fn message(script: &Arc<Script>, key: String, argument: Vec<u8>) -> Self {
-        let verb = Verb::Share {
-            one: Arc::clone(script),
-            many: Arc::clone(script),
-            argument: argument.into(),
-            same: None,
-        };
-        Self::new(verb, smallvec![key])
+        let argument = argument.into();
+        Self {
+            is_durable: false,
+            ..Self::check([script; 2], smallvec![key], &argument, None, true)
+        }
     }
 
     /// A script with keys and arguments of its own: a script of the user's own decides. (A
@@ -183,29 +184,10 @@ impl Command {
         }
     }
 
-    /// Whether one answer can serve both.
-    fn is_like(&self, other: &Self) -> bool {
-        match (&self.verb, &other.verb) {
-            (
-                Verb::Share {
-                    one,
-                    argument,
-                    same: Some(same),
-                    ..
-                },
-                Verb::Share {
-                    one: its_script,
-                    argument: its_argument,
-                    same: Some(its_same),
-                    ..
-                },
-            ) => {
-                same == its_same
-                    && self.keys == other.keys
-                    && argument == its_argument
-                    && Arc::ptr_eq(one, its_script)
-            }
-            _ => false,
+    fn share(&self) -> Option<&Share> {
+        match &self.verb {
+            Verb::Share(share) => Some(share),
+            Verb::Run { .. } | Verb::Words(_) => None,
         }
     }
 }
@@ -217,16 +199,23 @@ impl Request {
         !self.reply.is_closed() && self.deadline > now
     }
 
+    /// Whether one answer can serve both, which have the same number.
+    fn is_like(&self, other: &Self) -> bool {
+        let shares = self.command.share().zip(other.command.share());
+        self.asking == other.asking
+            && self.command.keys == other.command.keys
+            && shares.is_some_and(|(share, other)| {
+                share.argument == other.argument && Arc::ptr_eq(&share.one, &other.one)
+            })
+    }
+
     /// What those that share a call have in common: the script, and in a cluster the slot.
     fn place(&self, is_cluster: bool) -> Option<(*const Script, u16)> {
-        match &self.command.verb {
-            Verb::Share { many, .. } if !self.is_alone && !self.asking => {
-                let key = self.command.keys.first()?;
-                let slot = if is_cluster { slot(key.as_bytes()) } else { 0 };
-                Some((Arc::as_ptr(many), slot))
-            }
-            _ => None,
-        }
+        let may_share = !self.is_alone && !self.asking;
+        let share = self.command.share().filter(|_| may_share)?;
+        let key = self.command.keys.first()?;
+        let slot = if is_cluster { slot(key.as_bytes()) } else { 0 };
+        Some((Arc::as_ptr(&share.many), slot))
     }
 }
 
@@ -259,16 +248,12 @@ pub(crate) fn calls(
     let mut open: HashMap<(*const Script, u16), usize, FixedState> = HashMap::default();
     let mut known: HashMap<u64, (usize, usize), FixedState> = HashMap::default();
     for request in requests {
-        let same = match &request.command.verb {
-            Verb::Share { same, .. } => *same,
-            Verb::Run { .. } | Verb::Words(_) => None,
-        };
+        let same = request.command.share().and_then(|share| share.same);
         let alike = same.and_then(|same| known.get(&same));
-        let alike = alike.and_then(|(call, part)| calls.get_mut(*call)?.parts.get_mut(*part));
+        let alike = alike.map(|(call, part)| &mut calls[*call].parts[*part]);
         if let Some(alike) = alike
             && alike.len() < CALLERS
-            && alike[0].asking == request.asking
-            && alike[0].command.is_like(&request.command)
+            && alike[0].is_like(&request)
         {
             alike.push(request);
             continue;
@@ -313,10 +298,10 @@ impl Call {
     /// The script that it runs, and whether that answers with a list.
     fn script(&self) -> Option<(&Arc<Script>, bool)> {
         match &self.first().verb {
-            Verb::Share { one, many, .. } if self.parts.len() == 1 => {
-                Some((one, Arc::ptr_eq(one, many)))
+            Verb::Share(share) if self.parts.len() == 1 => {
+                Some((&share.one, Arc::ptr_eq(&share.one, &share.many)))
             }
-            Verb::Share { many, .. } => Some((many, true)),
+            Verb::Share(share) => Some((&share.many, true)),
             Verb::Run { script, .. } => Some((script, false)),
             Verb::Words(_) => None,
         }
@@ -394,70 +379,69 @@ impl Call {
     /// Hands out what the server has answered. Charges go to `held`, where replicas must
     /// have them.
     pub(crate) fn answer(self, value: Value, mut held: Option<&mut Vec<Held>>) {
-        let script = self.script();
-        let values = match (script, value) {
+        let script = self
+            .script()
+            .map(|(script, is_list)| (Arc::clone(script), is_list));
+        let values = match (&script, value) {
             (Some((_, true)), Value::Array(values)) if values.len() == self.parts.len() => values,
             (Some((_, true)), _) => vec![Value::Nil; self.parts.len()],
             (_, value) => vec![value],
         };
-        let script = script.map(|(script, _)| Arc::clone(script));
         for (part, value) in self.parts.into_iter().zip(values) {
-            match (value, &script) {
-                (Value::ServerError(error), Some(script)) => {
-                    let error = script.error(&error);
-                    for request in part {
-                        drop(request.reply.send(Err(error.clone())));
-                    }
-                }
-                (value, _) => hand_out(part, value, held.as_deref_mut()),
-            }
+            let answer = match (value, &script) {
+                (Value::ServerError(error), Some((script, _))) => Err(script.error(&error)),
+                (value, _) => Ok(value),
+            };
+            hand_out(part, answer, held.as_deref_mut());
         }
     }
 }
 
 /// The argument of identical requests in a call that others may share.
 fn argument(part: &[Request]) -> Option<SmallVec<[u8; 64]>> {
-    let Verb::Share { argument, .. } = &part[0].command.verb else {
-        return None;
-    };
-    let mut argument = SmallVec::from_slice(argument);
+    let mut argument = SmallVec::from_slice(&part[0].command.share()?.argument);
     if part.len() > 1 {
-        let asked = u32::try_from(part.len()).unwrap_or(u32::MAX);
-        argument[..ASKED].copy_from_slice(&asked.to_le_bytes());
+        argument[..ASKED].copy_from_slice(&count(part).to_le_bytes());
     }
     Some(argument)
 }
 
-/// One value for identical requests, which are charged in order.
-fn hand_out(part: SmallVec<[Request; 1]>, value: Value, mut held: Option<&mut Vec<Held>>) {
-    let is_shared = matches!(part[0].command.verb, Verb::Share { .. });
-    let is_durable = part[0].command.is_durable;
-    let of = u32::try_from(part.len()).unwrap_or(u32::MAX);
-    let reply = Reply {
-        value,
-        place: 0,
-        of,
+/// One answer for identical requests, which are charged in order.
+fn hand_out(
+    part: SmallVec<[Request; 1]>,
+    answer: Result<Value, StoreError>,
+    mut held: Option<&mut Vec<Held>>,
+) {
+    let of = count(&part);
+    let charged = match (&answer, part[0].command.share()) {
+        (Ok(value), Some(_)) => admitted(value).unwrap_or(0),
+        (Ok(_), None) => of,
+        (Err(_), _) => 0,
     };
-    let charged = match is_shared {
-        true => admitted(&reply).unwrap_or(0),
-        false => of,
-    };
-    let mut replies = std::iter::repeat_n(reply, part.len());
-    for (place, request) in (0..).zip(part) {
-        let Some(reply) = replies.next() else {
-            return;
-        };
-        let reply = Reply { place, ..reply };
-        match &mut held {
-            // Who was refused waits for nobody.
-            Some(held) if is_durable && place < charged => held.push((request.reply, reply)),
-            _ => drop(request.reply.send(Ok(reply))),
+    let answers = std::iter::repeat_n(answer, part.len());
+    for ((place, request), answer) in (0..).zip(part).zip(answers) {
+        match (answer, &mut held) {
+            // A refused request waits for nobody.
+            (Ok(value), Some(held)) if request.command.is_durable && place < charged => {
+                held.push((request.reply, Reply { value, place, of }));
+            }
+            (answer, _) => {
+                let reply = answer.map(|value| Reply { value, place, of });
+                drop(request.reply.send(reply));
+            }
         }
     }
 }
 
+fn count(part: &[Request]) -> u32 {
+    u32::try_from(part.len()).unwrap_or(u32::MAX)
+}
+
 /// How many of identical checks are admitted.
-fn admitted(reply: &Reply) -> Option<u32> {
-    let admitted = reply.bytes()?.get(ADMITTED)?;
+fn admitted(value: &Value) -> Option<u32> {
+    let Value::BulkString(bytes) = value else {
+        return None;
+    };
+    let admitted = bytes.get(ADMITTED)?;
     Some(u32::from_le_bytes(admitted.try_into().ok()?))
 }
