@@ -7,14 +7,14 @@
 //! redirections lead the way.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use redis::{RedisResult, Value};
 use tidegate_config::{RedisUrl, Servers};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::agreement::ask_several;
@@ -24,7 +24,7 @@ use crate::error::{ErrorKind, StoreError};
 use crate::lane::LaneOptions;
 use crate::sentinel::Sentinels;
 use crate::server::{Server, jitter};
-use crate::slots::{Range, Redirection, SLOTS, ranges, slot};
+use crate::slots::{Range, SLOTS, ranges, redirection, slot};
 
 /// How long a server may take to tell the map, and how many are asked at once: one of them
 /// may have been away.
@@ -55,12 +55,15 @@ struct Inner {
     servers: Mutex<HashMap<String, (Arc<Server>, Instant)>>,
     /// Who answers for slots that nobody has.
     nowhere: Arc<Server>,
-    fetching: AtomicBool,
+    /// Whoever fetches the map has this.
+    pauses: Arc<AsyncMutex<Pauses>>,
     /// Counts the maps that were fetched, or could not be.
     fetched: watch::Sender<u64>,
-    /// When the last pause has ended, and how long it was.
-    paused: Mutex<Option<(Instant, Duration)>>,
 }
+
+/// When the last pause between two maps has ended, and how long it was.
+#[derive(Default)]
+struct Pauses(Option<(Instant, Duration)>);
 
 /// Which server has which slots: ranges in order, first and last.
 #[derive(Default)]
@@ -109,9 +112,8 @@ impl Cluster {
             map: RwLock::new(Arc::new(map)),
             servers: Mutex::default(),
             nowhere: Arc::new(nowhere),
-            fetching: AtomicBool::new(false),
+            pauses: Arc::default(),
             fetched: watch::Sender::new(0),
-            paused: Mutex::default(),
         })))
     }
 
@@ -150,15 +152,14 @@ impl Cluster {
         error: &StoreError,
         from: &Server,
     ) -> Option<(Arc<Server>, bool)> {
-        let redirection = Redirection::read(error, &from.address)?;
+        let (address, asking) = redirection(error, &from.address)?;
         if !self.is_spread() {
             return None;
         }
-        if !redirection.asking {
+        if !asking {
             self.fetch();
         }
-        let server = self.named(&redirection.address).ok()?;
-        Some((server, redirection.asking))
+        Some((self.named(&address).ok()?, asking))
     }
 
     /// Fetches the map again, if this error makes it doubtful.
@@ -217,13 +218,11 @@ impl Cluster {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        if self.0.fetching.swap(true, SeqCst) {
+        let Ok(mut pauses) = Arc::clone(&self.0.pauses).try_lock_owned() else {
             return;
-        }
-        // Given back even if this task is dropped with its runtime.
-        let fetching = Fetching(self.clone());
+        };
+        let cluster = self.clone();
         runtime.spawn(async move {
-            let cluster = &fetching.0;
             let is_new = match cluster.ask_for_map().await {
                 Ok(map) => cluster.take(map),
                 Err(error) => {
@@ -234,52 +233,33 @@ impl Cluster {
                 }
             };
             cluster.0.fetched.send_modify(|count| *count += 1);
-            cluster.pause(is_new).await;
+            pauses.pause(is_new).await;
         });
-    }
-
-    /// Many processes ask for the map when a server fails, and the servers that are left
-    /// have to answer them all.
-    async fn pause(&self, is_new: bool) {
-        let paused = || {
-            let paused = self.0.paused.lock();
-            paused.expect("nothing panics under this lock")
-        };
-        let before = paused().filter(|(ended, _)| ended.elapsed() < CALM);
-        let pause = match before {
-            Some((_, pause)) if !is_new => LONGEST_PAUSE.min(pause * 2),
-            _ => FIRST_PAUSE,
-        };
-        sleep(pause.mul_f64(1.0 - jitter() / 2.0)).await;
-        *paused() = Some((Instant::now(), pause));
     }
 
     /// The map that most of some servers tell.
     async fn ask_for_map(&self) -> Result<Vec<Range>, StoreError> {
         // Servers with slots first, because they hear of changes first; then the servers
         // named at the start. Not the same ones each time: they may be down.
-        let mut addresses = Vec::new();
-        for server in self.map().servers() {
-            addresses.push(server.address.clone());
-        }
-        turn(&mut addresses);
+        let random = RandomState::new();
+        let shuffle = |addresses: &mut [String]| {
+            addresses.sort_by_cached_key(|address| random.hash_one(address));
+        };
+        let servers = self.map().servers();
+        let mut addresses: Vec<String> = servers.iter().map(|it| it.address.clone()).collect();
+        shuffle(&mut addresses);
         let seeds = self.0.url.as_ref().map(RedisUrl::addresses);
         let mut seeds = seeds.unwrap_or_default();
-        turn(&mut seeds);
+        shuffle(&mut seeds);
         seeds.retain(|seed| !addresses.contains(seed));
         addresses.extend(seeds);
         let maps = ask_several(addresses, ASKED, |address| {
             let inner = Arc::clone(&self.0);
             async move { inner.map_of(&address).await }
         });
-        match maps.await {
-            Ok(maps) => Ok(maps
-                .into_iter()
-                .map(|(map, _)| map)
-                .next()
-                .unwrap_or_default()),
-            Err(error) => Err(StoreError::from_client(&error, false)),
-        }
+        let maps = maps.await;
+        let maps = maps.map_err(|error| StoreError::from_client(&error, false))?;
+        Ok(maps.into_iter().next().unwrap_or_default().0)
     }
 
     /// Puts a map in force, and says whether it is another one. Servers that are in none any
@@ -305,24 +285,16 @@ impl Cluster {
     }
 }
 
-/// Begins a list at a random place of it.
-fn turn(addresses: &mut [String]) {
-    let length = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "from 0 to the length"
-    )]
-    let first = (jitter() * f64::from(length)) as usize;
-    addresses.rotate_left(first.min(addresses.len()));
-}
-
-/// Lets others fetch when it goes.
-struct Fetching(Cluster);
-
-impl Drop for Fetching {
-    fn drop(&mut self) {
-        self.0.0.fetching.store(false, SeqCst);
+impl Pauses {
+    /// Many processes ask for the map when a server fails, and the servers that are left
+    /// have to answer them all.
+    async fn pause(&mut self, is_new: bool) {
+        let pause = match self.0.filter(|(ended, _)| ended.elapsed() < CALM) {
+            Some((_, pause)) if !is_new => LONGEST_PAUSE.min(pause * 2),
+            _ => FIRST_PAUSE,
+        };
+        sleep(pause.mul_f64(1.0 - jitter() / 2.0)).await;
+        self.0 = Some((Instant::now(), pause));
     }
 }
 
@@ -366,8 +338,11 @@ impl Map {
 
     /// Whether it says the same.
     fn is(&self, other: &Self) -> bool {
-        let both = || self.0.iter().zip(&other.0);
-        self.0.len() == other.0.len()
-            && both().all(|(a, b)| (a.0, a.1) == (b.0, b.1) && Arc::ptr_eq(&a.2, &b.2))
+        let ranges = |map: &Self| {
+            let ranges = map.0.iter();
+            let ranges = ranges.map(|(first, last, server)| (*first, *last, Arc::as_ptr(server)));
+            ranges.collect::<Vec<_>>()
+        };
+        ranges(self) == ranges(other)
     }
 }

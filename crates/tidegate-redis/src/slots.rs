@@ -10,14 +10,6 @@ pub(crate) const SLOTS: u16 = 16_384;
 /// Slots that one server has, from the first to the last, and where it is.
 pub(crate) type Range = (u16, u16, String);
 
-/// Where a server redirects a request for a slot that it does not have.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Redirection {
-    pub(crate) address: String,
-    /// Only this question: the slot is still on its way.
-    pub(crate) asking: bool,
-}
-
 /// Reads the answer to `CLUSTER SLOTS`: a range is its first and last slot, its master,
 /// and its replicas. A master that does not know its own host is where it was asked.
 pub(crate) fn ranges(slots: &Value, asked: &str) -> Vec<Range> {
@@ -73,21 +65,17 @@ fn located(host: &str, port: u16, asked: &str) -> String {
     }
 }
 
-impl Redirection {
-    /// Reads `MOVED 3999 10.0.0.1:6379`, and `ASK` likewise.
-    pub(crate) fn read(error: &StoreError, asked: &str) -> Option<Self> {
-        if error.kind() != ErrorKind::Moved {
-            return None;
-        }
-        let mut words = error.detail().split(' ');
-        let asking = words.next()? == "ASK";
-        let _slot = words.next()?;
-        let (host, port) = words.next()?.rsplit_once(':')?;
-        Some(Self {
-            address: located(host, port.parse().ok()?, asked),
-            asking,
-        })
+/// Where a server sends a question: `MOVED 3999 10.0.0.1:6379`. After `ASK`, it is only for
+/// this question, as the slot is still on its way.
+pub(crate) fn redirection(error: &StoreError, asked: &str) -> Option<(String, bool)> {
+    if error.kind() != ErrorKind::Moved {
+        return None;
     }
+    let mut words = error.detail().split(' ');
+    let is_asking = words.next()? == "ASK";
+    let _slot = words.next()?;
+    let (host, port) = words.next()?.rsplit_once(':')?;
+    Some((located(host, port.parse().ok()?, asked), is_asking))
 }
 
 /// The slot of a key: of what stands between its first braces, if anything does.
@@ -122,11 +110,8 @@ mod tests {
 
     #[test]
     fn redirections_are_read() {
-        let read = |kind, detail: &str| Redirection::read(&StoreError::new(kind, detail), "h:1");
-        let to = |address: &str, asking| {
-            let address = address.to_owned();
-            Some(Redirection { address, asking })
-        };
+        let read = |kind, detail: &str| redirection(&StoreError::new(kind, detail), "h:1");
+        let to = |address: &str, asking| Some((address.to_owned(), asking));
         let moved = ErrorKind::Moved;
         assert_eq!(
             read(moved, "MOVED 3999 10.0.0.1:7"),
