@@ -49,26 +49,16 @@ pub(crate) struct Breaker {
     /// The deadline of a check.
     timeout: Duration,
     state: State,
-    era: Era,
+    /// A time in which results say the same thing: it ends when the breaker opens or closes,
+    /// and when a connection is lost.
+    era: u64,
 }
-
-/// A time in which results say the same thing: it ends when the breaker opens or closes,
-/// and when a connection is lost.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Era(u64);
 
 /// A question that is put: when, and in which era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    era: Era,
-    at: Duration,
-}
-
-impl Attempt {
-    /// When it was put.
-    pub(crate) fn at(self) -> Duration {
-        self.at
-    }
+    era: u64,
+    pub(crate) at: Duration,
 }
 
 /// How a store can fail to answer.
@@ -97,12 +87,6 @@ enum State {
         until: Duration,
         pause: Duration,
     },
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self::Closed(Failures::default())
-    }
 }
 
 /// Failures without a success between them.
@@ -145,8 +129,8 @@ impl Breaker {
     pub(crate) fn new(timeout: Duration) -> Self {
         Self {
             timeout,
-            state: State::default(),
-            era: Era::default(),
+            state: State::Closed(Failures::default()),
+            era: 0,
         }
     }
 
@@ -178,9 +162,9 @@ impl Breaker {
             return None;
         }
         let was_open = self.is_open();
-        self.state = State::default();
+        self.state = State::Closed(Failures::default());
         was_open.then(|| {
-            self.next_era();
+            self.era += 1;
             Change::Closed
         })
     }
@@ -213,7 +197,7 @@ impl Breaker {
         }
         if failure == Failure::Lost {
             // Whatever else it carried was asked before.
-            self.next_era();
+            self.era += 1;
         }
         let (pause, change) = match &mut self.state {
             State::Closed(failures) => {
@@ -234,7 +218,7 @@ impl Breaker {
             State::Probing { pause, .. } => ((*pause * 2).min(LONGEST_PAUSE), None),
         };
         if change.is_some() {
-            self.next_era();
+            self.era += 1;
         }
         let until = now + pause.mul_f64(0.5 + jitter / 2.0);
         self.state = State::Open { until, pause };
@@ -259,10 +243,6 @@ impl Breaker {
         let is_enough = failures.late(now, self.timeout);
         let since = failures.late_since.unwrap_or(now);
         (!is_enough).then(|| since + self.timeout.mul_f64(PATIENCE))
-    }
-
-    fn next_era(&mut self) {
-        self.era = Era(self.era.0 + 1);
     }
 
     /// How long until the next probe may be sent.
@@ -307,8 +287,8 @@ mod tests {
             };
             let mut check = self.checks.get(words[0]).copied();
             if words[0] == "late" {
-                let (era, at) = (Era::default(), now.saturating_sub(TIMEOUT));
-                check = Some(Attempt { era, at });
+                let at = now.saturating_sub(TIMEOUT);
+                check = Some(Attempt { era: 0, at });
             }
             let check = check.expect("a check of this name");
             let mut failed = |failure| breaker.failed(check, failure, now, jitter);

@@ -185,7 +185,7 @@ impl Permit {
         // Nearly all answers are there by then, and have only cost a timer.
         let early = match self.is_patient {
             true => deadline,
-            false => deadline.min(server.start + self.attempt.at() + server.timeout / 2),
+            false => deadline.min(server.start + self.attempt.at + server.timeout / 2),
         };
         if let Ok(done) = timeout_at(early, &mut what).await {
             return Some(done);
