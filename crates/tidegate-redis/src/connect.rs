@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, RedisResult, Value};
 use rustls::ClientConfig;
 
-use crate::credentials::Credentials;
+use crate::credentials::{Certificates, Credentials};
 use crate::sentinel::Sentinels;
 use crate::socket::{Socket, tls};
 
@@ -69,7 +69,7 @@ impl Direct {
     pub(crate) fn new(url: &str, credentials: Credentials) -> RedisResult<Self> {
         let client = credentials.client(url)?;
         Ok(Self {
-            tls: tls_of(&client, credentials.certificates())?,
+            tls: tls_of(&client, credentials.certificates.as_ref())?,
             client,
             credentials,
         })
@@ -98,7 +98,7 @@ impl Direct {
 /// The settings for TLS, where the client's server has it.
 fn tls_of(
     client: &redis::Client,
-    certificates: Option<&redis::TlsCertificates>,
+    certificates: Option<&Certificates>,
 ) -> RedisResult<Option<Arc<ClientConfig>>> {
     match client.get_connection_info().addr() {
         ConnectionAddr::TcpTls { .. } => Ok(Some(Arc::new(tls(certificates)?))),

@@ -3,7 +3,6 @@
 //! refuses it.
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -31,11 +30,16 @@ pub enum Password {
 }
 
 /// Certificates in PEM. `Debug` hides them: one of them may be a key.
-#[derive(Clone)]
-pub(crate) struct Certificates(pub(crate) redis::TlsCertificates);
+#[derive(Clone, Hash)]
+pub(crate) struct Certificates {
+    /// Whose signature a server's certificate needs, or else that of a public authority.
+    pub(crate) authority: Option<Vec<u8>>,
+    /// A certificate of our own, and its key.
+    pub(crate) own: Option<(Vec<u8>, Vec<u8>)>,
+}
 
 /// How servers of a store let us in.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Hash)]
 pub(crate) struct Credentials {
     pub(crate) certificates: Option<Certificates>,
     pub(crate) username: Option<String>,
@@ -43,10 +47,6 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    pub(crate) fn certificates(&self) -> Option<&redis::TlsCertificates> {
-        self.certificates.as_ref().map(|it| &it.0)
-    }
-
     /// A client of the server at this URL, as the URL logs in.
     pub(crate) fn client(&self, url: &str) -> RedisResult<redis::Client> {
         // A batch does not wait until the one before it has arrived.
@@ -63,10 +63,17 @@ impl Credentials {
     }
 
     fn open(&self, server: redis::ConnectionInfo) -> RedisResult<redis::Client> {
-        match self.certificates() {
-            Some(certificates) => redis::Client::build_with_tls(server, certificates.clone()),
-            None => redis::Client::open(server),
-        }
+        let Some(Certificates { authority, own }) = self.certificates.clone() else {
+            return redis::Client::open(server);
+        };
+        let certificates = redis::TlsCertificates {
+            client_tls: own.map(|(client_cert, client_key)| redis::ClientTlsConfig {
+                client_cert,
+                client_key,
+            }),
+            root_cert: authority,
+        };
+        redis::Client::build_with_tls(server, certificates)
     }
 
     /// How to greet the client's server, with the password as it is now.
@@ -101,19 +108,6 @@ impl Credentials {
         }
         let now = self.settings(client).await;
         now.is_ok_and(|now| now.password() != shown.password())
-    }
-}
-
-impl Hash for Credentials {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let certificates = self.certificates();
-        let own = certificates.and_then(|it| it.client_tls.as_ref());
-        certificates
-            .and_then(|it| it.root_cert.as_ref())
-            .hash(state);
-        own.map(|own| (&own.client_cert, &own.client_key))
-            .hash(state);
-        (&self.username, &self.password).hash(state);
     }
 }
 

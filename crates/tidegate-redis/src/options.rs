@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::credentials::{Certificates, Credentials, Password};
 
 /// How to reach a server, and how long to wait for it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 #[must_use = "options do nothing until a store is made of them"]
 pub struct RedisOptions {
     pub(crate) name: String,
@@ -71,13 +71,7 @@ impl RedisOptions {
         authority: Option<Vec<u8>>,
         own: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Self {
-        self.credentials.certificates = Some(Certificates(redis::TlsCertificates {
-            client_tls: own.map(|(client_cert, client_key)| redis::ClientTlsConfig {
-                client_cert,
-                client_key,
-            }),
-            root_cert: authority,
-        }));
+        self.credentials.certificates = Some(Certificates { authority, own });
         self
     }
 

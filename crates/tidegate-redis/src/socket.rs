@@ -21,6 +21,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::credentials::Certificates;
+
 /// A connection.
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -99,10 +101,10 @@ async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
 
 /// The settings for TLS with these certificates: the authority that has signed the
 /// server's, or else the public ones, and one of our own.
-pub(crate) fn tls(certificates: Option<&redis::TlsCertificates>) -> RedisResult<ClientConfig> {
+pub(crate) fn tls(certificates: Option<&Certificates>) -> RedisResult<ClientConfig> {
     let wrong = |what: &'static str, error: String| (Client::InvalidClientConfig, what, error);
     let mut roots = RootCertStore::empty();
-    match certificates.and_then(|it| it.root_cert.as_deref()) {
+    match certificates.and_then(|it| it.authority.as_deref()) {
         Some(pem) => {
             for certificate in CertificateDer::pem_slice_iter(pem) {
                 let certificate =
@@ -114,12 +116,12 @@ pub(crate) fn tls(certificates: Option<&redis::TlsCertificates>) -> RedisResult<
         None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
     }
     let config = ClientConfig::builder().with_root_certificates(roots);
-    let Some(own) = certificates.and_then(|it| it.client_tls.as_ref()) else {
+    let Some((chain, key)) = certificates.and_then(|it| it.own.as_ref()) else {
         return Ok(config.with_no_client_auth());
     };
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&own.client_cert).collect();
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
     let chain = chain.map_err(|error| wrong("the certificate", error.to_string()))?;
-    let key = PrivateKeyDer::from_pem_slice(&own.client_key);
+    let key = PrivateKeyDer::from_pem_slice(key);
     let key = key.map_err(|error| wrong("the key of the certificate", error.to_string()))?;
     let config = config.with_client_auth_cert(chain, key);
     Ok(config.map_err(|error| wrong("the certificate", error.to_string()))?)

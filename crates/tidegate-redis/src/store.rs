@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use futures_util::future::join_all;
 use redis::Value;
 use tidegate::{Charge, Cost, Decision, Keys, Limit, Policy, Receipt};
@@ -107,7 +108,7 @@ impl RedisStore {
             );
             return Err(StoreError::new(ErrorKind::Other, detail));
         }
-        let origin = origin(url, &options);
+        let origin = FixedState::default().hash_one((url, &options));
         let counters = Arc::new(Counters::default());
         let lanes = LaneOptions {
             connections: options.connections,
@@ -185,15 +186,26 @@ impl RedisStore {
     /// What comes of it is in [`stats`](Self::stats) and the log, as of any question: for
     /// stores that nobody asks. A server that is left alone for a while is not asked.
     pub async fn probe(&self) {
-        let inner = &self.0;
-        inner
-            .cluster
-            .ready(Instant::now() + inner.timeout.max(PROBE))
-            .await;
-        let servers = inner.cluster.servers();
-        let permits = servers.iter().filter_map(|server| server.permit().ok());
+        let permits = self.permits_to_ask_each().await;
         // All at once, each with its own deadline: a silent one does not use up the others'.
         join_all(permits.map(|permit| self.probe_server(permit, None))).await;
+    }
+
+    /// How long a server may take where no check waits for it.
+    fn patience(&self) -> Duration {
+        self.0.timeout.max(PROBE)
+    }
+
+    /// A permit for each server, but for those that are left alone.
+    async fn permits_to_ask_each(&self) -> impl Iterator<Item = Permit> {
+        let cluster = &self.0.cluster;
+        cluster.ready(Instant::now() + self.patience()).await;
+        let servers = cluster.servers().into_iter();
+        servers.filter_map(|server| {
+            let mut permit = server.permit().ok()?;
+            permit.is_patient = true;
+            Some(permit)
+        })
     }
 
     /// Probes a server, with a key of its own where one is known.
@@ -208,8 +220,10 @@ impl RedisStore {
         let script = Arc::clone(&inner.probe);
         let command = Arc::new(Command::script(script, keys, Vec::new()));
         let start = Instant::now();
-        let deadline = start + inner.timeout.max(PROBE);
-        match permit.attempt(&command, false, deadline).await {
+        match permit
+            .attempt(&command, false, start + self.patience())
+            .await
+        {
             Ok(_) => self.answered(&mut permit),
             // Of a key that another server has, it says so.
             Err(error) if error.kind() == ErrorKind::Moved => self.answered(&mut permit),
@@ -301,19 +315,14 @@ impl RedisStore {
     /// count against the store, because no limit depends on it.
     pub(crate) async fn eviction_warning(&self) -> Option<String> {
         let command = &Arc::new(Command::words(&["INFO", "memory"]));
-        // As for a probe: no caller waits, and the server may be too far away for a check.
-        let within = self.0.timeout.max(PROBE);
-        self.0.cluster.ready(Instant::now() + within).await;
-        let servers = self.0.cluster.servers();
-        let permits = servers.iter().filter_map(|server| server.permit().ok());
+        let permits = self.permits_to_ask_each().await;
         let permits = permits.filter(|permit| !permit.is_probe);
         let warnings = join_all(permits.map(|mut permit| async move {
-            permit.is_patient = true;
-            let asked = permit.attempt(command, false, Instant::now() + within);
-            let asked = asked.await;
-            let error = asked.as_ref().err().map(StoreError::kind);
+            let deadline = Instant::now() + self.patience();
+            let answer = permit.attempt(command, false, deadline).await;
+            let error = answer.as_ref().err().map(StoreError::kind);
             self.heard(!error.is_some_and(ErrorKind::speaks_of_the_store));
-            let info: Option<String> = redis::from_redis_value(asked.ok()?.value).ok();
+            let info: Option<String> = redis::from_redis_value(answer.ok()?.value).ok();
             eviction::warning(&info?)
         }));
         warnings.await.into_iter().flatten().next()
@@ -339,7 +348,7 @@ impl RedisStore {
 
     /// Whether it was made of this URL and these options.
     pub(crate) fn is_made_of(&self, url: &str, options: &RedisOptions) -> bool {
-        self.0.origin == origin(url, options)
+        self.0.origin == FixedState::default().hash_one((url, options))
     }
 
     /// Runs a script.
@@ -427,12 +436,10 @@ impl RedisStore {
     ) -> Result<T, StoreError> {
         let command = &Arc::new(command);
         let start = Instant::now();
-        let mut attempts = Attempts {
-            deadline: start + within,
-            is_retried,
-            schedule: Schedule::default(),
-            earlier: None,
-        };
+        let deadline = start + within;
+        let mut schedule = Schedule::default();
+        // Why the attempt before this one failed.
+        let mut earlier = None;
         let (cluster, is_check) = (&self.0.cluster, command.is_check);
         let key = command.keys.first().map(String::as_str);
         let mut redirections = 0;
@@ -443,7 +450,7 @@ impl RedisStore {
         loop {
             let (server, asking) = match next.take() {
                 Some(next) => next,
-                None => (cluster.server(key, attempts.deadline).await, false),
+                None => (cluster.server(key, deadline).await, false),
             };
             let kept_permit = kept.take().filter(|it| Arc::ptr_eq(&it.server, &server));
             let permit = kept_permit.map_or_else(|| self.permit(&server, key), Ok);
@@ -453,7 +460,7 @@ impl RedisStore {
             })?;
             // Counts of this node that are given up too early may be counted twice.
             permit.is_patient = !is_retried;
-            let answer = permit.attempt(command, asking, attempts.deadline).await;
+            let answer = permit.attempt(command, asking, deadline).await;
             let error = match answer.and_then(&read) {
                 Ok(answer) => {
                     self.answered(&mut permit);
@@ -471,15 +478,22 @@ impl RedisStore {
                 continue;
             }
             cluster.doubt(error.kind());
-            if !attempts.pause_after(&error, &permit).await {
-                let error = error.after(attempts.earlier);
+            let left = deadline.saturating_duration_since(Instant::now());
+            let may_help = is_retried && error.kind().is_worth_retrying();
+            let pause = may_help.then(|| schedule.pause(left, jitter())).flatten();
+            let paused = match pause {
+                Some(pause) => permit.within(deadline, sleep(pause)).await,
+                None => None,
+            };
+            if paused.is_none() {
+                let error = error.after(earlier);
                 self.unanswered(&server, Some(&mut permit), &error, start, is_check);
                 return Err(match error.kind() {
                     ErrorKind::WrongType => error.about(&command.keys),
                     _ => error,
                 });
             }
-            attempts.earlier = Some(error);
+            earlier = Some(error);
             self.0.retries.fetch_add(1, Relaxed);
             redirections = 0;
             kept = Some(permit);
@@ -606,29 +620,6 @@ impl RedisStore {
     }
 }
 
-/// The attempts of one question: until when, and how they are spaced.
-struct Attempts {
-    deadline: Instant,
-    is_retried: bool,
-    schedule: Schedule,
-    /// Why the attempt before this one failed.
-    earlier: Option<StoreError>,
-}
-
-impl Attempts {
-    /// Pauses before the next attempt. Returns whether there is one after this error.
-    async fn pause_after(&mut self, error: &StoreError, permit: &Permit) -> bool {
-        if !self.is_retried || !error.kind().is_worth_retrying() {
-            return false;
-        }
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        match self.schedule.pause(left, jitter()) {
-            Some(pause) => permit.within(self.deadline, sleep(pause)).await.is_some(),
-            None => false,
-        }
-    }
-}
-
 /// What no script of ours answers.
 fn not_ours() -> StoreError {
     StoreError::new(ErrorKind::Script, "not a reply of the script")
@@ -639,20 +630,6 @@ fn not_ours() -> StoreError {
 fn is_prefix(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
     (1..=64).contains(&text.len()) && text.bytes().all(is_part)
-}
-
-/// What tells one store from another.
-fn origin(url: &str, options: &RedisOptions) -> u64 {
-    let RedisOptions {
-        name,
-        prefix,
-        timeout,
-        connections,
-        replica_acks,
-        credentials,
-    } = options;
-    let settings = (name, prefix, timeout, connections, replica_acks);
-    foldhash::fast::FixedState::default().hash_one((url, settings, credentials))
 }
 
 impl fmt::Debug for RedisStore {
