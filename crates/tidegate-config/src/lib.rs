@@ -75,8 +75,3 @@ pub use url::{RedisUrl, Secret, Servers, StoreUrl, is_host};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
-
-/// So are those in the manual.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/policies.md")]
-struct Policies;

@@ -100,8 +100,3 @@ pub use lease::LeaseStats;
 pub use limiter::{SharedHandle, SharedLimiter, Store, TryCheckError};
 pub use options::RedisOptions;
 pub use store::{RedisStats, RedisStore};
-
-/// The examples in the manual are tests too.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/redis.md")]
-struct Manual;

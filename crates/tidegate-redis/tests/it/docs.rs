@@ -12,11 +12,12 @@ use crate::support::{check, limiter, policy, stats, suffix};
 use tidegate_testkit::cluster::run;
 
 const MANUAL: &str = include_str!("../../../../docs/redis.md");
+const SCRIPTS: &str = include_str!("../../../../docs/scripts.md");
 
-/// The fenced blocks of a kind.
-fn blocks(kind: &str) -> Vec<&'static str> {
+/// The fenced blocks of a kind on a page.
+fn blocks(page: &'static str, kind: &str) -> Vec<&'static str> {
     let fence = format!("\n```{kind}\n");
-    let blocks = MANUAL.split(&fence).skip(1);
+    let blocks = page.split(&fence).skip(1);
     let blocks = blocks.map(|block| block.split("```\n").next().expect("every block ends"));
     blocks.collect()
 }
@@ -37,17 +38,14 @@ fn code(text: &'static str) -> &'static str {
 
 #[test]
 fn files_are_read_without_a_warning() {
-    let files = blocks("toml");
+    let files = blocks(MANUAL, "toml");
     assert!(files.len() > 3);
-    for file in files {
+    for file in &files {
         let config = file.parse::<Config>();
         let config = config.unwrap_or_else(|errors| panic!("{errors}\n\nin:\n{file}"));
         assert_eq!(config.warnings(), [""; 0], "{file}");
     }
-    assert_eq!(
-        blocks("toml")[0],
-        include_str!("../../examples/shared.toml")
-    );
+    assert_eq!(files[0], include_str!("../../examples/shared.toml"));
 }
 
 #[test]
@@ -118,9 +116,9 @@ fn keys_are_named_as_the_table_says() {
 async fn the_script_of_the_manual_answers_with_the_headers_shown() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let file = include_str!("../../examples/custom.toml");
-    assert_eq!(blocks("toml").last(), Some(&file));
+    assert_eq!(blocks(SCRIPTS, "toml"), [file]);
     let script = include_str!("../../examples/scripts/fixed_window.lua");
-    assert_eq!(blocks("lua"), [script]);
+    assert_eq!(blocks(SCRIPTS, "lua"), [script]);
 
     let server = Server::start();
     let store = format!("{}\"\ntimeout = \"10s", server.url());
@@ -134,7 +132,7 @@ async fn the_script_of_the_manual_answers_with_the_headers_shown() {
     let lines = headers
         .iter()
         .map(|(name, value)| format!("{name}: {value}\n"));
-    assert_eq!([&*lines.collect::<String>()], blocks("http")[..]);
+    assert_eq!([&*lines.collect::<String>()], blocks(SCRIPTS, "http")[..]);
     for _ in 1..10 {
         assert!(check(&limiter, "custom", &user).await.allowed());
     }

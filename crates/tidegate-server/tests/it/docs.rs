@@ -36,10 +36,10 @@ docs/operations.md: yaml: tests/cmd/pages.txt
 docs/proxies.md: caddy: tests/it/proxies.rs
 docs/proxies.md: yaml: tests/it/proxies.rs
 docs/redis.md: acl: tidegate-redis, tests/it/docs.rs
-docs/redis.md: http: tidegate-redis, tests/it/docs.rs
-docs/redis.md: lua: tidegate-redis, tests/it/docs.rs
 docs/resp.md: js: tests/it/resp/clients.rs
 docs/resp.md: python: tests/it/resp/clients.rs
+docs/scripts.md: http: tidegate-redis, tests/it/docs.rs
+docs/scripts.md: lua: tidegate-redis, tests/it/docs.rs
 docs/tower.md: sh: tidegate-tower, tests/it/example.rs
 examples/nginx/README.md: sh: tests/cmd/programs.txt
 ";
