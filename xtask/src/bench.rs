@@ -119,7 +119,7 @@ const HOT: [(&str, &str); 4] = [
     ("hot-limiter", "in memory"),
     ("hot-policy", "in memory, through a policy of 1 level"),
     ("hot-lease", "from a lease"),
-    ("hot-lease-at-once", "from a lease, by `check_at_once`"),
+    ("hot-lease-at-once", "from a lease, by `now`"),
 ];
 
 /// Requests of the shorter of the two counted runs through tower.

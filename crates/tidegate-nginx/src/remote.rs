@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use tidegate::{Cost, Decision, Policy, Receipt};
-use tidegate_redis::{RedisStore, SharedHandle, SharedLimiter};
+use tidegate::{Cost, Decision, Policy};
+use tidegate_redis::{RedisStore, PolicyLimiter, Policies};
 use tokio::runtime::{self, EnterGuard, Handle};
 use tokio::sync::oneshot;
 
@@ -54,9 +54,9 @@ pub(crate) struct Remote {
     /// nginx's thread is inside the runtime for good: to enter it for each request costs more
     /// than most decisions.
     _inside: EnterGuard<'static>,
-    limiter: Arc<SharedLimiter>,
+    limiter: Arc<Policies>,
     /// By the number of the zone.
-    handles: Vec<Option<SharedHandle>>,
+    handles: Vec<Option<PolicyLimiter>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -77,14 +77,14 @@ impl Remote {
             opened.push((store.name.as_str(), redis));
         }
         let policies = zones.iter().map(|zone| zone.policy.clone());
-        let limiter = SharedLimiter::new(opened, policies);
+        let limiter = Policies::new(opened, policies);
         let limiter = limiter.map_err(|error| error.to_string())?;
         let mut handles = Vec::new();
         for RemoteZone { number, policy } in zones {
             if handles.len() <= *number {
                 handles.resize(number + 1, None);
             }
-            handles[*number] = limiter.handle(policy.name());
+            handles[*number] = limiter.handle(policy.name()).ok().cloned();
         }
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = Builder::new().name("tidegate".into()).spawn(move || {
@@ -106,7 +106,7 @@ impl Remote {
     #[inline]
     pub(crate) fn decide(&self, zone: usize, key: &[u8], cost: Cost) -> Option<Decision> {
         let handle = self.handles.get(zone)?.as_ref()?;
-        let decision = handle.check_at_once(&[("key", key)], cost)?;
+        let decision = handle.now(&tidegate::Question::new(&[("key", key)], cost))?;
         Some(decision.into_decision())
     }
 
@@ -122,7 +122,7 @@ impl Remote {
             Some((handle, question))
         });
         let asked: Vec<_> = asked.collect();
-        let mut answering: Answering = Box::pin(answer(Arc::clone(&self.limiter), asked));
+        let mut answering: Answering = Box::pin(answer(asked));
         // It is looked at again by the other thread, which then is the one to wake.
         let mut context = Context::from_waker(Waker::noop());
         match answering.as_mut().poll(&mut context) {
@@ -151,7 +151,7 @@ impl Remote {
 }
 
 /// Asks in order. The first refusal ends it, and what was charged before it is given back.
-async fn answer(limiter: Arc<SharedLimiter>, asked: Vec<(SharedHandle, Question)>) -> Decided {
+async fn answer(asked: Vec<(PolicyLimiter, Question)>) -> Decided {
     let mut decided = Decided::new();
     for (handle, question) in &asked {
         let attributes = [("key", &question.key)];
@@ -171,22 +171,11 @@ async fn answer(limiter: Arc<SharedLimiter>, asked: Vec<(SharedHandle, Question)
         for (zone, decision) in decided.drain(..) {
             let asked = asked.iter().find(|(_, question)| question.zone == zone);
             if let (Some((handle, question)), Some(receipt)) = (asked, decision.receipt()) {
-                give_back(&limiter, handle, question, &receipt).await;
+                // A store that fails now is not worth a failed request.
+                drop(handle.refund(&[("key", &question.key)], &receipt).await);
             }
         }
         decided.extend(refusal);
     }
     decided
-}
-
-/// A store that fails now is not worth a failed request.
-async fn give_back(
-    limiter: &SharedLimiter,
-    handle: &SharedHandle,
-    question: &Question,
-    receipt: &Receipt,
-) {
-    let attributes = [("key", &question.key)];
-    let policy = handle.policy().name();
-    drop(limiter.refund(policy, &attributes, receipt).await);
 }

@@ -12,7 +12,7 @@ use redis::{
     RedisResult,
 };
 
-use crate::configured::read_text;
+use crate::config::read_text;
 
 /// Where the password of a store is.
 ///

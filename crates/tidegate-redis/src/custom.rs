@@ -10,7 +10,7 @@ use tidegate::{
     ScriptSource, Source,
 };
 
-use crate::configured::read_text;
+use crate::config::read_text;
 use crate::error::{ErrorKind, StoreError};
 use crate::local::now_us;
 use crate::script::Script;

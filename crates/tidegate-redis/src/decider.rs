@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate::{Charge, Keys, Mode, Policy, Receipt};
 
 use crate::background::Background;
-use crate::configured::SetupError;
+use crate::config::SetupError;
 use crate::custom::Custom;
 use crate::lease::Leases;
 use crate::refusals::Refusals;

@@ -20,18 +20,18 @@
 //! # }
 //! ```
 //!
-//! [`Limiter`] has one limit and many keys, like [`tidegate::Limiter`]. [`SharedLimiter`]
-//! has named policies over attributes:
+//! [`Limiter`] has one limit and many keys, like [`tidegate::Limiter`]. [`PolicyLimiter`]
+//! decides a policy over attributes, and [`Policies`] several of them by name:
 //!
 //! ```no_run
 //! use tidegate::{Cost, Limit, Policy};
-//! use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+//! use tidegate_redis::{PolicyLimiter, RedisOptions, RedisStore};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = RedisStore::new("redis://127.0.0.1:6379/", RedisOptions::default())?;
 //! let login = Policy::builder("login").key("{ip}").limit(Limit::per_minute(5)).build()?;
-//! let limiter = SharedLimiter::new([("default", store)], [login])?;
-//! let decision = limiter.check("login", &[("ip", "203.0.113.7")], Cost::ONE).await?;
+//! let login = PolicyLimiter::over(store, login)?;
+//! let decision = login.check(&[("ip", "203.0.113.7")], Cost::ONE).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -43,9 +43,10 @@
 //! A store that keeps failing is not asked for a while. When the store gives no answer, the
 //! policy's `on_error` decides, and the decision's source says so.
 
-mod configured;
-mod keyed;
+mod config;
 mod limiter;
+mod policies;
+mod policy;
 
 mod background;
 mod custom;
@@ -90,13 +91,14 @@ mod conformance;
 #[cfg(test)]
 mod simulator;
 
-pub use configured::SetupError;
+pub use config::SetupError;
 #[doc(hidden)]
-pub use configured::{read_file, read_text};
+pub use config::{read_file, read_text};
 pub use credentials::Password;
 pub use error::{ErrorKind, StoreError};
-pub use keyed::{Limiter, LimiterBuilder};
 pub use lease::LeaseStats;
-pub use limiter::{SharedHandle, SharedLimiter, Store, TryCheckError};
+pub use limiter::{Limiter, LimiterBuilder};
 pub use options::RedisOptions;
+pub use policies::Policies;
+pub use policy::{AnyStore, PolicyLimiter, TryCheckError};
 pub use store::{RedisStats, RedisStore};

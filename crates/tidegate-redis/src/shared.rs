@@ -8,17 +8,18 @@ use std::sync::Arc;
 use tidegate::algorithm::Outcome;
 use tidegate::{
     Attributes, Charge, CheckError, Cost, Decision, Keys, LevelOutcome, Limit, OnError, Policy,
-    PolicyDecision, PolicyLimiter, Source,
+    PolicyDecision, PolicyLimiter, Question, Receipt, Source, Which,
 };
 use tokio::time::Instant;
 
 use crate::background::Decided;
 use crate::call::Prepared;
-use crate::configured::SetupError;
+use crate::config::SetupError;
 use crate::decider::Decider;
 use crate::error::{ErrorKind, StoreError};
 use crate::local;
 use crate::outage::FallbackNote;
+use crate::policy::TryCheckError;
 use crate::refusals::Known;
 use crate::store::RedisStore;
 
@@ -103,24 +104,53 @@ impl Shared {
     /// Decides what no lease at hand [does](Self::spend_lease), whatever happens to the store.
     pub(crate) async fn check<A>(
         &self,
-        attributes: &A,
-        cost: Cost,
+        question: &Question<'_, A>,
     ) -> Result<PolicyDecision<'_>, CheckError>
     where
         A: Attributes + ?Sized,
     {
-        let keys = self.keys(attributes, cost)?;
-        let asked = self.ask(&keys, cost, self.charge).await;
-        Ok(asked.unwrap_or_else(|_| self.without_store(&keys, cost, self.charge)))
+        let (cost, charge) = (question.cost, self.charge(question.look));
+        let keys = self.keys(question.attributes, cost)?.under(question.limit);
+        let asked = self.ask_keys(&keys, cost, charge).await;
+        Ok(asked.unwrap_or_else(|_| self.without_store(&keys, cost, charge)))
+    }
+
+    /// [`check`](Self::check), but fails when the store does.
+    pub(crate) async fn ask<A>(
+        &self,
+        question: &Question<'_, A>,
+    ) -> Result<PolicyDecision<'_>, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let (cost, charge) = (question.cost, self.charge(question.look));
+        let keys = self.keys(question.attributes, cost)?.under(question.limit);
+        Ok(self.ask_keys(&keys, cost, charge).await?)
+    }
+
+    fn charge(&self, look: bool) -> Charge {
+        match look {
+            true => Charge::Nothing,
+            false => self.charge,
+        }
     }
 
     /// Decides without asking the store, if this node can: by a lease, by its own count, or
     /// because the store has refused the same key a moment ago.
     #[inline]
-    pub(crate) fn check_at_once<A>(&self, attributes: &A, cost: Cost) -> Option<PolicyDecision<'_>>
+    pub(crate) fn now<A>(&self, question: &Question<'_, A>) -> Option<PolicyDecision<'_>>
     where
         A: Attributes + ?Sized,
     {
+        let Question {
+            attributes,
+            cost,
+            limit: None,
+            look: false,
+        } = *question
+        else {
+            return None;
+        };
         if let Some(decision) = self.spend_lease(attributes, cost) {
             return Some(decision);
         }
@@ -142,7 +172,7 @@ impl Shared {
         self.decide_at_once(leases, &keys, cost)
     }
 
-    pub(crate) async fn ask(
+    pub(crate) async fn ask_keys(
         &self,
         keys: &Keys<'_>,
         cost: Cost,
@@ -269,6 +299,55 @@ impl Shared {
         let (now_us, source) = (local::now_us(), Source::RefusalMemory);
         let decision = Decision::from_store(levels, now_us, Some(0), source, None);
         PolicyDecision::of_levels(&self.policy, known.iter().map(|(key, _)| *key), decision)
+    }
+
+    /// See [`PolicyLimiter::refund`](crate::PolicyLimiter::refund).
+    pub(crate) async fn refund<A>(
+        &self,
+        attributes: &A,
+        receipt: &Receipt,
+    ) -> Result<bool, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let keys = self.keys(attributes, Cost::ONE)?;
+        if let Some(is_paid) = self.decider.refund(&keys, receipt) {
+            return Ok(is_paid);
+        }
+        let refunded = match self.decider.leases() {
+            Some(leases) => self.refund_leases(leases, &keys, receipt).await,
+            None => {
+                let charges: Vec<_> = receipt.charges().collect();
+                let at_us = receipt.decided_at_us();
+                let refund = self.store.refund(&keys, receipt, "", at_us, &charges);
+                refund.await
+            }
+        };
+        self.decider.forget_refusals(Some(&keys));
+        Ok(refunded?)
+    }
+
+    /// See [`PolicyLimiter::reset`](crate::PolicyLimiter::reset).
+    pub(crate) async fn reset<A>(
+        &self,
+        attributes: &A,
+        which: Which<'_>,
+    ) -> Result<usize, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let prefix = self.store.prefix();
+        let stored = self.policy.stored_keys(attributes, which, prefix)?;
+        let forgotten = self.store.delete(stored.clone()).await;
+        // One level may be named without the attributes of the others.
+        let keys = self.policy.keys(attributes).ok();
+        self.decider.forget_refusals(keys.as_ref());
+        let forgotten = forgotten?;
+        self.decider.reset(&stored);
+        if let Some(local) = &self.local {
+            local.reset(attributes, which)?;
+        }
+        Ok(forgotten)
     }
 
     fn decision(&self, keys: &Keys<'_>, decision: Decision) -> PolicyDecision<'_> {

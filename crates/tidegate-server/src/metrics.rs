@@ -14,7 +14,7 @@ use prometheus::{
     TextEncoder,
 };
 use tidegate::{PolicyDecision, Source};
-use tidegate_redis::{SharedLimiter, Store};
+use tidegate_redis::{AnyStore, Policies};
 
 use crate::serve::worker;
 
@@ -252,7 +252,7 @@ impl Metrics {
     }
 
     /// What policies in the mode `lease` have been through.
-    fn leases(&self, limiter: &SharedLimiter) {
+    fn leases(&self, limiter: &Policies) {
         self.leased_tokens.reset();
         for (policy, stats) in limiter.leases() {
             let tokens = i64::try_from(stats.leased_tokens).unwrap_or(i64::MAX);
@@ -323,7 +323,7 @@ impl Metrics {
     }
 
     /// The text for a scrape, with what the stores say now.
-    pub(crate) fn text(&self, limiter: &SharedLimiter) -> Vec<u8> {
+    pub(crate) fn text(&self, limiter: &Policies) -> Vec<u8> {
         let meters = self.meters();
         // Stores of a config before this one are gone.
         self.store_up.reset();
@@ -332,13 +332,13 @@ impl Metrics {
         let (mut keys, mut evicted) = (0, 0);
         for (name, store) in limiter.stores() {
             let (up, breaker_open) = match store {
-                Store::Memory(store) => {
+                AnyStore::Memory(store) => {
                     let stats = store.stats();
                     keys += stats.keys;
                     evicted += stats.evicted;
                     (true, false)
                 }
-                Store::Redis(store) => {
+                AnyStore::Redis(store) => {
                     let stats = store.stats();
                     for (kind, errors) in stats.errors {
                         let labels = [name, kind.as_str()];
@@ -588,7 +588,7 @@ mod tests {
                       [[policies]]\nname = \"leased\"\nlimit = \"10r/s\"\n\
                       store = \"shared\"\nmode = \"lease\"\n";
         let config = tidegate_config::Config::parse(config, "tidegate.toml").unwrap();
-        let limiter = SharedLimiter::from_config(&config, "".as_ref()).unwrap();
+        let limiter = Policies::from_config(&config, "".as_ref()).unwrap();
         metrics.meter("default", "default");
         metrics.peeked("default", 1);
         metrics.quota_reported("default", 1, 0);

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use tidegate::{Attributes, CheckError, Cost, Decisions, Policies, Policy, Receipt};
-#[cfg(feature = "redis")]
-use tidegate_redis::SharedLimiter;
 
 /// A limiter for policies, shared by all clones of a layer.
 ///
@@ -16,7 +14,7 @@ pub enum AnyLimiter {
     Memory(Arc<Policies>),
     /// Counts in any store, such as Redis.
     #[cfg(feature = "redis")]
-    Shared(Arc<SharedLimiter>),
+    Shared(Arc<tidegate_redis::Policies>),
 }
 
 impl From<Policies> for AnyLimiter {
@@ -32,15 +30,15 @@ impl From<Arc<Policies>> for AnyLimiter {
 }
 
 #[cfg(feature = "redis")]
-impl From<SharedLimiter> for AnyLimiter {
-    fn from(limiter: SharedLimiter) -> Self {
+impl From<tidegate_redis::Policies> for AnyLimiter {
+    fn from(limiter: tidegate_redis::Policies) -> Self {
         Self::Shared(Arc::new(limiter))
     }
 }
 
 #[cfg(feature = "redis")]
-impl From<Arc<SharedLimiter>> for AnyLimiter {
-    fn from(limiter: Arc<SharedLimiter>) -> Self {
+impl From<Arc<tidegate_redis::Policies>> for AnyLimiter {
+    fn from(limiter: Arc<tidegate_redis::Policies>) -> Self {
         Self::Shared(limiter)
     }
 }
@@ -95,9 +93,13 @@ impl AnyLimiter {
                 let handle = limiter.handle(policy);
                 drop(handle.and_then(|it| it.refund(attributes, receipt)));
             }
-            #[cfg(feature = "redis")]
             // A store that fails now is not worth a failed response.
-            Self::Shared(limiter) => drop(limiter.refund(policy, attributes, receipt).await),
+            #[cfg(feature = "redis")]
+            Self::Shared(limiter) => {
+                if let Ok(handle) = limiter.handle(policy) {
+                    drop(handle.refund(attributes, receipt).await);
+                }
+            }
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Checks of one hot key, to be counted by callgrind: in memory, and from a lease.
 
-use tidegate::{Cost, Limit, Limiter, Mode, Policy, PolicyBuilder, PolicyLimiter, Source};
-use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate::{
+    Cost, Limit, Limiter, Mode, Policy, PolicyBuilder, PolicyLimiter, Question, Source,
+};
+use tidegate_redis::{RedisOptions, RedisStore};
 use tokio::runtime::Builder;
 
 use tidegate_testkit::redis::Server;
@@ -27,9 +29,9 @@ pub(crate) fn check(checks: usize, how: &str) -> Option<()> {
 /// How to ask a limiter in the mode `lease`.
 #[derive(Clone, Copy, PartialEq)]
 enum Ask {
-    /// As any other, by the policy's name.
+    /// As any other.
     Await,
-    /// By a handle of the policy, and only where it has a lease without a future.
+    /// Only where it has a lease, without a future.
     AtOnce,
 }
 
@@ -65,18 +67,17 @@ fn from_lease(checks: usize, ask: Ask) {
         let store = RedisStore::new(&server.url(), options).expect("a valid URL");
         let policy = policy().mode(Mode::Lease).build();
         let policy = policy.expect("a policy that is right");
-        let limiter = SharedLimiter::new([("default", store)], [policy]).expect("one policy");
-        let handle = limiter.handle("api").expect("its policy");
+        let limiter = tidegate_redis::PolicyLimiter::over(store, policy).expect("one policy");
         let mut leased = 0;
         for number in 0..checks {
             let at_once = match ask {
                 Ask::Await => None,
-                Ask::AtOnce => handle.check_at_once(&KEY, Cost::ONE),
+                Ask::AtOnce => limiter.now(&Question::new(&KEY, Cost::ONE)),
             };
             let decision = match at_once {
                 Some(decision) => decision,
                 None => {
-                    let decision = limiter.check("api", &KEY, Cost::ONE).await;
+                    let decision = limiter.check(&KEY, Cost::ONE).await;
                     decision.expect("the attribute is there")
                 }
             };

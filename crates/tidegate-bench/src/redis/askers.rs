@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tidegate::{Cost, Limit, Policy, PolicyBuilder};
-use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{PolicyLimiter, RedisOptions, RedisStore};
 
 use super::callers::Ask;
 use tidegate_testkit::redis::Server;
@@ -25,7 +25,7 @@ const SORTED_SET: &str = include_str!("sorted_set.lua");
 /// A limiter over one policy, and its store.
 #[derive(Clone, Copy)]
 pub(super) struct Tidegate {
-    limiter: &'static SharedLimiter,
+    limiter: &'static PolicyLimiter,
     pub(super) store: &'static RedisStore,
 }
 
@@ -53,7 +53,7 @@ impl Tidegate {
         let policy = policy.build().expect("a policy that is right");
         let options = RedisOptions::default().prefix(prefix).timeout(PATIENCE);
         let store = RedisStore::new(url, options).expect("a url that is right");
-        let limiter = SharedLimiter::new([("default", store.clone())], [policy]);
+        let limiter = PolicyLimiter::over(store.clone(), policy);
         Self {
             limiter: Box::leak(Box::new(limiter.expect("one policy"))),
             store: Box::leak(Box::new(store)),
@@ -67,7 +67,7 @@ impl Ask for Tidegate {
         // A machine that stands still for a second breaks connections. Who waits goes
         // on waiting: it is in the figures.
         for _ in 0..100 {
-            let decision = self.limiter.try_check("api", &attributes, Cost::ONE);
+            let decision = self.limiter.try_check(&attributes, Cost::ONE);
             if let Ok(decision) = decision.await {
                 return decision.allowed();
             }

@@ -15,7 +15,7 @@ use hyper::client::conn::http1::SendRequest;
 use serde::Deserialize;
 use serde_json::json;
 use tidegate::{Cost, Source};
-use tidegate_redis::{ErrorKind, SharedLimiter, Store, TryCheckError};
+use tidegate_redis::{AnyStore, ErrorKind, Policies, TryCheckError};
 use tokio::time::{sleep, timeout};
 
 use super::keys::Keys;
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Whom all callers of a process ask.
 #[derive(Clone)]
 pub(super) enum Asked {
-    Store(Arc<SharedLimiter>),
+    Store(Arc<Policies>),
     Server {
         client: Arc<Client>,
         timeout: Duration,
@@ -47,7 +47,7 @@ pub(super) enum Asked {
 /// A caller's way to ask.
 pub(super) enum Asker {
     Store {
-        limiter: Arc<SharedLimiter>,
+        limiter: Arc<Policies>,
         policy: String,
     },
     Server(Box<Connection>),
@@ -78,7 +78,7 @@ impl Asked {
     pub(super) fn new(plan: &Plan) -> anyhow::Result<Self> {
         match &plan.target {
             Target::Store { folder, .. } => {
-                let limiter = SharedLimiter::from_config(&plan.target.config()?, folder);
+                let limiter = Policies::from_config(&plan.target.config()?, folder);
                 let limiter = limiter.context("the config cannot be used")?;
                 Ok(Self::Store(Arc::new(limiter)))
             }
@@ -102,6 +102,7 @@ impl Asked {
         if plan_has_no_peek(limiter, plan) {
             return Ok(());
         }
+        let policy = limiter.handle(&plan.policy)?;
         let start = Instant::now();
         let keys: Vec<_> = (0..WARM_UP)
             .map(|number| {
@@ -115,9 +116,7 @@ impl Asked {
             .collect();
         let mut last = None;
         while start.elapsed() < WARM_UP_PATIENCE {
-            let peeks = keys
-                .iter()
-                .map(|key| limiter.peek(&plan.policy, key, Cost::ONE));
+            let peeks = keys.iter().map(|key| policy.peek(key, Cost::ONE));
             let answers = join_all(peeks).await;
             if answers.iter().all(Result::is_ok) {
                 return Ok(());
@@ -174,7 +173,7 @@ impl Asked {
     pub(super) fn store_errors(&self) -> BTreeMap<String, u64> {
         let mut errors = BTreeMap::new();
         for store in self.stores() {
-            if let Store::Redis(store) = store {
+            if let AnyStore::Redis(store) = store {
                 for (kind, count) in store.stats().errors {
                     *errors.entry(kind.to_string()).or_default() += count;
                 }
@@ -186,8 +185,8 @@ impl Asked {
     /// Keys in use that stores in memory had to forget.
     pub(super) fn evicted(&self) -> u64 {
         let stores = self.stores().map(|store| match store {
-            Store::Memory(store) => store.stats().evicted,
-            Store::Redis(_) => 0,
+            AnyStore::Memory(store) => store.stats().evicted,
+            AnyStore::Redis(_) => 0,
         });
         stores.sum()
     }
@@ -195,13 +194,13 @@ impl Asked {
     /// Commands that were sent to a Redis.
     pub(super) fn store_commands(&self) -> u64 {
         let stores = self.stores().map(|store| match store {
-            Store::Redis(store) => store.stats().commands,
-            Store::Memory(_) => 0,
+            AnyStore::Redis(store) => store.stats().commands,
+            AnyStore::Memory(_) => 0,
         });
         stores.sum()
     }
 
-    fn stores(&self) -> impl Iterator<Item = &Store> {
+    fn stores(&self) -> impl Iterator<Item = &AnyStore> {
         let limiter = match self {
             Self::Store(limiter) => Some(limiter),
             Self::Server { .. } => None,
@@ -213,7 +212,7 @@ impl Asked {
 }
 
 /// A user-defined script has no numbers to peek at.
-fn plan_has_no_peek(limiter: &SharedLimiter, plan: &Plan) -> bool {
+fn plan_has_no_peek(limiter: &Policies, plan: &Plan) -> bool {
     let policy = limiter.policy(&plan.policy);
     policy.is_none_or(|policy| policy.script().is_some())
 }

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use tidegate::Cost;
-use tidegate_redis::SharedLimiter;
+use tidegate_redis::Policies;
 use tokio::sync::oneshot::Receiver;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -50,7 +50,7 @@ impl Probes {
 
 /// A limiter of its own, with patience: the one under load is to be left alone, and so
 /// are its breaker and what it counts as errors.
-pub(super) fn limiter(plan: &Plan) -> anyhow::Result<Option<SharedLimiter>> {
+pub(super) fn limiter(plan: &Plan) -> anyhow::Result<Option<Policies>> {
     let Target::Store { folder, .. } = &plan.target else {
         return Ok(None);
     };
@@ -61,16 +61,19 @@ pub(super) fn limiter(plan: &Plan) -> anyhow::Result<Option<SharedLimiter>> {
     for store in config.stores.values_mut() {
         store.timeout = store.timeout.max(PATIENCE);
     }
-    Ok(Some(SharedLimiter::from_config(&config, folder)?))
+    Ok(Some(Policies::from_config(&config, folder)?))
 }
 
 /// Asks until it is stopped.
-pub(super) async fn run(plan: Plan, limiter: SharedLimiter, mut stop: Receiver<()>) -> Told {
+pub(super) async fn run(plan: Plan, limiter: Policies, mut stop: Receiver<()>) -> Told {
     let value = format!("{}-probe", plan.run);
     let names = plan.attributes.iter();
     let attributes: Vec<(&str, &str)> = names.map(|name| (&**name, &*value)).collect();
+    let policy = limiter
+        .handle(&plan.policy)
+        .expect("the policy of the plan");
     // The first one has to make a connection.
-    drop(limiter.peek(&plan.policy, &attributes, Cost::ONE).await);
+    drop(policy.peek(&attributes, Cost::ONE).await);
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut probes = Probes::default();
@@ -79,7 +82,7 @@ pub(super) async fn run(plan: Plan, limiter: SharedLimiter, mut stop: Receiver<(
             tick = ticks.tick() => tick.into_std(),
             _ = &mut stop => return probes.told,
         };
-        let answer = limiter.peek(&plan.policy, &attributes, Cost::ONE);
+        let answer = policy.peek(&attributes, Cost::ONE);
         let (is_answer, is_over) = tokio::select! {
             answer = answer => (answer.is_ok(), false),
             _ = &mut stop => (true, true),

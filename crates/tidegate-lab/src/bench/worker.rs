@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use tidegate_redis::SharedLimiter;
+use tidegate_redis::Policies;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin, stdin};
 use tokio::signal::ctrl_c;
 use tokio::sync::oneshot;
@@ -74,7 +74,7 @@ async fn line(lines: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
 }
 
 /// Makes connections, and a way to ask for each caller.
-async fn prepare(plan: &Plan) -> anyhow::Result<(Asked, Vec<Asker>, Option<SharedLimiter>)> {
+async fn prepare(plan: &Plan) -> anyhow::Result<(Asked, Vec<Asker>, Option<Policies>)> {
     let asked = Asked::new(plan)?;
     asked.warm_up(plan).await?;
     let mut askers = Vec::new();

@@ -9,7 +9,7 @@ use tidegate_redis::{ErrorKind, Password, RedisOptions, RedisStore};
 
 use crate::certificates::Certificates;
 use crate::server::Server;
-use crate::support::{YEAR, check, limiter_over, patient, policy};
+use crate::support::{Named, YEAR, check, limiter_over, patient, policy};
 use crate::user::{everything, kind, rules, set_user};
 use tidegate_testkit::cluster::run;
 
@@ -57,7 +57,7 @@ async fn ask(url: &str, options: RedisOptions) -> Result<u32, ErrorKind> {
 
 async fn remaining(store: &RedisStore) -> Result<u32, ErrorKind> {
     let limiter = limiter_over(store.clone(), [policy("p", Limit::per(50, YEAR))]);
-    let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
+    let asked = limiter.of("p").try_check(&[("key", "k")], Cost::ONE).await;
     asked.map(|it| it.remaining()).map_err(|error| {
         assert!(!error.to_string().contains("wrong-one"), "{error}");
         kind(&error)
@@ -177,7 +177,7 @@ async fn password_file_is_read_for_each_connection() {
     command(&server, "second", DISCONNECT);
     let limiter = limiter_over(store.clone(), [policy("p", Limit::per(50, YEAR))]);
     let text = loop {
-        let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
+        let asked = limiter.of("p").try_check(&[("key", "k")], Cost::ONE).await;
         match asked {
             Err(error) if kind(&error) == ErrorKind::Auth => break error.to_string(),
             _ => {}

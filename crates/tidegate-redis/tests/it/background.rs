@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use tidegate::{Cost, Limit, Mode, OnError, Policy, Source, Which};
-use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{Policies, RedisOptions, RedisStore};
 
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::{YEAR, check, every_algorithm, limiter, limiter_over, look};
+use crate::support::{Named, YEAR, check, every_algorithm, limiter, limiter_over, look};
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
@@ -32,7 +32,7 @@ fn reporting(name: &str, limit: Limit, interval: Duration) -> Policy {
 }
 
 /// How many requests of this many are admitted, each by this node.
-async fn admitted(limiter: &SharedLimiter, policy: &str, offered: usize) -> usize {
+async fn admitted(limiter: &Policies, policy: &str, offered: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..offered {
         let decision = check(limiter, policy, &KEY).await;
@@ -43,7 +43,7 @@ async fn admitted(limiter: &SharedLimiter, policy: &str, offered: usize) -> usiz
 }
 
 /// What the store has of the key, once it is what is expected.
-async fn until_used(limiter: &SharedLimiter, policy: &str, expected: f64) {
+async fn until_used(limiter: &Policies, policy: &str, expected: f64) {
     let start = Instant::now();
     loop {
         let used = look(limiter, policy, &KEY).await.rate();
@@ -123,13 +123,13 @@ async fn a_request_is_given_back_once_until_the_store_has_been_told() {
         let receipt = check(&limiter, name, &KEY).await.receipt().unwrap();
         assert_eq!(admitted(&limiter, name, 1).await, 0);
         for is_first in [true, false] {
-            let refund = limiter.refund(name, &KEY, &receipt).await;
+            let refund = limiter.of(name).refund(&KEY, &receipt).await;
             assert_eq!(refund.unwrap(), is_first, "{name}");
         }
         let receipt = check(&limiter, name, &KEY).await.receipt().unwrap();
         assert_eq!(admitted(&limiter, name, 1).await, 0);
         assert!(limiter.flush(LONG).await);
-        assert!(!limiter.refund(name, &KEY, &receipt).await.unwrap());
+        assert!(!limiter.of(name).refund(&KEY, &receipt).await.unwrap());
         until_used(&limiter, name, 2.0).await;
     }
 }
@@ -140,7 +140,7 @@ async fn a_reset_forgets_what_was_counted_here_too() {
     let limiter = limiter(&server, [background("p", Limit::per(3, YEAR))]);
     assert_eq!(admitted(&limiter, "p", 5).await, 3);
     assert!(limiter.flush(LONG).await);
-    limiter.reset("p", &KEY, Which::Only).await.unwrap();
+    limiter.of("p").reset(&KEY, Which::Only).await.unwrap();
     assert_eq!(admitted(&limiter, "p", 5).await, 3);
 }
 
@@ -245,7 +245,7 @@ mod timing {
             let receipt = check(&limiter, "p", &KEY).await.receipt().unwrap();
             tokio::time::sleep(window + window / 10).await;
             let before = admitted(&limiter, "p", 3).await;
-            limiter.refund("p", &KEY, &receipt).await.unwrap();
+            limiter.of("p").refund(&KEY, &receipt).await.unwrap();
             assert_eq!(
                 (before, admitted(&limiter, "p", 3).await),
                 (2, 0),

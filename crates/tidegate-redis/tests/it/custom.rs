@@ -3,10 +3,10 @@
 use tidegate::{
     CheckError, Cost, CustomScript, Dialect, OnError, Policy, PolicyBuilder, PolicyDecision, Source,
 };
-use tidegate_redis::{ErrorKind, SetupError, SharedLimiter, TryCheckError};
+use tidegate_redis::{ErrorKind, Policies, SetupError, TryCheckError};
 
 use crate::server::Server;
-use crate::support::{stats, store};
+use crate::support::{Named, stats, store};
 use crate::user::kind;
 use tidegate_testkit::cluster::run;
 
@@ -28,20 +28,20 @@ fn custom(lua: &str) -> PolicyBuilder {
         .headers(Dialect::Custom(names))
 }
 
-fn limiter(server: &Server, policy: PolicyBuilder) -> SharedLimiter {
+fn limiter(server: &Server, policy: PolicyBuilder) -> Policies {
     crate::support::limiter(server, [policy.build().expect("a policy")])
 }
 
 const KEY: [(&str, &str); 1] = [("ip", "203.0.113.7")];
 
-async fn check(limiter: &SharedLimiter) -> PolicyDecision<'_> {
+async fn check(limiter: &Policies) -> PolicyDecision<'_> {
     let decision = limiter.check("custom", &KEY, Cost::ONE).await;
     decision.expect("all attributes are there")
 }
 
 /// What the store says to a check that it cannot decide.
-async fn error(limiter: &SharedLimiter) -> ErrorKind {
-    let asked = limiter.try_check("custom", &KEY, Cost::ONE).await;
+async fn error(limiter: &Policies) -> ErrorKind {
+    let asked = limiter.of("custom").try_check(&KEY, Cost::ONE).await;
     kind(&asked.expect_err("the script is broken"))
 }
 
@@ -75,13 +75,16 @@ async fn a_script_decides_and_names_its_headers() {
             .contains("\"violated-policies\":[\"custom\"]")
     );
     // It has no numbers to look at.
-    let look = limiter.peek("custom", &KEY, Cost::ONE).await;
+    let look = limiter.of("custom").peek(&KEY, Cost::ONE).await;
     assert_eq!(kind(&look.unwrap_err()), ErrorKind::Script);
     // Its key is one of ours: of the policy, in its slot, and forgotten by a reset.
     let mut redis = server.connect();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut redis).unwrap();
     assert_eq!(keys, ["tg:{203.0.113.7}:custom:custom"]);
-    let forgotten = limiter.reset("custom", &KEY, tidegate::Which::Only).await;
+    let forgotten = limiter
+        .of("custom")
+        .reset(&KEY, tidegate::Which::Only)
+        .await;
     assert_eq!(forgotten, Ok(1));
     assert!(check(&limiter).await.allowed());
 }
@@ -125,7 +128,7 @@ async fn nonsense_is_a_store_error_and_never_an_allow() {
 async fn scripts_are_looked_at_when_the_limiter_is_made() {
     let server = Server::start();
     let missing = Policy::builder("custom").script(CustomScript::file("no/such/file.lua"));
-    let made = SharedLimiter::new([("default", store(&server))], [missing.build().unwrap()]);
+    let made = Policies::new([("default", store(&server))], [missing.build().unwrap()]);
     let error = made.unwrap_err();
     assert!(matches!(error, SetupError::Script { .. }));
     let text = error.to_string();
@@ -155,7 +158,7 @@ async fn a_script_that_is_not_told_the_cost_is_asked_for_one_only() {
     };
     let asked = limiter.check("custom", &KEY, Cost::of(2)).await;
     assert_eq!(asked.unwrap_err(), untold);
-    let asked = limiter.try_check("custom", &KEY, Cost::of(2)).await;
+    let asked = limiter.of("custom").try_check(&KEY, Cost::of(2)).await;
     assert_eq!(asked.unwrap_err(), TryCheckError::Check(untold.clone()));
     let asked = limiter.check_all(&["custom"], &KEY, Cost::of(2)).await;
     assert_eq!(asked.unwrap_err(), untold);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tidegate::{Limit, Policy};
 use tidegate_config::Config;
-use tidegate_redis::{ErrorKind, SharedLimiter};
+use tidegate_redis::{ErrorKind, Policies};
 
 use crate::server::Server;
 use crate::support::{check, limiter, policy, stats, suffix};
@@ -124,7 +124,7 @@ async fn the_script_of_the_manual_answers_with_the_headers_shown() {
     let store = format!("{}\"\ntimeout = \"10s", server.url());
     let config = file.replace("redis://127.0.0.1:6379", &store);
     let config: Config = config.parse().expect("the file is right");
-    let limiter = SharedLimiter::from_config(&config, &folder).expect("the script is there");
+    let limiter = Policies::from_config(&config, &folder).expect("the script is there");
     assert_eq!(limiter.verify_scripts().await, []);
     let user = [("user", "alice")];
     let first = check(&limiter, "custom", &user).await;
@@ -142,7 +142,7 @@ async fn the_script_of_the_manual_answers_with_the_headers_shown() {
     assert_eq!(headers.get("X-RateLimit-Remaining"), Some("0"));
     // The script is found beside its config only, and another config with the same store
     // goes on with its connections and counts.
-    assert!(SharedLimiter::from_config(&config, Path::new("/nowhere")).is_err());
+    assert!(Policies::from_config(&config, Path::new("/nowhere")).is_err());
     let same = limiter.reconfigured(&config, &folder).expect("a config");
     let questions = stats(&limiter).questions;
     assert!(!check(&same, "custom", &user).await.allowed());

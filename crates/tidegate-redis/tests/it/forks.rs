@@ -10,10 +10,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tidegate::{Cost, Limit, Mode, Policy, Source};
-use tidegate_redis::{RedisStore, SharedLimiter};
+use tidegate_redis::{Policies, RedisStore};
 
 use crate::server::Server;
-use crate::support::{YEAR, limiter, limiter_over, look, patient, policy};
+use crate::support::{Named, YEAR, limiter, limiter_over, look, patient, policy};
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
@@ -45,7 +45,7 @@ async fn forked_child_does_not_spend_or_return_the_leases_of_its_parent() {
 }
 
 /// Checks without waiting for the store: who has decided, if anybody has.
-fn decided_at_once(limiter: &SharedLimiter) -> Option<Source> {
+fn decided_at_once(limiter: &Policies) -> Option<Source> {
     let check = pin!(limiter.check("p", &KEY, Cost::ONE));
     match check.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(decision) => Some(decision.expect("a policy").source()),
@@ -54,9 +54,9 @@ fn decided_at_once(limiter: &SharedLimiter) -> Option<Source> {
 }
 
 /// Whether a child has something of its parent's.
-fn has_leases(limiter: &SharedLimiter) -> bool {
+fn has_leases(limiter: &Policies) -> bool {
     let spends = (0..HERE).any(|_| decided_at_once(limiter) == Some(Source::Lease));
-    let stats = limiter.lease_stats("p").expect("the mode lease");
+    let stats = limiter.of("p").lease_stats().expect("the mode lease");
     spends || stats.leased_tokens > 0
 }
 
@@ -70,7 +70,8 @@ async fn a_process_that_forks() {
     let limiter = limiter_over(RedisStore::new(&url, patient()).expect("a url"), [policy]);
     let tokens = || {
         limiter
-            .lease_stats("p")
+            .of("p")
+            .lease_stats()
             .expect("the mode lease")
             .leased_tokens
     };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tidegate::{Cost, Decision, Limit, Mode, OnError, Policy, Source, WaitError};
-use tidegate_redis::{Limiter, SharedLimiter};
+use tidegate_redis::{Limiter, Policies};
 
 use crate::server::Server;
 use crate::support::{YEAR, admitted_of, check, every_algorithm, limiter, policy, store};
@@ -71,7 +71,7 @@ async fn policies_of_the_same_name_share_the_limit() {
         assert!(!ours.check("a/b").await.allowed(), "{name}");
 
         let pairs = Policy::builder(name).key("{tenant}/{user}").limit(limit);
-        let theirs: SharedLimiter = limiter(&server, [pairs.build().unwrap()]);
+        let theirs: Policies = limiter(&server, [pairs.build().unwrap()]);
         let pair = [("tenant", "a:b"), ("user", "7")];
         assert!(check(&theirs, name, &pair).await.allowed(), "{name}");
         assert_eq!(ours.check(("a:b", 7_u8)).await.remaining(), 1, "{name}");

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use tidegate::{Cost, Limit, Mode, OnError, OnLease, Policy, Source};
-use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{Policies, RedisOptions, RedisStore};
 
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::{YEAR, check, check_cost, limiter, limiter_over, look, policy};
+use crate::support::{Named, YEAR, check, check_cost, limiter, limiter_over, look, policy};
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
@@ -19,7 +19,7 @@ fn lease(name: &str, limit: Limit) -> Policy {
 
 /// Checks until one is refused, at most this many: how many are admitted, and how many of
 /// these from a lease.
-async fn spend(limiter: &SharedLimiter, policy: &str, most: u32) -> (u32, u32) {
+async fn spend(limiter: &Policies, policy: &str, most: u32) -> (u32, u32) {
     let (mut admitted, mut leased) = (0, 0);
     while admitted < most {
         let decision = check(limiter, policy, &KEY).await;
@@ -61,7 +61,7 @@ async fn nodes_that_lease_admit_the_limit_together_and_no_more() {
         admitted += spend(&exact, &name, 2_000).await.0;
         assert_eq!(admitted, 1_000, "{limit}");
         assert!(leased > 0, "{limit}: nothing came from leases");
-        let stats = nodes[0].lease_stats(&name).expect("the mode lease");
+        let stats = nodes[0].of(&name).lease_stats().expect("the mode lease");
         assert_eq!(stats.leased_tokens, 0, "{stats:?}");
     }
 }
@@ -85,7 +85,7 @@ async fn receipt_of_a_leased_token_is_refunded_once() {
     for receipt in [open.receipt(), later.receipt()] {
         let receipt = receipt.expect("a charge");
         for is_first in [true, false] {
-            let refund = node.refund("p", &KEY, &receipt).await;
+            let refund = node.of("p").refund(&KEY, &receipt).await;
             assert_eq!(refund.expect("a store"), is_first);
         }
         assert!(node.flush(Duration::from_secs(20)).await);
@@ -116,7 +116,7 @@ async fn refund_is_seen_at_once_by_the_node_that_was_refused() {
     assert_eq!(again.source(), Source::Lease, "it repeats the refusal");
     // The first ones were charged by the store, and go back to it.
     for receipt in &receipts[..2] {
-        node.refund("p", &KEY, receipt).await.expect("a store");
+        node.of("p").refund(&KEY, receipt).await.expect("a store");
     }
     assert!(check(&node, "p", &KEY).await.allowed());
 }
@@ -152,7 +152,7 @@ async fn tokens_of_a_level_go_back_when_another_level_refuses() {
 }
 
 /// Checks until a lease is here with tokens that are not spent.
-async fn until_leased(node: &SharedLimiter, policy: &str) -> u32 {
+async fn until_leased(node: &Policies, policy: &str) -> u32 {
     for admitted in 1..=400 {
         assert!(check(node, policy, &KEY).await.allowed());
         if tokens_of(node, policy) > 1 {
@@ -162,14 +162,14 @@ async fn until_leased(node: &SharedLimiter, policy: &str) -> u32 {
     panic!("it never leases");
 }
 
-fn tokens_of(node: &SharedLimiter, policy: &str) -> u64 {
-    let stats = node.lease_stats(policy).expect("the mode lease");
+fn tokens_of(node: &Policies, policy: &str) -> u64 {
+    let stats = node.of(policy).lease_stats().expect("the mode lease");
     stats.leased_tokens
 }
 
 /// What is on lease, as a peek reports it.
-async fn on_lease(limiter: &SharedLimiter, policy: &str) -> OnLease {
-    let explained = limiter.explain(policy, &KEY).await.expect("a store");
+async fn on_lease(limiter: &Policies, policy: &str) -> OnLease {
+    let explained = limiter.of(policy).explain(&KEY).await.expect("a store");
     explained[0].numbers.expect("it counts").on_lease()
 }
 
@@ -178,8 +178,8 @@ struct Leasing {
     name: String,
     /// A bucket or a window of this many requests.
     limit: fn(u32) -> Limit,
-    node: SharedLimiter,
-    exact: SharedLimiter,
+    node: Policies,
+    exact: Policies,
     admitted: u32,
 }
 
@@ -276,7 +276,11 @@ async fn a_look_tells_what_is_out_and_a_lowered_limit_waits_for_it() {
         let refused = !check(&exact, &it.name, &KEY).await.allowed();
         let other = limiter(server, [lease(&it.name, lower)]);
         let of_other = spend(&other, &it.name, 1).await.0;
-        let grants = other.lease_stats(&it.name).expect("the mode lease").grants;
+        let grants = other
+            .of(&it.name)
+            .lease_stats()
+            .expect("the mode lease")
+            .grants;
         // The node that has tokens goes on with them under the lower limit.
         let here = tokens_of(&it.node, &it.name);
         let node = it.node.changed([lease(&it.name, lower)]).expect("policies");

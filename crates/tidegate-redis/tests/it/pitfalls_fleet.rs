@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::Commands;
 use tidegate::Limit;
-use tidegate_redis::{RedisStore, SharedLimiter};
+use tidegate_redis::{Policies, RedisStore};
 use tokio::task::JoinSet;
 
 use crate::monitor::Monitor;
@@ -19,7 +19,7 @@ use crate::support::{
 
 /// So many callers, each asking so often; how many are admitted.
 async fn callers(
-    limiter: &Arc<SharedLimiter>,
+    limiter: &Arc<Policies>,
     policy: &'static str,
     callers: usize,
     each: usize,

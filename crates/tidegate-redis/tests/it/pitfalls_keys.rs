@@ -9,8 +9,8 @@ use tidegate_redis::{ErrorKind, RedisStore};
 use crate::monitor::Monitor;
 use crate::server::Server;
 use crate::support::{
-    YEAR, all_keys, check, every_algorithm, every_policy, levels, limiter, limiter_over, look,
-    policy, store, suffix,
+    Named, YEAR, all_keys, check, every_algorithm, every_policy, levels, limiter, limiter_over,
+    look, policy, store, suffix,
 };
 use crate::user::kind;
 
@@ -35,7 +35,7 @@ async fn c3_every_key_that_a_script_touches_is_declared() {
         let decision = check(&limiter, "mixed", &key).await;
         let _ = look(&limiter, "mixed", &key).await;
         let receipt = decision.receipt().unwrap();
-        limiter.refund("mixed", &key, &receipt).await.unwrap();
+        limiter.of("mixed").refund(&key, &receipt).await.unwrap();
         let _ = check(&limiter, "mixed", &key).await;
     }
     let (mut declared, mut touched) = (Vec::new(), 0);
@@ -129,7 +129,7 @@ async fn e11_a_key_of_another_type_is_an_error_of_its_own_kind() {
                     let said = (decision.source(), decision.allowed());
                     let expected = (Source::ErrorPolicy, on_error == OnError::Allow);
                     assert_eq!(said, expected, "{name} {junk}");
-                    let asked = limiter.try_check(name, &key, Cost::ONE).await;
+                    let asked = limiter.of(name).try_check(&key, Cost::ONE).await;
                     let kind = kind(&asked.expect_err(junk));
                     assert_eq!(kind, ErrorKind::WrongType, "{name} {junk}");
                     assert_eq!(counted(&store), [(ErrorKind::WrongType, errors)], "{name}");
@@ -149,7 +149,7 @@ async fn level_that_fails_leaves_the_others_uncharged() {
         let broken = format!("tg:{{r}}:{name}:consumer{}:r:{name}", suffix(&limit));
         let _: () = redis.rpush(&broken, "1").unwrap();
         for _ in 0..3 {
-            let asked = limiter.try_check(name, &attributes, Cost::ONE).await;
+            let asked = limiter.of(name).try_check(&attributes, Cost::ONE).await;
             assert_eq!(
                 kind(&asked.expect_err(name)),
                 ErrorKind::WrongType,
@@ -197,7 +197,7 @@ async fn f3_a_reset_touches_only_its_own_keys() {
     let before: HashSet<String> = all_keys(&mut redis).into_iter().collect();
     assert_eq!(before.len(), 6);
     let mut monitor = Monitor::start(&server);
-    let gone = async |which: Which<'_>| limiter.reset("api", &mine, which).await.unwrap();
+    let gone = async |which: Which<'_>| limiter.of("api").reset(&mine, which).await.unwrap();
 
     assert_eq!(gone(Which::Level("consumer")).await, 1);
     let after: HashSet<String> = all_keys(&mut redis).into_iter().collect();

@@ -1,11 +1,11 @@
 //! What our own first version got wrong (G1 to G4 of the list of pitfalls).
 
 use tidegate::{Cost, Limit, Mode, OnError, Override, Policy, Source, Which};
-use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{Policies, RedisOptions, RedisStore};
 
 use crate::server::Server;
 use crate::support::{
-    YEAR, all_keys, check, every_algorithm, every_policy, levels, limiter, look, policy,
+    Named, YEAR, all_keys, check, every_algorithm, every_policy, levels, limiter, look, policy,
 };
 use tidegate_testkit::cluster::run;
 use tidegate_testkit::process::free_port;
@@ -13,10 +13,10 @@ use tidegate_testkit::process::free_port;
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
 /// A limiter over a store that is down.
-fn over_a_dead_store(policies: impl IntoIterator<Item = Policy>) -> SharedLimiter {
+fn over_a_dead_store(policies: impl IntoIterator<Item = Policy>) -> Policies {
     let url = format!("redis://127.0.0.1:{}/", free_port());
     let store = RedisStore::new(&url, RedisOptions::default()).expect("a valid URL");
-    SharedLimiter::new([("default", store)], policies).expect("valid policies")
+    Policies::new([("default", store)], policies).expect("valid policies")
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn g3_a_store_that_is_down_never_opens_a_block() {
         assert_eq!(decision.denied_by(), Some(refused_by), "{name}");
         assert_eq!(decision.retry_after(), None, "{name}");
         assert_eq!(decision.source(), Source::Store, "{name}");
-        let decision = limiter.try_check(&name, &attributes, Cost::ONE).await;
+        let decision = limiter.of(&name).try_check(&attributes, Cost::ONE).await;
         assert!(!decision.expect("no store is asked").allowed(), "{name}");
     }
 }
@@ -77,7 +77,7 @@ async fn exempt_check_passes_in_every_mode_without_the_store() {
     let admin = [("ip", "203.0.113.7"), ("role", "admin")];
     for name in names {
         for _ in 0..3 {
-            let decision = limiter.try_check(&name, &admin, Cost::ONE).await;
+            let decision = limiter.of(&name).try_check(&admin, Cost::ONE).await;
             let decision = decision.expect("no store is asked");
             assert_eq!((decision.allowed(), decision.levels().len()), (true, 0));
             assert_eq!(decision.receipt(), None, "{name}");
@@ -105,7 +105,7 @@ async fn receipt_is_refunded_once_over_all_nodes() {
             assert_ne!(receipts[0].id(), receipts[1].id());
             for (receipt, used) in receipts.iter().zip([3.0, 2.0]) {
                 for (node, is_first) in [(0, true), (0, false), (1, false), (1, false)] {
-                    let refund = nodes[node].refund(name, &KEY, receipt).await;
+                    let refund = nodes[node].of(name).refund(&KEY, receipt).await;
                     assert_eq!(refund.expect("a refund"), is_first);
                     let look = look(&nodes[1], name, &KEY).await;
                     // A bucket has drained a little in the meantime.
@@ -130,7 +130,7 @@ async fn refund_is_refused_by_a_full_server_and_remembered_while_its_receipt_mat
     let mut redis = server.connect();
     for (memory, is_refunded, left) in [("1", false, 2), ("0", true, 3)] {
         run::<()>(&mut redis, &format!("CONFIG SET maxmemory {memory}"));
-        let refund = limiter.refund("p", &KEY, &receipt).await;
+        let refund = limiter.of("p").refund(&KEY, &receipt).await;
         assert_eq!(refund.is_ok(), is_refunded, "{refund:?}");
         assert_eq!(look(&limiter, "p", &KEY).await.remaining(), left);
     }
@@ -157,6 +157,6 @@ async fn algorithm_is_part_of_the_key_and_a_reset_forgets_all_of_them() {
         "tg:{a}:p:p~sw",
     ];
     assert_eq!(keys, expected);
-    let forgotten = nodes[0].reset("p", &KEY, Which::Only).await;
+    let forgotten = nodes[0].of("p").reset(&KEY, Which::Only).await;
     assert_eq!(forgotten.expect("a reset"), 4);
 }

@@ -8,7 +8,9 @@ use tidegate_redis::RedisStore;
 use crate::monitor::Monitor;
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::{YEAR, assert_used_by, check, check_cost, limiter, limiter_over, patient};
+use crate::support::{
+    Named, YEAR, assert_used_by, check, check_cost, limiter, limiter_over, patient,
+};
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
@@ -48,7 +50,7 @@ async fn a_refused_key_is_asked_for_once_and_others_as_ever() {
     // Another cost is another question, and a look asks.
     let dear = check_cost(&limiter, "p", &KEY, 2).await;
     assert_eq!((dear.allowed(), dear.source()), (false, Source::Store));
-    let look = limiter.peek("p", &KEY, Cost::ONE).await.unwrap();
+    let look = limiter.of("p").peek(&KEY, Cost::ONE).await.unwrap();
     assert_eq!((look.allowed(), look.source()), (false, Source::Store));
 }
 
@@ -58,10 +60,10 @@ async fn a_refund_or_a_reset_here_is_seen_at_once() {
     let limiter = limiter(&server, [remembering(Limit::per(1, YEAR).fixed_window())]);
     let receipt = check(&limiter, "p", &KEY).await.receipt().unwrap();
     assert!(!check(&limiter, "p", &KEY).await.allowed());
-    limiter.refund("p", &KEY, &receipt).await.unwrap();
+    limiter.of("p").refund(&KEY, &receipt).await.unwrap();
     assert!(check(&limiter, "p", &KEY).await.allowed());
     assert!(!check(&limiter, "p", &KEY).await.allowed());
-    assert_eq!(limiter.reset("p", &KEY, Which::Only).await.unwrap(), 1);
+    assert_eq!(limiter.of("p").reset(&KEY, Which::Only).await.unwrap(), 1);
     assert!(check(&limiter, "p", &KEY).await.allowed());
     assert!(!check(&limiter, "p", &KEY).await.allowed());
     let changed = limiter.changed([remembering(Limit::per(2, YEAR).fixed_window())]);

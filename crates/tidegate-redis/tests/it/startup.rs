@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use tidegate::{Cost, Limit};
 use tidegate_config::Config;
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{ErrorKind, Policies, RedisOptions, RedisStore};
 use tidegate_testkit::cluster::run;
 
 use crate::server::Server;
-use crate::support::{YEAR, limiter_over, patient, policy, stats};
+use crate::support::{Named, YEAR, limiter_over, patient, policy, stats};
 use crate::user::{MANUAL, kind, rules, set_user};
 
 const FORMS: &str = r#"expected "redis://host:port/database", "rediss://user:password@host:port/database", "redis-sentinel://host:port,host:port/master" or "redis-cluster://host:port,host:port""#;
@@ -42,7 +42,7 @@ fn a_start_with_each_url() {
     let said = |variable: &str, tls: &str| {
         let config = format!("[stores.eu]\nurl = \"env:{variable}\"\n{tls}");
         let config: Config = config.parse().expect("a config that is right");
-        let started = SharedLimiter::from_config(&config, Path::new(""));
+        let started = Policies::from_config(&config, Path::new(""));
         started.map_or_else(|error| error.to_string(), |_| String::new())
     };
     for (number, (url, wrong)) in URLS.iter().enumerate() {
@@ -72,17 +72,17 @@ fn a_url_of_the_environment_is_held_to_what_one_in_the_file_is() {
     assert!(text.contains("1 passed"), "{text}");
 }
 
-fn limiter(url: &str, options: RedisOptions) -> SharedLimiter {
+fn limiter(url: &str, options: RedisOptions) -> Policies {
     let store = RedisStore::new(url, options).expect("a right url");
     limiter_over(store, [policy("p", Limit::per(5, YEAR))])
 }
 
 /// That nothing was held against the store, which goes on.
-async fn goes_on(limiter: &SharedLimiter) {
+async fn goes_on(limiter: &Policies) {
     let stats = stats(limiter);
     assert!(stats.errors.iter().all(|(_, count)| *count == 0));
     assert!(!stats.breaker_open);
-    let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
+    let asked = limiter.of("p").try_check(&[("key", "k")], Cost::ONE).await;
     assert!(asked.expect("an answer").allowed());
 }
 
@@ -112,7 +112,8 @@ async fn a_server_that_throws_out_limits_is_warned_about() {
             }
             goes_on(&limiter).await;
             limiter
-                .reset("p", &[("key", "k")], tidegate::Which::All)
+                .of("p")
+                .reset(&[("key", "k")], tidegate::Which::All)
                 .await
                 .expect("an answer");
         }
@@ -150,7 +151,7 @@ async fn a_server_that_is_down_is_not_warned_about() {
     }
     // At most a deadline each; on a machine that does other things, some more.
     assert!(start.elapsed() < Duration::from_secs(8));
-    let asked = limiter.try_check("p", &[("key", "k")], Cost::ONE).await;
+    let asked = limiter.of("p").try_check(&[("key", "k")], Cost::ONE).await;
     let kind = kind(&asked.expect_err("a server that is down"));
     assert!(matches!(kind, ErrorKind::Connect | ErrorKind::Timeout));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::{Algorithm, Align, Attributes, Cost, Limit, Policy, PolicyDecision};
-use tidegate_redis::{RedisOptions, RedisStats, RedisStore, SharedLimiter, Store};
+use tidegate_redis::{AnyStore, Policies, PolicyLimiter, RedisOptions, RedisStats, RedisStore};
 use tokio::task::JoinSet;
 
 use crate::server::Server;
@@ -22,24 +22,32 @@ pub(crate) fn store(server: &Server) -> RedisStore {
     RedisStore::new(&server.url(), patient()).expect("a right url")
 }
 
-pub(crate) fn limiter(
-    server: &Server,
-    policies: impl IntoIterator<Item = Policy>,
-) -> SharedLimiter {
+pub(crate) fn limiter(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Policies {
     limiter_over(store(server), policies)
 }
 
 pub(crate) fn limiter_over(
     store: RedisStore,
     policies: impl IntoIterator<Item = Policy>,
-) -> SharedLimiter {
-    SharedLimiter::new([("default", store)], policies).expect("policies of one store")
+) -> Policies {
+    Policies::new([("default", store)], policies).expect("policies of one store")
+}
+
+/// One of several policies, by its name.
+pub(crate) trait Named {
+    fn of(&self, policy: &str) -> &PolicyLimiter;
+}
+
+impl Named for Policies {
+    fn of(&self, policy: &str) -> &PolicyLimiter {
+        self.handle(policy).expect("a policy of this name")
+    }
 }
 
 /// What the store of a limiter has seen.
-pub(crate) fn stats(limiter: &SharedLimiter) -> RedisStats {
+pub(crate) fn stats(limiter: &Policies) -> RedisStats {
     match limiter.stores().next() {
-        Some((_, Store::Redis(store))) => store.stats(),
+        Some((_, AnyStore::Redis(store))) => store.stats(),
         _ => panic!("a Redis store"),
     }
 }
@@ -89,7 +97,7 @@ pub(crate) fn every_policy(requests: u32, window: Duration) -> Vec<Policy> {
 }
 
 pub(crate) async fn check<'l>(
-    limiter: &'l SharedLimiter,
+    limiter: &'l Policies,
     policy: &str,
     attributes: &(impl Attributes + ?Sized),
 ) -> PolicyDecision<'l> {
@@ -97,28 +105,31 @@ pub(crate) async fn check<'l>(
 }
 
 pub(crate) async fn check_cost<'l>(
-    limiter: &'l SharedLimiter,
+    limiter: &'l Policies,
     policy: &str,
     attributes: &(impl Attributes + ?Sized),
     cost: u32,
 ) -> PolicyDecision<'l> {
-    let asked = limiter.try_check(policy, attributes, Cost::of(cost)).await;
+    let asked = limiter
+        .of(policy)
+        .try_check(attributes, Cost::of(cost))
+        .await;
     asked.unwrap_or_else(|error| panic!("{policy}: {error}"))
 }
 
 pub(crate) async fn look<'l>(
-    limiter: &'l SharedLimiter,
+    limiter: &'l Policies,
     policy: &str,
     attributes: &(impl Attributes + ?Sized),
 ) -> PolicyDecision<'l> {
-    let asked = limiter.peek(policy, attributes, Cost::ONE).await;
+    let asked = limiter.of(policy).peek(attributes, Cost::ONE).await;
     asked.unwrap_or_else(|error| panic!("{policy}: {error}"))
 }
 
 /// So many callers of these nodes ask for one key all the time, for as long as this: the
 /// limit of this many per second is used, and no more.
 pub(crate) async fn assert_used_by(
-    nodes: impl IntoIterator<Item = SharedLimiter>,
+    nodes: impl IntoIterator<Item = Policies>,
     callers: usize,
     time: Duration,
     rate: u64,
@@ -170,7 +181,7 @@ fn assert_used(admitted_us: &mut [u64], rate: u64) {
 
 /// How many requests of this many are admitted, one after the other.
 pub(crate) async fn admitted_of(
-    limiter: &SharedLimiter,
+    limiter: &Policies,
     policy: &str,
     key: &str,
     offered: usize,

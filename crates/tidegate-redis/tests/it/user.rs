@@ -1,10 +1,10 @@
 //! The users of docs/redis.md, and all that a limiter can be asked: what they need.
 
 use tidegate::{Cost, Limit, Which};
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, TryCheckError};
+use tidegate_redis::{ErrorKind, Policies, RedisOptions, RedisStore, TryCheckError};
 
 use crate::server::Server;
-use crate::support::{YEAR, every_algorithm, levels, limiter_over, policy};
+use crate::support::{Named, YEAR, every_algorithm, levels, limiter_over, policy};
 use tidegate_testkit::cluster::run;
 
 pub(crate) const MANUAL: &str = include_str!("../../../../docs/redis.md");
@@ -67,20 +67,20 @@ pub(crate) fn kind(error: &TryCheckError) -> ErrorKind {
     }
 }
 
-async fn walk(limiter: &SharedLimiter, name: &str) -> Result<(), TryCheckError> {
+async fn walk(limiter: &Policies, name: &str) -> Result<(), TryCheckError> {
     let key = [("key", name)];
     let mut receipts = Vec::new();
     // More than a short log holds: long ones need other commands.
     for _ in 0..30 {
-        let decision = limiter.try_check(name, &key, Cost::ONE).await?;
+        let decision = limiter.of(name).try_check(&key, Cost::ONE).await?;
         receipts.extend(decision.receipt());
     }
-    let _ = limiter.peek(name, &key, Cost::ONE).await?;
+    let _ = limiter.of(name).peek(&key, Cost::ONE).await?;
     for receipt in &receipts {
-        limiter.refund(name, &key, receipt).await?;
+        limiter.of(name).refund(&key, receipt).await?;
     }
-    let last = limiter.try_check(name, &key, Cost::ONE).await?;
+    let last = limiter.of(name).try_check(&key, Cost::ONE).await?;
     assert!(last.allowed());
-    limiter.reset(name, &key, Which::All).await?;
+    limiter.of(name).reset(&key, Which::All).await?;
     Ok(())
 }

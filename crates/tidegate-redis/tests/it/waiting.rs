@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Cost, Limit};
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{ErrorKind, Policies, RedisOptions, RedisStore};
 
 use crate::server::Server;
-use crate::support::{YEAR, limiter, limiter_over, look, policy, store};
+use crate::support::{Named, YEAR, limiter, limiter_over, look, policy, store};
 
 /// A server without replicas, and a limiter that wants one to have every charge.
-fn without_replicas(server: &Server, deadline: Duration) -> SharedLimiter {
+fn without_replicas(server: &Server, deadline: Duration) -> Policies {
     let options = RedisOptions::default().timeout(deadline).connections(1);
     let store = RedisStore::new(&server.url(), options.replica_acks(1)).expect("a valid URL");
     limiter_over(store, [policy("p", Limit::per(1, YEAR).fixed_window())])
 }
 
-async fn kind(limiter: &SharedLimiter, key: &str) -> Option<ErrorKind> {
+async fn kind(limiter: &Policies, key: &str) -> Option<ErrorKind> {
     let key = [("key", key)];
-    match limiter.try_check("p", &key, Cost::ONE).await {
+    match limiter.of("p").try_check(&key, Cost::ONE).await {
         Ok(decision) => {
             assert!(!decision.allowed());
             None
@@ -96,12 +96,17 @@ mod timing {
             let key = round.to_string();
             // Both are connected.
             drop(look(&patient, "p", &[("key", &*key)]).await);
-            while hasty.peek("p", &[("key", &*key)], Cost::ONE).await.is_err() {}
+            while hasty
+                .of("p")
+                .peek(&[("key", &*key)], Cost::ONE)
+                .await
+                .is_err()
+            {}
             let check = tokio::spawn({
                 let (hasty, key) = (Arc::clone(&hasty), key.clone());
                 async move {
                     let key = [("key", &*key)];
-                    hasty.try_check("p", &key, Cost::ONE).await.map(|_| ())
+                    hasty.of("p").try_check(&key, Cost::ONE).await.map(|_| ())
                 }
             });
             let busy = tokio::spawn(async { std::thread::sleep(Duration::from_millis(100)) });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Limit, Policy};
-use tidegate_redis::{RedisStore, SharedLimiter};
+use tidegate_redis::{Policies, RedisStore};
 use tidegate_testkit::cluster::run;
 use tokio::task::JoinSet;
 
@@ -15,7 +15,7 @@ use crate::monitor::{Command, Monitor};
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
 use crate::support::{
-    YEAR, all_keys, check, check_cost, every_algorithm, every_policy, levels, limiter,
+    Named, YEAR, all_keys, check, check_cost, every_algorithm, every_policy, levels, limiter,
     limiter_over, patient, policy, store,
 };
 
@@ -114,7 +114,8 @@ async fn checks_alike_travel_as_one_call_and_each_has_its_own_numbers() {
         // Each can give its own back.
         for receipt in answers.iter().filter_map(|it| it.2.as_ref()) {
             limiter
-                .refund(name, &[("key", "alike")], receipt)
+                .of(name)
+                .refund(&[("key", "alike")], receipt)
                 .await
                 .unwrap();
         }
@@ -137,7 +138,8 @@ async fn a_refund_of_all_that_was_charged_leaves_no_key() {
             .await
             .receipt();
         limiter
-            .refund(name, &[("key", "back")], &receipt.unwrap())
+            .of(name)
+            .refund(&[("key", "back")], &receipt.unwrap())
             .await
             .unwrap();
         // Its quota is full now, so the key is gone within a millisecond.
@@ -208,7 +210,7 @@ async fn databases_prefixes_and_stores_are_apart() {
             .limit(Limit::per(3, YEAR));
         policy.store(*name).build().unwrap()
     });
-    let limiter = SharedLimiter::new(stores, policies).unwrap();
+    let limiter = Policies::new(stores, policies).unwrap();
     for (count, name) in (1..).zip(["zero", "three", "other-prefix", "other-server"]) {
         for left in (3 - count.min(3)..3).rev() {
             assert_eq!(

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Attributes, Charge, Check, Cost, Decision, LimitError, PolicyDecision, PolicyLimiter,
+    Attributes, Charge, Check, Cost, Decision, LimitError, PolicyDecision, PolicyLimiter, Question,
 };
 use tidegate_redis::TryCheckError;
 
@@ -322,14 +322,18 @@ impl Engine {
                 self.try_each(current, std::slice::from_ref(asked));
                 decision
             }
-            (None, _) if asked.is_look => return handle.peek_under(limit, subject, cost).await,
-            (None, Some(limit)) => {
-                let check = handle.check_under(limit, subject, cost);
-                self.tried(current, entry, subject, cost, check).await?
-            }
-            (None, None) => {
-                let check = handle.check(subject, cost);
-                self.tried(current, entry, subject, cost, check).await?
+            (None, limit) => {
+                let look = asked.is_look;
+                let question = Question {
+                    limit,
+                    look,
+                    ..Question::new(subject, cost)
+                };
+                let asking = handle.ask(&question);
+                match look {
+                    true => return asking.await,
+                    false => self.tried(current, entry, subject, cost, asking).await?,
+                }
             }
         };
         if asked.is_look {

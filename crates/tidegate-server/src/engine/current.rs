@@ -10,7 +10,7 @@ use http::HeaderName;
 use subtle::ConstantTimeEq;
 use tidegate::{CheckError, Policy};
 use tidegate_config::{Config, StoreUrl};
-use tidegate_redis::{ErrorKind, SharedLimiter};
+use tidegate_redis::{ErrorKind, Policies};
 use tokio_rustls::TlsAcceptor;
 
 use super::StartError;
@@ -28,7 +28,7 @@ use crate::top::Top;
 pub struct Current {
     pub(crate) config: Config,
     pub(crate) server: Server,
-    pub(crate) limiter: SharedLimiter,
+    pub(crate) limiter: Policies,
     entries: HashMap<Box<str>, Entry, FixedState>,
     /// The gate's headers, and the attributes they are.
     pub(crate) gate_headers: Vec<(HeaderName, String)>,
@@ -62,7 +62,7 @@ pub(super) struct Prepared {
     server: Server,
     folder: PathBuf,
     names_policies: bool,
-    pub(super) limiter: SharedLimiter,
+    pub(super) limiter: Policies,
     rules: Option<Arc<Domains>>,
     is_given: bool,
     adhoc: Option<Policy>,
@@ -116,7 +116,7 @@ impl Prepared {
         }
         let limiter = match before {
             Some(before) => before.limiter.prepare(&asked, &folder)?,
-            None => SharedLimiter::from_config(&asked, &folder)?,
+            None => Policies::from_config(&asked, &folder)?,
         };
         let removed = before.filter(|before| before.names_policies && !names_policies);
         let removed = removed.map_or(0, |before| before.config.policies.len());
@@ -182,7 +182,11 @@ impl Prepared {
                 meter: metrics.meter(name, store),
                 top: top.map_or_else(|| Arc::new(Top::new(policy)), Arc::clone),
             };
-            Some(Entry::new(limiter.handle(name)?, tally, instance))
+            Some(Entry::new(
+                limiter.handle(name).ok()?.clone(),
+                tally,
+                instance,
+            ))
         };
         let entries = config.policies.iter();
         let entries = entries.filter_map(|policy| Some((policy.name().into(), entry(policy)?)));
@@ -232,7 +236,7 @@ impl Prepared {
 
 /// Finds scripts that no store could run. A store that is down is asked again by the first
 /// check.
-pub(super) async fn verify(limiter: &SharedLimiter) -> Result<(), StartError> {
+pub(super) async fn verify(limiter: &Policies) -> Result<(), StartError> {
     let wrong = limiter.verify_scripts().await;
     let script = wrong
         .into_iter()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 use tidegate::{Attributes, Dialect, Policy, PolicyDecision, Source};
-use tidegate_redis::SharedHandle;
+use tidegate_redis::PolicyLimiter;
 
 use super::Decided;
 use super::trial::Trial;
@@ -18,7 +18,7 @@ use crate::top::Top;
 /// A policy, ready to be asked.
 #[derive(Debug)]
 pub struct Entry {
-    handle: SharedHandle,
+    handle: PolicyLimiter,
     tally: Tally,
     /// What is asked beside it.
     trials: Vec<Trial>,
@@ -75,7 +75,7 @@ pub struct Pieces {
 }
 
 impl Entry {
-    pub(super) fn new(handle: SharedHandle, tally: Tally, instance: u64) -> Self {
+    pub(super) fn new(handle: PolicyLimiter, tally: Tally, instance: u64) -> Self {
         let policy = handle.policy();
         Self {
             usual_headers: Usual::new(policy),
@@ -108,7 +108,7 @@ impl Entry {
     }
 
     #[inline]
-    pub(super) fn handle(&self) -> &SharedHandle {
+    pub(super) fn handle(&self) -> &PolicyLimiter {
         &self.handle
     }
 

@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, Guard};
 use futures_util::FutureExt;
 use tidegate::{
-    Attributes, CheckError, Cost, Explained, Limit, Mode, PolicyDecision, PolicyError, Receipt,
-    Which,
+    Attributes, CheckError, Cost, Explained, Limit, Mode, PolicyDecision, PolicyError, Question,
+    Receipt, Which,
 };
-use tidegate_redis::{SetupError, Store, StoreError, TryCheckError};
+use tidegate_redis::{AnyStore, SetupError, StoreError, TryCheckError};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
@@ -155,7 +155,7 @@ impl Engine {
                 .expect("no file")
         };
         let engine = Self::new(loaded()).expect("a config");
-        let limiter = tidegate_redis::SharedLimiter::new([("default", store)], []);
+        let limiter = tidegate_redis::Policies::new([("default", store)], []);
         let before = Prepared::new(loaded(), None).expect("a config");
         let mut before = before.commit(&engine.metrics, engine.instance, None);
         before.limiter = limiter.expect("a store");
@@ -317,7 +317,7 @@ impl Engine {
             return None;
         }
         let _entered = self.home.as_ref().map(Handle::enter);
-        entry.handle().check_at_once(attributes, cost)
+        entry.handle().now(&Question::new(attributes, cost))
     }
 
     /// [`decide`](Self::decide), but a store that cannot answer is an error, whatever the
@@ -391,7 +391,7 @@ impl Engine {
     {
         let entry = current.entry(policy)?;
         self.metrics.peeked(entry.policy().name(), 1);
-        let decision = current.limiter.peek(policy, attributes, cost);
+        let decision = entry.handle().peek(attributes, cost);
         let decision = at(self.home.as_ref(), decision).await?;
         Ok(Decided { entry, decision })
     }
@@ -406,13 +406,9 @@ impl Engine {
     where
         A: Attributes + ?Sized,
     {
-        self.metrics
-            .peeked(current.entry(policy)?.policy().name(), 1);
-        at(
-            self.home.as_ref(),
-            current.limiter.explain(policy, attributes),
-        )
-        .await
+        let entry = current.entry(policy)?;
+        self.metrics.peeked(entry.policy().name(), 1);
+        at(self.home.as_ref(), entry.handle().explain(attributes)).await
     }
 
     /// Forgets the keys of these attributes. Says how many there were.
@@ -426,7 +422,7 @@ impl Engine {
     where
         A: Attributes + ?Sized,
     {
-        let reset = current.limiter.reset(policy, attributes, which);
+        let reset = current.limiter.handle(policy)?.reset(attributes, which);
         let forgotten = at(self.home.as_ref(), reset).await?;
         self.log_reset(current, policy, attributes, which, forgotten);
         Ok(forgotten)
@@ -443,7 +439,7 @@ impl Engine {
     where
         A: Attributes + ?Sized,
     {
-        let refund = current.limiter.refund(policy, attributes, receipt);
+        let refund = current.limiter.handle(policy)?.refund(attributes, receipt);
         let is_paid = at(self.home.as_ref(), refund).await?;
         if is_paid
             && let (Some(recorder), Ok(entry)) = (&self.notes.recorder, current.entry(policy))
@@ -516,7 +512,7 @@ impl Engine {
             tracing::warn!("{warning}");
         }
         for (_, store) in current.limiter.stores() {
-            if let Store::Redis(store) = store {
+            if let AnyStore::Redis(store) = store {
                 store.probe().await;
             }
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_redis::Store;
+use tidegate_redis::AnyStore;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Engine;
@@ -23,7 +23,7 @@ impl Engine {
             tick.tick().await;
             let current = self.current.load_full();
             for (name, store) in current.limiter.stores() {
-                let Store::Redis(store) = store else {
+                let AnyStore::Redis(store) = store else {
                     continue;
                 };
                 let questions = store.stats().questions;

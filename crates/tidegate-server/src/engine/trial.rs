@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use tidegate::{Attributes, Cost};
-use tidegate_redis::SharedHandle;
+use tidegate_redis::PolicyLimiter;
 use tokio::runtime::Handle;
 
 use super::home::at;
@@ -20,7 +20,7 @@ use super::{Current, Engine, Entry, Tally};
 /// A policy that is tried on the checks of another one.
 #[derive(Debug, Clone)]
 pub(super) struct Trial {
-    pub(super) handle: SharedHandle,
+    pub(super) handle: PolicyLimiter,
     pub(super) tally: Tally,
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use serde::Serialize;
 use tidegate::{Limit, Policy, Source};
-use tidegate_redis::Store;
+use tidegate_redis::AnyStore;
 
 use super::outages::Outages;
 use crate::engine::{Current, Engine};
@@ -240,7 +240,7 @@ fn limit(limit: &Limit) -> String {
 }
 
 impl StoreSample {
-    fn new(name: &str, store: &Store, outages: &Outages) -> Self {
+    fn new(name: &str, store: &AnyStore, outages: &Outages) -> Self {
         let seen = outages.of(name);
         let common = Self {
             kind: "memory",
@@ -254,7 +254,7 @@ impl StoreSample {
             durations: Sum::default(),
         };
         match store {
-            Store::Memory(store) => {
+            AnyStore::Memory(store) => {
                 let stats = store.stats();
                 Self {
                     keys: Some(stats.keys),
@@ -262,7 +262,7 @@ impl StoreSample {
                     ..common
                 }
             }
-            Store::Redis(store) => {
+            AnyStore::Redis(store) => {
                 let stats = store.stats();
                 Self {
                     kind: "redis",

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use tidegate_redis::Store;
+use tidegate_redis::AnyStore;
 
 use crate::engine::Current;
 
@@ -26,8 +26,8 @@ impl Outages {
         for (name, store) in current.limiter.stores() {
             let mut before = self.0.remove(name).unwrap_or_default();
             let is_up = match store {
-                Store::Memory(_) => true,
-                Store::Redis(store) => store.stats().up,
+                AnyStore::Memory(_) => true,
+                AnyStore::Redis(store) => store.stats().up,
             };
             match (is_up, before.down_since) {
                 (true, _) => before.down_since = None,

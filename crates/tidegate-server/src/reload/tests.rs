@@ -1,7 +1,7 @@
 //! Files that change while they are looked at, on tokio's paused clock: the file changes
 //! exactly when the test says so, however slow the machine is.
 
-use tidegate_redis::Store;
+use tidegate_redis::AnyStore;
 use tidegate_testkit::cases::check;
 use tidegate_testkit::process::Folder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -123,7 +123,7 @@ async fn s18_refused_reload_changes_no_bounds_and_no_metrics() {
     };
     let watched = Watched::start(&with(1_000, "")).await;
     let max_keys = || match watched.engine.current().limiter.stores().next() {
-        Some((_, Store::Memory(store))) => store.bounds().0,
+        Some((_, AnyStore::Memory(store))) => store.bounds().0,
         other => panic!("{other:?}"),
     };
     let other = "[[policies]]\nname = \"other\"\nlimit = \"1r/s\"\n";

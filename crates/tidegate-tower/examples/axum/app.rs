@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
 use tidegate::{Limit, Policies, Policy};
-use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_tower::{AnyLimiter, Key, RateLimitLayer};
 
 /// A limiter that counts in this process, or in Redis together with other instances. `deadline`
@@ -37,7 +37,7 @@ pub(crate) fn limiter(
         None => Policies::in_memory(policies)?.into(),
         Some(url) => {
             let store = RedisStore::new(url, RedisOptions::default().timeout(deadline))?;
-            SharedLimiter::new([("default", store)], policies)?.into()
+            tidegate_redis::Policies::new([("default", store)], policies)?.into()
         }
     })
 }

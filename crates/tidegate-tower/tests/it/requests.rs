@@ -26,7 +26,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use tidegate::{Cost, MemoryStore, Policies};
 use tidegate_config::Config;
-use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_testkit::cases::controls;
 use tidegate_testkit::redis::Server;
 use tidegate_tower::{AnyLimiter, Key, Proxies, RateLimitBuilder, RateLimitLayer};
@@ -205,7 +205,10 @@ async fn used(limiter: &AnyLimiter, policy: &str, attributes: &[&str]) -> u32 {
             let policy = limiter.handle(policy).expect(policy);
             policy.peek(&attributes, Cost::ONE).ok()
         }
-        AnyLimiter::Shared(limiter) => limiter.peek(policy, &attributes, Cost::ONE).await.ok(),
+        AnyLimiter::Shared(limiter) => {
+            let policy = limiter.handle(policy).expect(policy);
+            policy.peek(&attributes, Cost::ONE).await.ok()
+        }
         _ => panic!("neither memory nor Redis"),
     };
     let look = look.expect(policy);
@@ -363,7 +366,7 @@ async fn redis() {
         // Long enough for a machine that does other things.
         let options = RedisOptions::default().timeout(Duration::from_secs(20));
         let store = RedisStore::new(&server.url(), options).expect("a right url");
-        let limiter = SharedLimiter::new([("default", store)], config.policies);
+        let limiter = tidegate_redis::Policies::new([("default", store)], config.policies);
         Arc::new(limiter.expect("policies of one store")).into()
     };
     let keys = |_: &AnyLimiter| redis::cmd("DBSIZE").query(&mut server.connect()).unwrap();

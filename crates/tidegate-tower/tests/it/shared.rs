@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::routing::get;
 use tidegate::{Cost, CustomScript, Limit, OnError, Policy};
-use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter};
+use tidegate_redis::{Policies, RedisOptions, RedisStore};
 use tidegate_testkit::http::Connection;
 use tidegate_testkit::redis::Server;
 use tidegate_tower::{Key, RateLimitLayer};
@@ -23,10 +23,10 @@ fn limiter(
     server: &Server,
     timeout: Duration,
     policies: impl IntoIterator<Item = Policy>,
-) -> Arc<SharedLimiter> {
+) -> Arc<Policies> {
     let options = RedisOptions::default().timeout(timeout);
     let store = RedisStore::new(&server.url(), options).expect("a right url");
-    Arc::new(SharedLimiter::new([("default", store)], policies).expect("policies of one store"))
+    Arc::new(Policies::new([("default", store)], policies).expect("policies of one store"))
 }
 
 fn hourly(name: &str, key: &str, requests: u32, on_error: OnError) -> Policy {
@@ -81,7 +81,7 @@ fn cost_for_a_script_that_is_not_told_it_is_found_by_build() {
         let policy = Policy::builder("p").key("{ip}").script(script);
         let store = RedisStore::new("redis://127.0.0.1:1/", RedisOptions::default());
         let stores = [("default", store.expect("a right url"))];
-        let limiter = SharedLimiter::new(stores, [policy.build().expect("a policy")]);
+        let limiter = Policies::new(stores, [policy.build().expect("a policy")]);
         let layer = RateLimitLayer::builder(limiter.expect("one store"));
         let layer = layer.policy("p").key("ip", Key::address());
         layer.cost(|_| Cost::ONE).build().map(drop)

@@ -124,8 +124,14 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The same keys under a limit that came with the check, instead of the levels' own.
+    /// These keys under a limit that came with the check, instead of the levels' own.
     /// It must use their algorithm; overrides still apply.
+    #[must_use]
+    pub fn under(self, limit: Option<&'a Limit>) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// A copy of these keys [under](Self::under) a limit that may live shorter than they do.
     #[must_use]
     pub fn with_limit<'b>(&'b self, limit: Option<&'b Limit>) -> Keys<'b> {
         Keys {

@@ -190,8 +190,7 @@ impl PolicyLimiter {
         if question.limit.is_none() {
             return Ok(self.decide_now(question.attributes, question.cost, charge)?);
         }
-        let keys = self.keys(question.attributes)?;
-        let keys = keys.with_limit(question.limit);
+        let keys = self.keys(question.attributes)?.under(question.limit);
         let decision = self.decide_keys(&keys, question.cost, charge);
         Ok(PolicyDecision::from_store(&self.0.policy, &keys, decision))
     }

@@ -7,7 +7,7 @@ use tokio::task::block_in_place;
 
 use crate::certificates::Certificates;
 use crate::server::Server;
-use crate::support::{YEAR, limiter_over, patient, policy};
+use crate::support::{Named, YEAR, limiter_over, patient, policy};
 use crate::user::{everything, kind, rules, rules_of, set_user};
 use tidegate_testkit::cluster::Cluster;
 
@@ -37,7 +37,7 @@ async fn underway(
     let home = cluster.owner(slot);
     let mut asked = Ok(());
     let mut ask = || {
-        let check = limiter.try_check("p", &key, Cost::ONE);
+        let check = limiter.of("p").try_check(&key, Cost::ONE);
         let check = block_in_place(|| Handle::current().block_on(check));
         asked = check.map(|_| ()).map_err(|error| kind(&error));
     };

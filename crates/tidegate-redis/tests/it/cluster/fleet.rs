@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tidegate::{Cost, Limit, Mode, Policy, Source};
-use tidegate_redis::{RedisOptions, RedisStore, SharedLimiter, TryCheckError};
+use tidegate_redis::{Policies, RedisOptions, RedisStore, TryCheckError};
 use tidegate_testkit::process::{command, signal, spawn};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::cluster::report::{Check, Report};
-use crate::support::{limiter_over, patient, policy};
+use crate::support::{Named, limiter_over, patient, policy};
 
 const PROCESSES: usize = 3;
 
@@ -134,10 +134,10 @@ impl Fleet {
     }
 }
 
-async fn check(limiter: Arc<SharedLimiter>, policy: &'static str, key: usize) -> Check {
+async fn check(limiter: Arc<Policies>, policy: &'static str, key: usize) -> Check {
     let start = Instant::now();
     let attributes = attributes(key);
-    let check = limiter.try_check(policy, &attributes, Cost::ONE);
+    let check = limiter.of(policy).try_check(&attributes, Cost::ONE);
     let checked = timeout(Duration::from_secs(30), check).await;
     let result = match checked.expect("no caller is stuck") {
         Ok(decision) => {

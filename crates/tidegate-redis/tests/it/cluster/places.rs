@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate::{Cost, Limit, Mode, Policy, Source};
 use tidegate_redis::RedisStore;
 
-use crate::support::{YEAR, check, every_algorithm, limiter_over, look, patient, policy};
+use crate::support::{Named, YEAR, check, every_algorithm, limiter_over, look, patient, policy};
 use tidegate_testkit::cluster::{Cluster, run};
 
 /// Every key and its slot, by the place of the master that has it.
@@ -62,7 +62,7 @@ async fn keys_are_where_the_cluster_looks_for_them() {
             let [tenant, user] = [tenant, user].map(|it: u32| it.to_string());
             let attributes = [("tenant", tenant.as_str()), ("user", &user)];
             assert!(check(&limiter, "two", &attributes).await.allowed());
-            let all = limiter.try_check("total", &attributes, Cost::ONE).await;
+            let all = limiter.of("total").try_check(&attributes, Cost::ONE).await;
             assert!(all.is_ok());
         }
     }

@@ -11,7 +11,7 @@ use tidegate_redis::RedisStore;
 use crate::cluster::fleet::{
     ALL, ALONE, DEADLINE, KEYS, LEASED, ONE, TENANTS, attributes, policies,
 };
-use crate::support::{limiter_over, patient};
+use crate::support::{Named, limiter_over, patient};
 
 /// What all members have met: the checks of each.
 pub(crate) struct Report(pub(crate) Vec<Vec<Check>>);
@@ -144,7 +144,7 @@ impl Report {
         let store = RedisStore::new(url, patient().prefix(prefix)).expect("a right url");
         let limiter = limiter_over(store, policies());
         let attributes = attributes(key);
-        let look = limiter.peek("count", &attributes, Cost::ONE).await;
+        let look = limiter.of("count").peek(&attributes, Cost::ONE).await;
         let look = look.expect("a cluster that is well");
         let used = i64::from(look.limit() - look.remaining());
         let told = i64::try_from(self.admitted("count", key).len()).expect("few");

@@ -13,7 +13,7 @@ use super::load;
 use super::rig::{MS, Rig, until};
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::patient;
+use crate::support::{Named, patient};
 
 const FAULTS: &str = include_str!("faults.txt");
 
@@ -316,7 +316,7 @@ async fn keys_of_another_type_concern_no_other_key() {
     assert!(rig.store.stats().batches < 40, "all travel alone");
     // A reset is for this, too.
     assert_eq!(rig.source("deny", "junk").await, Source::ErrorPolicy);
-    let reset = rig.limiter.reset("deny", &[("id", "junk")], Which::All);
+    let reset = rig.limiter.of("deny").reset(&[("id", "junk")], Which::All);
     assert_eq!(reset.await, Ok(1));
     assert_eq!(rig.source("deny", "junk").await, Source::Store);
 }

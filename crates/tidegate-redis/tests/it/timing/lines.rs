@@ -14,7 +14,7 @@ use tracing::subscriber::DefaultGuard;
 use super::rig::{MS, Rig, until};
 use crate::proxy::Replies;
 use crate::server::Server;
-use crate::support::patient;
+use crate::support::{Named, patient};
 
 /// The lines of the store.
 #[derive(Clone)]
@@ -139,7 +139,7 @@ async fn a_key_of_another_type_is_named_to_the_caller_and_not_to_the_log() {
     let push = format!("RPUSH {key} 1");
     tidegate_testkit::cluster::run::<()>(&mut server.connect(), &push);
     let attributes = [("id", id)];
-    let check = rig.limiter.try_check("allow", &attributes, Cost::ONE);
+    let check = rig.limiter.of("allow").try_check(&attributes, Cost::ONE);
     let Err(TryCheckError::Store(error)) = check.await else {
         panic!("an error of the store");
     };

@@ -11,6 +11,7 @@ use tidegate_testkit::cluster::run;
 use super::rig::{DEADLINE, MS, Rig, until};
 use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
+use crate::support::Named;
 
 fn policy(limit: &str) -> PolicyBuilder {
     let limit = Limit::parse(limit).unwrap();
@@ -34,7 +35,7 @@ async fn check(rig: &Rig) -> (bool, Source) {
 
 /// The store's error about a look, which charges nothing.
 async fn look(rig: &Rig) -> Option<ErrorKind> {
-    let looked = rig.limiter.peek("api", &[("id", "1")], Cost::ONE).await;
+    let looked = rig.limiter.of("api").peek(&[("id", "1")], Cost::ONE).await;
     looked.err().map(|error| crate::user::kind(&error))
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::{Cost, Limit, OnError, Policy, PolicyDecision, Source};
-use tidegate_redis::{ErrorKind, RedisOptions, RedisStore, SharedLimiter, TryCheckError};
+use tidegate_redis::{ErrorKind, Policies, RedisOptions, RedisStore, TryCheckError};
 use tokio::time::sleep;
 
 use crate::proxy::Proxy;
 use crate::server::Server;
-use crate::support::limiter_over;
+use crate::support::{Named, limiter_over};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
@@ -41,7 +41,7 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) -> D
 #[derive(Clone)]
 pub(crate) struct Rig {
     pub(crate) store: RedisStore,
-    pub(crate) limiter: Arc<SharedLimiter>,
+    pub(crate) limiter: Arc<Policies>,
     pub(crate) policies: Arc<[(String, OnError)]>,
 }
 
@@ -99,7 +99,7 @@ impl Rig {
     /// What the store says: `None` when it has answered.
     pub(crate) async fn error(&self, id: impl ToString) -> Option<ErrorKind> {
         let attributes = [("id", id.to_string())];
-        let check = self.limiter.try_check("allow", &attributes, Cost::ONE);
+        let check = self.limiter.of("allow").try_check(&attributes, Cost::ONE);
         match check.await {
             Ok(_) => None,
             Err(TryCheckError::Store(error)) => Some(error.kind()),
@@ -112,7 +112,7 @@ impl Rig {
         let mut used = 0;
         until("a look", async || {
             let attributes = [("id", id)];
-            let look = self.limiter.peek(policy, &attributes, Cost::ONE).await;
+            let look = self.limiter.of(policy).peek(&attributes, Cost::ONE).await;
             let seen = look.map(|look| used = look.limit() - look.remaining());
             seen.is_ok()
         })

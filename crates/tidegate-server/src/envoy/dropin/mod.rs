@@ -21,7 +21,7 @@ use tidegate::{
     Algorithm, Align, Attributes, Cost, Limit, LimitSpec, Mode, Policy, PolicyDecision,
     PolicyError, Rate, Receipt,
 };
-use tidegate_redis::{SharedHandle, SharedLimiter, Store, TryCheckError};
+use tidegate_redis::{AnyStore, Policies, PolicyLimiter, TryCheckError};
 use tonic::Status;
 
 use super::rules::{Domains, Quota, Rule};
@@ -41,9 +41,9 @@ pub(crate) struct DropIn {
     /// Whether they came while the server runs, and not from its config.
     pub(crate) is_given: bool,
     /// What counts hits, by the length of the window in seconds.
-    windows: BTreeMap<u64, SharedHandle>,
+    windows: BTreeMap<u64, PolicyLimiter>,
     /// What decides the limits that charge no refusals, by their index.
-    exact: Vec<Option<SharedHandle>>,
+    exact: Vec<Option<PolicyLimiter>>,
     is_in_memory: bool,
     meter: Arc<Meter>,
 }
@@ -125,17 +125,18 @@ impl DropIn {
         domains: Arc<Domains>,
         is_given: bool,
         envoy: &Envoy,
-        limiter: &SharedLimiter,
+        limiter: &Policies,
         meter: Arc<Meter>,
     ) -> Self {
-        let window = |seconds| Some((seconds, limiter.handle(&window_name(seconds))?));
+        let handle = |name: String| limiter.handle(&name).ok().cloned();
+        let window = |seconds| Some((seconds, handle(window_name(seconds))?));
         let exact = domains.rules().iter().map(|rule| match rule.quota {
-            Quota::Exact(..) => limiter.handle(&rule_name(rule)),
+            Quota::Exact(..) => handle(rule_name(rule)),
             Quota::Counted(_) | Quota::Unlimited => None,
         });
-        let windows: BTreeMap<u64, SharedHandle> =
+        let windows: BTreeMap<u64, PolicyLimiter> =
             windows(&domains).into_iter().filter_map(window).collect();
-        let exact: Vec<Option<SharedHandle>> = exact.collect();
+        let exact: Vec<Option<PolicyLimiter>> = exact.collect();
         if envoy.on_error == OnError::Error {
             for handle in windows.values().chain(exact.iter().flatten()) {
                 handle.callers_do("answered with UNAVAILABLE");
@@ -143,7 +144,7 @@ impl DropIn {
         }
         let is_in_memory = limiter
             .stores()
-            .any(|(name, store)| name == envoy.store && matches!(store, Store::Memory(_)));
+            .any(|(name, store)| name == envoy.store && matches!(store, AnyStore::Memory(_)));
         Self {
             windows,
             exact,
@@ -192,12 +193,12 @@ pub(super) async fn answer(
     let failed = outcomes.iter().flatten().find_map(|it| it.as_ref().err());
     if let (Some(error), OnError::Error) = (failed, on_error) {
         let failed = status(error);
-        give_back(engine, current, &plans, &outcomes).await;
+        give_back(engine, &plans, &outcomes).await;
         return Err(failed);
     }
     let response = response::of(engine, request, &plans, &outcomes, on_error);
     if response.is_over {
-        give_back(engine, current, &plans, &outcomes).await;
+        give_back(engine, &plans, &outcomes).await;
     }
     let counts = match (response.is_over, engine.options.shadow_mode) {
         (false, _) => [1, 0, 0],
@@ -238,10 +239,10 @@ async fn ask(asked: &Asked<'_>) -> Result<Outcome, TryCheckError> {
     let decision = match cost(asked.hits) {
         Some(cost) if asked.is_negative => {
             asked.handle.give_back(&key, cost).await?;
-            asked.handle.peek_under(None, &key, Cost::ONE).await?
+            asked.handle.peek(&key, Cost::ONE).await?
         }
         Some(cost) => asked.handle.try_check(&key, cost).await?,
-        None => asked.handle.peek_under(None, &key, Cost::ONE).await?,
+        None => asked.handle.peek(&key, Cost::ONE).await?,
     };
     Ok(match asked.is_exact {
         true => decided(asked, &decision),
@@ -295,7 +296,7 @@ async fn stop_others(engine: &Engine, plans: &mut [Plan<'_>]) {
             return None;
         };
         let key = Key(&asked.key);
-        let look = asked.handle.peek_under(None, &key, Cost::ONE);
+        let look = asked.handle.peek(&key, Cost::ONE);
         Some(counted(asked, &look.await.ok()?).count)
     });
     let looks: Vec<Option<u64>> = engine.at_home(join_all(looks)).await;
@@ -320,7 +321,7 @@ async fn stop_others(engine: &Engine, plans: &mut [Plan<'_>]) {
 }
 
 /// Gives back what descriptors of a refused request were charged that charge no refusals.
-async fn give_back(engine: &Engine, current: &Current, plans: &[Plan<'_>], outcomes: &Outcomes) {
+async fn give_back(engine: &Engine, plans: &[Plan<'_>], outcomes: &Outcomes) {
     let charged = plans.iter().zip(outcomes).filter_map(|(plan, outcome)| {
         let (Plan::Asked(asked), Some(Ok(outcome))) = (plan, outcome) else {
             return None;
@@ -333,7 +334,7 @@ async fn give_back(engine: &Engine, current: &Current, plans: &[Plan<'_>], outco
     });
     let refunds = charged.map(|(asked, receipt)| async move {
         let (policy, key) = (asked.handle.policy().name(), Key(&asked.key));
-        let refund = current.limiter.refund(policy, &key, receipt);
+        let refund = asked.handle.refund(&key, receipt);
         if let Err(error) = refund.await {
             tracing::debug!(%error, policy, "a charge was not given back");
         }

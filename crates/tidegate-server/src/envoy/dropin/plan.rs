@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
-use tidegate_redis::SharedHandle;
+use tidegate_redis::PolicyLimiter;
 use tonic::Status;
 
 use super::DropIn;
@@ -26,7 +26,7 @@ pub(super) struct Asked<'r> {
     pub(super) rule: Option<&'r Rule>,
     /// The name of its statistics.
     pub(super) path: SmallVec<[Cow<'r, str>; 4]>,
-    pub(super) handle: &'r SharedHandle,
+    pub(super) handle: &'r PolicyLimiter,
     pub(super) key: Vec<u8>,
     /// Whether refusals are not charged.
     pub(super) is_exact: bool,

@@ -8,7 +8,7 @@ use tidegate_testkit::cluster::{Cluster, is_master, run};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::support::patient;
+use crate::support::{Named, patient};
 use crate::timing::rig::{Rig, until};
 
 /// How often a master is killed, unless `TIDEGATE_TRIES` says otherwise.
@@ -93,7 +93,7 @@ async fn too_few_replicas_are_an_error_and_the_charge_stays(cluster: &Cluster) {
 
     // More than there are.
     let two = acknowledged(cluster, 2, 4 * DEADLINE);
-    let check = two.limiter.try_check("allow", &key, Cost::ONE).await;
+    let check = two.limiter.of("allow").try_check(&key, Cost::ONE).await;
     let Err(TryCheckError::Store(error)) = check else {
         panic!("{check:?}");
     };
@@ -104,7 +104,7 @@ async fn too_few_replicas_are_an_error_and_the_charge_stays(cluster: &Cluster) {
         "{text}"
     );
     assert_eq!(none.used("allow", "k").await, 1, "the charge stays");
-    let look = two.limiter.peek("allow", &key, Cost::ONE).await;
+    let look = two.limiter.of("allow").peek(&key, Cost::ONE).await;
     assert!(look.is_ok(), "a look waits for nobody");
 
     // One that does not answer.

@@ -11,8 +11,9 @@ use tidegate_config::{Config, RedisUrl, Secret, StoreUrl};
 
 use crate::credentials::Password;
 use crate::error::StoreError;
-use crate::limiter::{SharedLimiter, Store};
 use crate::options::RedisOptions;
+use crate::policies::Policies;
+use crate::policy::AnyStore;
 use crate::store::RedisStore;
 
 /// Why a limiter cannot be built.
@@ -43,14 +44,16 @@ pub enum SetupError {
     },
 }
 
-impl SharedLimiter {
+impl Policies {
     /// A limiter for the policies and stores of a config. Relative paths in the config are
     /// relative to `folder`, the folder of the config file.
     ///
     /// This does not connect, so it succeeds even if a store is down.
     pub fn from_config(config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, None)?;
-        Self::build(stores, config.policies.iter().cloned(), folder, None)
+        let made = Self::prepared(stores, config.policies.iter().cloned(), folder, None)?;
+        made.commit_policies();
+        Ok(made)
     }
 
     /// A limiter for another config that keeps the counters and connections of this one, in
@@ -67,7 +70,7 @@ impl SharedLimiter {
     pub fn prepare(&self, config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, Some(self))?;
         let policies = config.policies.iter().cloned();
-        Self::build_uncommitted(stores, policies, folder, Some(self))
+        Self::prepared(stores, policies, folder, Some(self))
     }
 
     /// The second half of [`reconfigured`](Self::reconfigured): puts into force what this
@@ -76,7 +79,7 @@ impl SharedLimiter {
     pub fn commit(&self, config: &Config) {
         self.commit_policies();
         for (name, store) in self.stores() {
-            if let (Store::Memory(memory), Some(config)) = (store, config.stores.get(name)) {
+            if let (AnyStore::Memory(memory), Some(config)) = (store, config.stores.get(name)) {
                 memory.set_bounds(config.max_keys, config.when_full);
             }
         }
@@ -86,8 +89,8 @@ impl SharedLimiter {
 fn stores(
     config: &Config,
     folder: &Path,
-    before: Option<&SharedLimiter>,
-) -> Result<BTreeMap<Box<str>, Store>, SetupError> {
+    before: Option<&Policies>,
+) -> Result<BTreeMap<Box<str>, AnyStore>, SetupError> {
     let mut stores = BTreeMap::new();
     for (name, store) in &config.stores {
         let before = before.and_then(|before| before.stores().find(|(other, _)| other == name));
@@ -105,12 +108,12 @@ fn make(
     name: &str,
     store: &tidegate_config::StoreConfig,
     folder: &Path,
-    before: Option<&Store>,
-) -> Result<Store, String> {
+    before: Option<&AnyStore>,
+) -> Result<AnyStore, String> {
     if let Some(memory) = store.in_memory() {
         return Ok(match before {
             // Its bounds change when nothing can fail any more.
-            Some(Store::Memory(same)) => same.clone().into(),
+            Some(AnyStore::Memory(same)) => same.clone().into(),
             _ => memory.into(),
         });
     }
@@ -169,9 +172,9 @@ fn make(
         });
     }
     match before {
-        Some(Store::Redis(same)) if same.is_made_of(url, &options) => Ok(same.clone().into()),
+        Some(AnyStore::Redis(same)) if same.is_made_of(url, &options) => Ok(same.clone().into()),
         _ => RedisStore::new(url, options)
-            .map(Store::from)
+            .map(AnyStore::from)
             .map_err(|error: StoreError| error.to_string()),
     }
 }
@@ -252,19 +255,20 @@ mod tests {
     async fn reload_changes_bounds_and_intervals_once_committed_and_keeps_every_count() {
         let folder = Path::new("");
         let before = config(1_000, "100ms");
-        let before = SharedLimiter::from_config(&before, folder).expect("a config");
+        let before = Policies::from_config(&before, folder).expect("a config");
         let key = [("key", "a")];
         let mut receipt = None;
         for _ in 0..3 {
             let check = before.check("p", &key, Cost::ONE).await;
             receipt = check.expect("a policy").receipt();
         }
-        let in_force = |limiter: &SharedLimiter| {
+        let in_force = |limiter: &Policies| {
             let max_keys = match limiter.stores().next() {
-                Some((_, Store::Memory(store))) => store.bounds().0,
+                Some((_, AnyStore::Memory(store))) => store.bounds().0,
                 other => panic!("{other:?}"),
             };
-            (max_keys, limiter.sync_interval("b").as_millis())
+            let background = limiter.handle("b").expect("a policy").sync_interval();
+            (max_keys, background.as_millis())
         };
         let changed = config(9_000, "900ms");
         for policy in &changed.policies {
@@ -279,9 +283,10 @@ mod tests {
         after.commit(&changed);
         assert_eq!(in_force(&after), (9_000, 900));
         let receipt = receipt.expect("a charge");
-        let refund = before.refund("p", &key, &receipt).await;
+        let [before, after] = [&before, &after].map(|it| it.handle("p").expect("a policy"));
+        let refund = before.refund(&key, &receipt).await;
         refund.expect("a receipt");
-        let look = after.peek("p", &key, Cost::ONE).await;
+        let look = after.peek(&key, Cost::ONE).await;
         assert_eq!(look.expect("a policy").remaining(), 3);
     }
 }
