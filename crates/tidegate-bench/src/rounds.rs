@@ -51,21 +51,51 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Runs all lanes in turns, each round beginning with another one.
-pub(crate) fn interleave<const LANES: usize>(
-    mut lanes: [Box<dyn FnMut() -> f64 + '_>; LANES],
-) -> [Series; LANES] {
-    let mut series: [Series; LANES] = std::array::from_fn(|_| Series::default());
-    for lane in &mut lanes {
-        lane();
+/// How a lane has fared, round by round.
+pub(crate) struct Fared<R> {
+    pub(crate) label: &'static str,
+    rounds: Vec<R>,
+}
+
+impl<R> Fared<R> {
+    pub(crate) fn series(&self, figure: fn(&R) -> f64) -> Series {
+        Series::of(self.rounds.iter().map(figure).collect())
     }
+
+    pub(crate) fn ratio(&self, other: &Self, figure: fn(&R) -> f64) -> f64 {
+        self.series(figure).ratio_to(&other.series(figure))
+    }
+
+    pub(crate) fn median(&self, figure: fn(&R) -> f64) -> f64 {
+        self.series(figure).median()
+    }
+}
+
+/// Runs all lanes in turns, each round beginning with another one.
+pub(crate) fn in_turns<R, F: FnMut() -> R, const LANES: usize>(
+    mut lanes: [(&'static str, F); LANES],
+) -> [Fared<R>; LANES] {
+    for (_, run) in &mut lanes {
+        run();
+    }
+    let mut all = lanes.each_ref().map(|(label, _)| Fared {
+        label,
+        rounds: Vec::with_capacity(ROUNDS),
+    });
     for round in 0..ROUNDS {
         for turn in 0..LANES {
             let lane = (round + turn) % LANES;
-            series[lane].0.push(lanes[lane]());
+            all[lane].rounds.push(lanes[lane].1());
         }
     }
-    series
+    all
+}
+
+/// [`in_turns`] for lanes whose rounds have one figure.
+pub(crate) fn interleave<const LANES: usize>(
+    lanes: [Box<dyn FnMut() -> f64 + '_>; LANES],
+) -> [Series; LANES] {
+    in_turns(lanes.map(|lane| ("", lane))).map(|fared| Series(fared.rounds))
 }
 
 #[cfg(test)]

@@ -9,15 +9,12 @@ mod load;
 mod report;
 mod wire;
 
-use std::cell::RefCell;
 use std::time::Duration;
 
 use load::Load;
 
-use crate::cpu::Cpu;
-use crate::rounds::interleave;
+use crate::rounds::in_turns;
 use crate::server::process::Process;
-use crate::waits::Measured;
 use tidegate_testkit::redis::Server;
 
 /// Connections, and calls at once on each: one idle Envoy, and busy ones.
@@ -52,20 +49,6 @@ fn leased(redis: &Server) -> String {
     )
 }
 
-/// One server under one load, round after round.
-struct Lane<'a> {
-    label: &'static str,
-    server: &'a Process,
-    keys: usize,
-    load: (usize, usize),
-}
-
-/// How it has fared.
-struct Fared {
-    label: &'static str,
-    rounds: Vec<(Measured, Cpu)>,
-}
-
 /// Prints the tables of this part of `docs/benchmarks.md`.
 pub(crate) fn run(quick: bool) {
     println!("{}\n", crate::report::machine());
@@ -80,11 +63,9 @@ pub(crate) fn run(quick: bool) {
     let compared = LOADS.map(|load| {
         let (connections, calls) = load;
         eprintln!("measuring: {connections} connections, {calls} calls on each");
-        let lane = |label, server, keys| Lane {
-            label,
-            server,
-            keys,
-            load,
+        let lane = |label, server, keys| {
+            let round = move || Load::open(server, connections, calls).measure(keys, length);
+            (label, round)
         };
         let lanes = [
             lane("the ceiling", &ceiling, many),
@@ -92,32 +73,9 @@ pub(crate) fn run(quick: bool) {
             lane("in memory, 100 keys", &memory, FEW),
             lane("Redis, leases, 100 keys", &lease, FEW),
         ];
-        (load, in_turns(lanes, length))
+        (load, in_turns(lanes))
     });
     println!("{}", report::compared(&compared));
     crate::report::print_goals(report::goals(&compared));
     println!("{}", instructions::counted(MEMORY));
-}
-
-fn in_turns<const LANES: usize>(lanes: [Lane<'_>; LANES], length: Duration) -> [Fared; LANES] {
-    let rounds: [RefCell<Vec<_>>; LANES] = std::array::from_fn(|_| RefCell::default());
-    let turns: [usize; LANES] = std::array::from_fn(|lane| lane);
-    interleave(turns.map(|lane| -> Box<dyn FnMut() -> f64 + '_> {
-        let (lane, rounds) = (&lanes[lane], &rounds[lane]);
-        Box::new(move || {
-            let (connections, calls) = lane.load;
-            let load = Load::open(lane.server, connections, calls);
-            let measured = load.measure(lane.keys, length);
-            rounds.borrow_mut().push(measured);
-            measured.0.a_second
-        })
-    }));
-    let mut rounds = rounds.into_iter();
-    lanes.map(|lane| Fared {
-        label: lane.label,
-        // The first only warms up.
-        rounds: rounds
-            .next()
-            .map_or_else(Vec::new, |rounds| rounds.into_inner().split_off(1)),
-    })
 }

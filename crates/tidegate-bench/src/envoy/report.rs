@@ -1,14 +1,15 @@
 //! The tables of this part.
 
-use super::Fared;
 use crate::cpu::Cpu;
 use crate::report::{Goal, table, thousands, time};
-use crate::rounds::Series;
+use crate::rounds;
 use crate::waits::Measured;
 
 /// The ceiling, in memory with many keys and with few, and leases with few; under a load of
 /// so many connections, and calls at once on each.
 type Compared = ((usize, usize), [Fared; 4]);
+
+type Fared = rounds::Fared<(Measured, Cpu)>;
 
 /// A figure of a round.
 type Figure = fn(&(Measured, Cpu)) -> f64;
@@ -16,16 +17,6 @@ type Figure = fn(&(Measured, Cpu)) -> f64;
 const A_SECOND: Figure = |(it, _)| it.a_second;
 const P99: Figure = |(it, _)| it.p99_us;
 const SERVER: Figure = |(_, cpu)| cpu.server_us;
-
-impl Fared {
-    fn series(&self, figure: Figure) -> Series {
-        Series::of(self.rounds.iter().map(figure).collect())
-    }
-
-    fn ratio(&self, other: &Self, figure: Figure) -> f64 {
-        self.series(figure).ratio_to(&other.series(figure))
-    }
-}
 
 /// What each came to.
 pub(super) fn compared(compared: &[Compared]) -> String {
@@ -38,7 +29,7 @@ pub(super) fn compared(compared: &[Compared]) -> String {
     ];
     let rows = compared.iter().flat_map(|((connections, calls), lanes)| {
         lanes.iter().map(move |lane| {
-            let median = |figure| lane.series(figure).median();
+            let median = |figure| lane.median(figure);
             [
                 format!("{connections} x {calls}, {}", lane.label),
                 thousands(median(A_SECOND)),

@@ -5,12 +5,11 @@
 mod process;
 mod report;
 
-use std::cell::RefCell;
 use std::path::Path;
 use std::process::Command;
 
 use crate::cpu::Cpu;
-use crate::rounds::interleave;
+use crate::rounds::in_turns;
 use crate::server::process::Process;
 use process::{Config, Nginx};
 use tidegate_testkit::redis::Server;
@@ -47,12 +46,6 @@ struct Lane {
     other: Option<u32>,
 }
 
-/// How it has fared.
-struct Fared {
-    label: &'static str,
-    rounds: Vec<Round>,
-}
-
 /// Prints the tables of this part of `docs/benchmarks.md`. `module` is the module for the
 /// installed nginx. A quick run only shows that all works.
 pub(crate) fn run(module: &Path, quick: bool) {
@@ -61,7 +54,11 @@ pub(crate) fn run(module: &Path, quick: bool) {
     let lanes = lanes(module, &redis, &tidegate);
     let length = if quick { QUICK } else { LENGTH };
     eprintln!("measuring: {LANES} configs of nginx in turns");
-    let fared = in_turns(&lanes, length);
+    let fared = in_turns(
+        lanes
+            .each_ref()
+            .map(|lane| (lane.label, move || lane.run(length))),
+    );
     println!("{}", report::compared(&fared));
     crate::report::print_goals(report::goals(&fared));
 }
@@ -186,22 +183,4 @@ fn figure(text: &str, find: impl Fn(&str) -> Option<&str>) -> f64 {
     let found = text.lines().find_map(find);
     let number = found.and_then(|found| found.parse().ok());
     number.unwrap_or_else(|| panic!("no figures of wrk: {text}"))
-}
-
-fn in_turns(lanes: &[Lane; LANES], length: u32) -> [Fared; LANES] {
-    let rounds: [RefCell<Vec<Round>>; LANES] = std::array::from_fn(|_| RefCell::default());
-    let turns: [usize; LANES] = std::array::from_fn(|lane| lane);
-    interleave(turns.map(|lane| -> Box<dyn FnMut() -> f64 + '_> {
-        let (lane, rounds) = (&lanes[lane], &rounds[lane]);
-        Box::new(move || {
-            let round = lane.run(length);
-            rounds.borrow_mut().push(round);
-            round.a_second
-        })
-    }));
-    std::array::from_fn(|lane| Fared {
-        label: lanes[lane].label,
-        // The first only warms up.
-        rounds: rounds[lane].borrow()[1..].to_vec(),
-    })
 }

@@ -1,8 +1,10 @@
 //! The tables of this part.
 
-use super::{Fared, LANES, Round};
+use super::{LANES, Round};
 use crate::report::{Goal, table, thousands};
-use crate::rounds::Series;
+use crate::rounds;
+
+type Fared = rounds::Fared<Round>;
 
 /// A figure of a round.
 type Figure = fn(&Round) -> f64;
@@ -10,16 +12,6 @@ type Figure = fn(&Round) -> f64;
 const A_SECOND: Figure = |it| it.a_second;
 const NGINX: Figure = |it| it.nginx_us;
 const OTHERS: Figure = |it| it.others_us;
-
-impl Fared {
-    fn series(&self, figure: Figure) -> Series {
-        Series::of(self.rounds.iter().map(figure).collect())
-    }
-
-    fn ratio(&self, other: &Self, figure: Figure) -> f64 {
-        self.series(figure).ratio_to(&other.series(figure))
-    }
-}
 
 /// What each came to.
 pub(super) fn compared(lanes: &[Fared; LANES]) -> String {
@@ -33,7 +25,7 @@ pub(super) fn compared(lanes: &[Fared; LANES]) -> String {
     ];
     let [bare, limit_req, ..] = lanes;
     let rows = lanes.iter().map(|lane| {
-        let median = |figure| lane.series(figure).median();
+        let median = |figure| lane.median(figure);
         [
             lane.label.into(),
             thousands(median(A_SECOND)),

@@ -3,12 +3,11 @@
 
 mod report;
 
-use std::cell::RefCell;
 use std::path::Path;
 use std::process::Command;
 
 use crate::cpu::Cpu;
-use crate::rounds::interleave;
+use crate::rounds::in_turns;
 use crate::server::process::Process;
 use tidegate_testkit::redis::Server;
 
@@ -58,12 +57,6 @@ struct Lane<'a> {
     fewer: usize,
 }
 
-/// How it has fared.
-struct Fared {
-    label: &'static str,
-    rounds: Vec<Round>,
-}
-
 /// Prints the tables of this part of `docs/benchmarks.md`. `throttlecrab` is the program to
 /// compare with.
 pub(crate) fn run(throttlecrab: &Path, quick: bool) {
@@ -98,7 +91,8 @@ pub(crate) fn run(throttlecrab: &Path, quick: bool) {
     lanes().iter().for_each(|lane| lane.fill(divisor));
     let compared = PIPELINES.map(|(pipeline, commands)| {
         eprintln!("measuring: {pipeline} commands on their way per connection");
-        (pipeline, in_turns(lanes(), pipeline, commands / divisor))
+        let lanes = lanes().map(|lane| lane.turn(pipeline, commands / divisor));
+        (pipeline, in_turns(lanes))
     });
     println!("{}", report::compared(&compared));
     drop((tidegate, peer, redis));
@@ -110,7 +104,7 @@ pub(crate) fn run(throttlecrab: &Path, quick: bool) {
     });
     lanes.iter().for_each(|lane| lane.fill(divisor));
     let [.., (pipeline, commands)] = PIPELINES;
-    let fared = in_turns(lanes, pipeline, commands / divisor);
+    let fared = in_turns(lanes.map(|lane| lane.turn(pipeline, commands / divisor)));
     crate::report::print_goals(report::goals(&compared));
     println!("{}", report::growth(&fared));
 }
@@ -140,6 +134,11 @@ impl<'a> Lane<'a> {
     /// Asks for nearly all keys at least once.
     fn fill(&self, divisor: usize) {
         self.run(32, (4 * self.keys / divisor).max(10_000));
+    }
+
+    /// Its label, and a round of it.
+    fn turn(self, pipeline: usize, commands: usize) -> (&'static str, impl FnMut() -> Round) {
+        (self.label, move || self.run(pipeline, commands))
     }
 
     fn run(&self, pipeline: usize, commands: usize) -> Round {
@@ -180,29 +179,4 @@ impl<'a> Lane<'a> {
             server_us: cpu.server_us,
         }
     }
-}
-
-fn in_turns<const LANES: usize>(
-    lanes: [Lane<'_>; LANES],
-    pipeline: usize,
-    commands: usize,
-) -> [Fared; LANES] {
-    let rounds: [RefCell<Vec<Round>>; LANES] = std::array::from_fn(|_| RefCell::default());
-    let turns: [usize; LANES] = std::array::from_fn(|lane| lane);
-    interleave(turns.map(|lane| -> Box<dyn FnMut() -> f64 + '_> {
-        let (lane, rounds) = (&lanes[lane], &rounds[lane]);
-        Box::new(move || {
-            let round = lane.run(pipeline, commands);
-            rounds.borrow_mut().push(round);
-            round.a_second
-        })
-    }));
-    let mut rounds = rounds.into_iter();
-    lanes.map(|lane| Fared {
-        label: lane.label,
-        // The first only warms up.
-        rounds: rounds
-            .next()
-            .map_or_else(Vec::new, |rounds| rounds.into_inner().split_off(1)),
-    })
 }

@@ -1,11 +1,13 @@
 //! The tables of this part.
 
-use super::{Fared, Round};
+use super::Round;
 use crate::report::{Goal, table, thousands, time};
-use crate::rounds::Series;
+use crate::rounds;
 
 /// tidegate, throttlecrab and Redis, with so many commands on their way per connection.
 type Compared = (usize, [Fared; 3]);
+
+type Fared = rounds::Fared<Round>;
 
 /// A figure of a round.
 type Figure = fn(&Round) -> f64;
@@ -13,20 +15,6 @@ type Figure = fn(&Round) -> f64;
 const A_SECOND: Figure = |it| it.a_second;
 const P99: Figure = |it| it.p99_us;
 const SERVER: Figure = |it| it.server_us;
-
-impl Fared {
-    fn series(&self, figure: Figure) -> Series {
-        Series::of(self.rounds.iter().map(figure).collect())
-    }
-
-    fn ratio(&self, other: &Self, figure: Figure) -> f64 {
-        self.series(figure).ratio_to(&other.series(figure))
-    }
-
-    fn median(&self, figure: Figure) -> f64 {
-        self.series(figure).median()
-    }
-}
 
 /// What each came to.
 pub(super) fn compared(compared: &[Compared]) -> String {

@@ -11,7 +11,6 @@ mod report;
 mod request;
 mod viewers;
 
-use std::cell::RefCell;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -23,7 +22,7 @@ use viewers::Viewers;
 
 use crate::cpu::Cpu;
 use crate::report::{Goal, print_goals};
-use crate::rounds::interleave;
+use crate::rounds::in_turns;
 use crate::waits::Measured;
 
 /// How many connections ask at once.
@@ -78,7 +77,7 @@ pub(crate) fn run(throttlecrab: &Path, quick: bool) {
             lane("gate", tidegate, Request::gate()),
             lane("gate, refused", tidegate, Request::refused()),
         ];
-        (connections, in_turns(lanes, length))
+        (connections, in_turns(lanes.map(|lane| lane.turn(length))))
     };
     let compared = CONNECTIONS.map(compare);
     println!("{}", report::compared(&compared, ""));
@@ -89,7 +88,7 @@ pub(crate) fn run(throttlecrab: &Path, quick: bool) {
         lanes.map(|(label, server, keys)| Lane::new(label, server, Request::check(), MANY, *keys));
     // Flat, but for the cache misses that a larger table brings.
     let what = "keys in use, JSON check";
-    let fared = in_turns(lanes, length);
+    let fared = in_turns(lanes.map(|lane| lane.turn(length)));
     let sizes = report::beside_first(what, &fared);
     goals.extend(report::flat(what, &fared, Goal::AtMost(1.1)));
     eprintln!("measuring: beside a busy loop");
@@ -103,7 +102,7 @@ pub(crate) fn run(throttlecrab: &Path, quick: bool) {
         Lane { viewers, ..lane }
     };
     let lanes = [lane("nobody", 0), lane("three viewers", VIEWERS)];
-    let fared = in_turns(lanes, length);
+    let fared = in_turns(lanes.map(|lane| lane.turn(length)));
     let what = "dashboard watched by, JSON check";
     goals.extend(report::flat(what, &fared, Goal::AtMost(1.02)));
     print_goals(goals);
@@ -140,12 +139,6 @@ struct Lane<'a> {
     viewers: usize,
 }
 
-/// How it has fared.
-struct Fared {
-    label: &'static str,
-    rounds: Vec<(Measured, Cpu)>,
-}
-
 impl<'a> Lane<'a> {
     fn new(
         label: &'static str,
@@ -164,34 +157,17 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn run(&self, length: Duration) -> (Measured, Cpu) {
-        let _viewers = Viewers::watch(self.server, self.viewers);
-        let load = Load::open(self.server, self.request.clone(), self.connections);
-        load.measure(self.keys, length)
+    /// Its label, and a round of it.
+    fn turn(self, length: Duration) -> (&'static str, impl FnMut() -> (Measured, Cpu)) {
+        let round = move || {
+            let _viewers = Viewers::watch(self.server, self.viewers);
+            let load = Load::open(self.server, self.request.clone(), self.connections);
+            load.measure(self.keys, length)
+        };
+        (self.label, round)
     }
 }
 
 fn fill(server: &Process, request: Request, keys: usize) {
     Load::open(server, request, MANY).fill(keys);
-}
-
-fn in_turns<const LANES: usize>(lanes: [Lane<'_>; LANES], length: Duration) -> [Fared; LANES] {
-    let rounds: [RefCell<Vec<_>>; LANES] = std::array::from_fn(|_| RefCell::default());
-    let turns: [usize; LANES] = std::array::from_fn(|lane| lane);
-    interleave(turns.map(|lane| -> Box<dyn FnMut() -> f64 + '_> {
-        let (lane, rounds) = (&lanes[lane], &rounds[lane]);
-        Box::new(move || {
-            let measured = lane.run(length);
-            rounds.borrow_mut().push(measured);
-            measured.0.a_second
-        })
-    }));
-    let mut rounds = rounds.into_iter();
-    lanes.map(|lane| Fared {
-        label: lane.label,
-        // The first only warms up.
-        rounds: rounds
-            .next()
-            .map_or_else(Vec::new, |rounds| rounds.into_inner().split_off(1)),
-    })
 }

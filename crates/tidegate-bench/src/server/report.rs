@@ -1,14 +1,15 @@
 //! The tables of the server's part.
 
-use super::Fared;
 use crate::cpu::Cpu;
 use crate::report::{Goal, table, thousands, time};
-use crate::rounds::Series;
+use crate::rounds;
 use crate::waits::Measured;
 
 /// The ceiling, throttlecrab, the JSON check, the gate, the gate that refuses; with so
 /// many connections.
 type Compared = (usize, [Fared; 5]);
+
+type Fared = rounds::Fared<(Measured, Cpu)>;
 
 /// A figure of a round.
 type Figure = fn(&(Measured, Cpu)) -> f64;
@@ -16,20 +17,6 @@ type Figure = fn(&(Measured, Cpu)) -> f64;
 const A_SECOND: Figure = |(it, _)| it.a_second;
 const P99: Figure = |(it, _)| it.p99_us;
 const SERVER: Figure = |(_, cpu)| cpu.server_us;
-
-impl Fared {
-    fn series(&self, figure: Figure) -> Series {
-        Series::of(self.rounds.iter().map(figure).collect())
-    }
-
-    fn ratio(&self, other: &Self, figure: Figure) -> f64 {
-        self.series(figure).ratio_to(&other.series(figure))
-    }
-
-    fn median(&self, figure: Figure) -> f64 {
-        self.series(figure).median()
-    }
-}
 
 /// What each came to.
 pub(super) fn compared(compared: &[Compared], when: &str) -> String {
