@@ -66,9 +66,9 @@ pub(crate) struct Tidegate(Limiter);
 
 impl Keyed for Tidegate {
     fn new(load: Load, keys: usize) -> Self {
-        let builder = Limiter::builder(limit(load));
         // A million unless more are needed: what a user gets by default.
-        Self(builder.max_keys(keys.max(1_000_000)).build())
+        let store = MemoryStore::builder().max_keys(keys.max(1_000_000)).build();
+        Self(Limiter::over(&store, limit(load)).expect("one limit"))
     }
 
     fn check(&self, key: &String) -> bool {

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use tidegate::{Cost, Limit, Limiter, Receipt};
+use tidegate::{Cost, Limit, Limiter, MemoryStore, Receipt};
 
 use crate::keys;
 use crate::report::Longest;
@@ -55,7 +55,8 @@ pub(crate) fn measure(quick: bool) -> Vec<Longest> {
 /// The longest check while a limiter fills up to its bound.
 fn new_keys(keys: usize) -> Longest {
     let limit = Limit::per_hour(10);
-    let limiter = Limiter::builder(limit).max_keys(keys).build();
+    let store = MemoryStore::builder().max_keys(keys).build();
+    let limiter = Limiter::over(&store, limit).expect("one limit");
     let mut longest = Stopwatch::default();
     for index in 0..keys {
         let key = keys::key(index);

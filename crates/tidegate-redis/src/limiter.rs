@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Cost, Decision, Key, Limit, Mode, OnError, Policy, PolicyBuilder, Receipt, Wait, WaitError,
-    Waiting, Which,
+    Cost, Decision, Key, Limit, Mode, OnError, Policy, PolicyBuilder, Receipt, Turn, Wait,
+    WaitError, Waiting, Which,
 };
 use tidegate_config::RedisUrl;
 use tokio::time::{Instant, sleep};
@@ -262,8 +262,8 @@ impl Limiter {
             let passed_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
             let began_us = decision.decided_at_us().saturating_sub(passed_us);
             match Waiting::new(wait, began_us).next(decision)? {
-                Ok(decision) => return Ok(decision),
-                Err(pause) => sleep(pause).await,
+                Turn::Go(decision) => return Ok(decision),
+                Turn::Pause(pause) => sleep(pause).await,
             }
         }
     }

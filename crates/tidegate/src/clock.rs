@@ -27,14 +27,16 @@ pub trait Clock: Send + Sync {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::{Limit, Limiter, ManualClock};
+/// use tidegate::{Limit, Limiter, ManualClock, MemoryStore};
 ///
 /// let clock = ManualClock::at_us(0);
-/// let limiter = Limiter::builder(Limit::per_second(1)).clock(clock.clone()).build();
+/// let store = MemoryStore::builder().clock(clock.clone()).build();
+/// let limiter = Limiter::over(&store, Limit::per_second(1))?;
 /// assert!(limiter.check("a").allowed());
 /// assert!(!limiter.check("a").allowed());
 /// clock.advance(Duration::from_secs(1));
 /// assert!(limiter.check("a").allowed());
+/// # Ok::<(), tidegate::TooManyLimits>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct ManualClock(Arc<AtomicU64>);

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// What requests are counted by: one value or a tuple of values.
+/// What requests are counted by: one value, a tuple of values, or `()` for everything.
 ///
 /// ```
 /// use std::net::IpAddr;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 /// assert!(limiter.check(42_u64).allowed());
 /// assert!(limiter.check(address).allowed());
 /// assert!(limiter.check((address, "/login")).allowed());
+/// assert!(limiter.check(()).allowed());
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
 ///
@@ -55,6 +56,14 @@ impl<V: KeyValue + ?Sized> Key for V {
     #[inline(always)]
     fn with_values<T>(&self, ask: impl FnOnce(&[&[u8]]) -> T) -> T {
         self.with_bytes(|value| ask(&[value]))
+    }
+}
+
+/// No key: one counter for everything.
+impl Key for () {
+    #[inline]
+    fn with_values<T>(&self, ask: impl FnOnce(&[&[u8]]) -> T) -> T {
+        ask(&[])
     }
 }
 

@@ -21,7 +21,7 @@
 //! | you want | look at |
 //! | --- | --- |
 //! | one limit for each of many keys | [`Limiter`] |
-//! | one limit for everything | [`Limiter::single`] |
+//! | one limit for everything | [`Limiter`], with the key `()` |
 //! | a limit, written in the source or read from text | [`Limit`] |
 //! | the answer and its numbers | [`Decision`] |
 //! | a policy over attributes, with levels and overrides | [`PolicyLimiter`], [`Policy`] |
@@ -91,7 +91,7 @@ pub use error::{LimitError, ParseError};
 pub use headers::{Dialect, Headers, HeadersIntoIter};
 pub use key::{Key, KeyValue};
 pub use limit::{Algorithm, Align, Kind, Limit, LimitSpec};
-pub use limiter::{Limiter, LimiterBuilder, SingleLimiter};
+pub use limiter::Limiter;
 pub use memory::zone;
 pub use memory::{
     Charge, Check, KeyHasher, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits,
@@ -104,7 +104,7 @@ pub use policy::{
     ScriptSource, Template, Which,
 };
 pub use rate::{MAX_WINDOW, MIN_WINDOW, Rate};
-pub use wait::{Wait, WaitError, Waiting};
+pub use wait::{Turn, Wait, WaitError, Waiting};
 
 /// The example in the README is a test too.
 #[cfg(doctest)]

@@ -1,6 +1,5 @@
 //! One limit, many keys: the limiter most programs need.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -8,15 +7,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::decision::{Decision, Receipt};
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::memory::{
-    Charge, Check, Level, MemoryStore, MemoryStoreBuilder, Stats, TooManyLimits, WhenFull,
-};
-use crate::wait::{Wait, WaitError, Waiting};
+use crate::memory::{Charge, Check, Level, MemoryStore, Stats, TooManyLimits};
+use crate::wait::{Turn, Wait, WaitError, Waiting};
 
 /// A limit applied to each of many keys, in memory.
 ///
@@ -30,9 +26,9 @@ use crate::wait::{Wait, WaitError, Waiting};
 /// }
 /// ```
 ///
-/// Keys are text, bytes, numbers, addresses or tuples of these ([`Key`]). Clones are
-/// handles to the same keys and the same limit, so every thread or connection can have
-/// one. For a limit that has no keys, see [`Limiter::single`].
+/// Keys are text, bytes, numbers, addresses or tuples of these ([`Key`]); a limit for
+/// everything has the key `()`. Clones are handles to the same keys and the same limit, so
+/// every thread or connection can have one.
 #[derive(Clone, Debug)]
 pub struct Limiter {
     store: MemoryStore,
@@ -51,54 +47,51 @@ struct Current {
     level: ArcSwap<Level>,
 }
 
-/// Builds a [`Limiter`] with other settings than the default.
-#[derive(Clone)]
-#[must_use = "a builder does nothing until `build`"]
-pub struct LimiterBuilder {
-    limit: Limit,
-    charge: Charge,
-    store: MemoryStoreBuilder,
-}
-
 impl Limiter {
     /// A limiter in memory, for at most one million keys.
     #[must_use]
     pub fn in_memory(limit: Limit) -> Self {
-        Self::builder(limit).build()
+        Self::over(&MemoryStore::new(), limit).expect("the first limit of a store")
     }
 
-    /// One limit for everything, without keys.
+    /// A limiter over a store with other bounds, or another clock. Limiters over one store
+    /// have the same keys, so one that is to count by itself needs a store of its own.
+    ///
+    /// Fails if 32,767 different limits are in use in the store.
     ///
     /// ```
-    /// use tidegate::{Limit, Limiter};
+    /// use tidegate::{Limit, Limiter, MemoryStore, WhenFull};
     ///
-    /// let outgoing = Limiter::single(Limit::per_second(10).burst(1));
-    /// assert!(outgoing.check().allowed());
-    /// assert!(!outgoing.check().allowed());
-    /// ```
-    #[must_use]
-    pub fn single(limit: Limit) -> SingleLimiter {
-        Self::builder(limit).build_single()
-    }
-
-    /// Builds a limiter with other bounds, or another clock.
-    ///
-    /// ```
-    /// use tidegate::{Limit, Limiter, WhenFull};
-    ///
-    /// let limiter = Limiter::builder(Limit::per_second(5))
-    ///     .max_keys(100_000)
-    ///     .when_full(WhenFull::Deny)
-    ///     .build();
+    /// let store = MemoryStore::builder().max_keys(100_000).when_full(WhenFull::Deny).build();
+    /// let limiter = Limiter::over(&store, Limit::per_second(5))?;
     /// assert!(limiter.check("a").allowed());
     /// assert_eq!(limiter.stats().keys, 1);
+    /// # Ok::<(), tidegate::TooManyLimits>(())
     /// ```
-    pub fn builder(limit: Limit) -> LimiterBuilder {
-        LimiterBuilder {
-            limit,
+    pub fn over(store: &MemoryStore, limit: Limit) -> Result<Self, TooManyLimits> {
+        let level = store.level(NAME, limit)?;
+        let current = Current {
+            turn: AtomicUsize::new(0),
+            level: ArcSwap::from_pointee(level.clone()),
+        };
+        Ok(Self {
+            store: store.clone(),
             charge: Charge::Admitted,
-            store: MemoryStore::builder(),
-        }
+            turn: 0,
+            level,
+            current: Arc::new(current),
+        })
+    }
+
+    /// The same limiter, which counts refused requests too, so that a client that keeps
+    /// retrying stays out.
+    #[must_use]
+    pub fn count_denied(self, count_denied: bool) -> Self {
+        let charge = match count_denied {
+            true => Charge::Always,
+            false => Charge::Admitted,
+        };
+        Self { charge, ..self }
     }
 
     /// Decides whether one request of this key may proceed, and charges it if so.
@@ -250,8 +243,8 @@ impl Limiter {
         let waiting = Waiting::new(wait.into(), self.now_us());
         loop {
             match waiting.next(self.ask(&key, waiting.cost()))? {
-                Ok(decision) => return Ok(decision),
-                Err(pause) => self.store.clock().sleep(pause),
+                Turn::Go(decision) => return Ok(decision),
+                Turn::Pause(pause) => self.store.clock().sleep(pause),
             }
         }
     }
@@ -278,8 +271,8 @@ impl Limiter {
         let waiting = Waiting::new(wait.into(), self.now_us());
         loop {
             match waiting.next(self.ask(&key, waiting.cost()))? {
-                Ok(decision) => return Ok(decision),
-                Err(pause) => sleep(pause).await,
+                Turn::Go(decision) => return Ok(decision),
+                Turn::Pause(pause) => sleep(pause).await,
             };
         }
     }
@@ -317,148 +310,5 @@ impl Limiter {
     }
 }
 
-/// A single limiter has its own store, so its level needs no name.
+/// The level of a limiter needs no name.
 const NAME: &str = "";
-
-impl LimiterBuilder {
-    /// Counts refused requests too, so that a client that keeps retrying stays out.
-    pub fn count_denied(mut self, count_denied: bool) -> Self {
-        self.charge = if count_denied {
-            Charge::Always
-        } else {
-            Charge::Admitted
-        };
-        self
-    }
-
-    /// The maximum number of keys; one million by default.
-    ///
-    /// # Panics
-    /// When `max_keys` is 0 or above 1,000,000,000.
-    pub fn max_keys(mut self, max_keys: usize) -> Self {
-        self.store = self.store.max_keys(max_keys);
-        self
-    }
-
-    /// The maximum number of bytes for the events of sliding logs; 64 MiB by default.
-    pub fn max_log_bytes(mut self, max_log_bytes: usize) -> Self {
-        self.store = self.store.max_log_bytes(max_log_bytes);
-        self
-    }
-
-    /// What to do with a new key when every slot holds a key in use.
-    pub fn when_full(mut self, when_full: WhenFull) -> Self {
-        self.store = self.store.when_full(when_full);
-        self
-    }
-
-    /// Uses this clock instead of the system's.
-    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.store = self.store.clock(clock);
-        self
-    }
-
-    /// Builds the limiter.
-    #[must_use]
-    pub fn build(self) -> Limiter {
-        let store = self.store.build();
-        let level = store
-            .level(NAME, self.limit)
-            .expect("the first limit of a store");
-        Limiter {
-            store,
-            charge: self.charge,
-            turn: 0,
-            current: Arc::new(Current {
-                turn: AtomicUsize::new(0),
-                level: ArcSwap::from_pointee(level.clone()),
-            }),
-            level,
-        }
-    }
-
-    /// Builds a limiter without keys.
-    #[must_use]
-    pub fn build_single(self) -> SingleLimiter {
-        SingleLimiter(self.max_keys(MAX_SINGLE_KEYS).build())
-    }
-}
-
-/// One slot per algorithm that the limit may change to, with room to spare.
-const MAX_SINGLE_KEYS: usize = 8;
-
-impl fmt::Debug for LimiterBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimiterBuilder")
-            .field("limit", &self.limit)
-            .finish_non_exhaustive()
-    }
-}
-
-/// One limit without keys, from [`Limiter::single`]: for everything a program sends, or
-/// everything an endpoint receives. It has the methods of [`Limiter`], without the key.
-#[derive(Clone, Debug)]
-pub struct SingleLimiter(Limiter);
-
-impl SingleLimiter {
-    /// [`Limiter::check`].
-    pub fn check(&self) -> Decision {
-        self.0.check(NAME)
-    }
-
-    /// [`Limiter::check_cost`].
-    pub fn check_cost(&self, cost: Cost) -> Decision {
-        self.0.check_cost(NAME, cost)
-    }
-
-    /// [`Limiter::check_at`].
-    pub fn check_at(&self, cost: Cost, now_us: u64) -> Decision {
-        self.0.check_at(NAME, cost, now_us)
-    }
-
-    /// [`Limiter::peek`].
-    pub fn peek(&self, cost: Cost) -> Decision {
-        self.0.peek(NAME, cost)
-    }
-
-    /// [`Limiter::refund`].
-    pub fn refund(&self, receipt: &Receipt) -> bool {
-        self.0.refund(NAME, receipt)
-    }
-
-    /// [`Limiter::reset`].
-    pub fn reset(&self) -> bool {
-        self.0.reset(NAME)
-    }
-
-    /// [`Limiter::set_limit`].
-    pub fn set_limit(&self, limit: Limit) -> Result<(), TooManyLimits> {
-        self.0.set_limit(limit)
-    }
-
-    /// [`Limiter::limit`].
-    #[must_use]
-    pub fn limit(&self) -> Limit {
-        self.0.limit()
-    }
-
-    /// [`Limiter::now_us`].
-    #[must_use]
-    pub fn now_us(&self) -> u64 {
-        self.0.now_us()
-    }
-
-    /// [`Limiter::until_ready`].
-    pub fn until_ready(&self, wait: impl Into<Wait>) -> Result<Decision, WaitError> {
-        self.0.until_ready(NAME, wait)
-    }
-
-    /// [`Limiter::until_ready_with`].
-    pub async fn until_ready_with<F: Future>(
-        &self,
-        wait: impl Into<Wait>,
-        sleep: impl Fn(Duration) -> F,
-    ) -> Result<Decision, WaitError> {
-        self.0.until_ready_with(NAME, wait, sleep).await
-    }
-}

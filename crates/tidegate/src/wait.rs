@@ -74,6 +74,16 @@ pub struct Waiting {
     deadline_us: u64,
 }
 
+/// What a caller that waits does next.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "made and taken apart at once")]
+pub enum Turn {
+    /// The request may proceed.
+    Go(Decision),
+    /// Ask again after this pause.
+    Pause(Duration),
+}
+
 impl Waiting {
     /// Begins to wait, at this instant of the clock that decides.
     #[must_use]
@@ -90,11 +100,10 @@ impl Waiting {
         self.wait.cost
     }
 
-    /// What follows from a decision: it is the caller's turn, or `Err` with how long to
-    /// pause before asking again.
-    pub fn next(&self, decision: Decision) -> Result<Result<Decision, Duration>, WaitError> {
+    /// What follows from a decision.
+    pub fn next(&self, decision: Decision) -> Result<Turn, WaitError> {
         if decision.allowed() {
-            return Ok(Ok(decision));
+            return Ok(Turn::Go(decision));
         }
         let Some(pause) = decision.retry_after() else {
             return Err(WaitError::Never(Box::new(decision)));
@@ -108,6 +117,6 @@ impl Waiting {
             0 => 0,
             most_us => RandomState::new().hash_one(ready_us) % (most_us + 1),
         };
-        Ok(Err(pause + Duration::from_micros(jitter_us)))
+        Ok(Turn::Pause(pause + Duration::from_micros(jitter_us)))
     }
 }

@@ -1,6 +1,6 @@
 //! One limiter under the traffic of the pictures, and what it answered.
 
-use tidegate::{Cost, Limit, Limiter, ManualClock};
+use tidegate::{Cost, Limit, Limiter, ManualClock, MemoryStore};
 
 use super::traffic::{END_MS, PHASES, WINDOW_MS};
 
@@ -41,7 +41,8 @@ impl Run {
     pub(crate) fn of(limit: Limit) -> Self {
         const KEY: &str = "key";
         let clock = ManualClock::at_us(START_US);
-        let limiter = Limiter::builder(limit).clock(clock.clone()).build();
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let limiter = Limiter::over(&store, limit).expect("one limit");
         let mut run = Self {
             requests: Vec::new(),
             samples: Vec::new(),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tidegate::audit::{Audit, Background, Record, Verdict};
-use tidegate::{Cost, Limit, Limiter, ManualClock, Source};
+use tidegate::{Cost, Limit, Limiter, ManualClock, MemoryStore, Source};
 use tidegate_testkit::conformance::micros;
 
 use crate::support::{MINUTE, SECOND, START};
@@ -131,7 +131,8 @@ fn keys_are_judged_apart_and_the_first_violation_is_reported() {
 fn what_was_given_back_does_not_count() {
     for limit in crate::support::every_algorithm(2, MINUTE) {
         let clock = ManualClock::at_us(START + 50 * SECOND);
-        let limiter = Limiter::builder(limit).clock(clock.clone()).build();
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let limiter = Limiter::over(&store, limit).unwrap();
         let mut audit = Audit::new(limit);
         let mut unheard = Audit::new(limit);
         for _ in 0..10 {

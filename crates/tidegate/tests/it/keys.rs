@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tidegate::{Cost, Limit, Limiter, ManualClock, Wait};
+use tidegate::{Cost, Limit, Limiter, Wait};
 
-use crate::support::{KEY, SECOND, START, Timed, every_algorithm};
+use crate::support::{KEY, SECOND, START, Timed, every_algorithm, small_store};
 
 #[test]
 fn values_and_tuples_never_meet() {
@@ -43,25 +43,27 @@ fn values_and_tuples_never_meet() {
 }
 
 #[test]
-fn a_single_limiter_has_the_words_of_the_other_and_clones_see_a_changed_limit() {
-    let clock = ManualClock::at_us(START);
-    let single = Limiter::builder(Limit::per_second(2))
-        .clock(clock.clone())
-        .build_single();
-    assert_eq!(single.check().remaining(), 1);
-    assert!(!single.check_cost(Cost::of(2)).allowed());
-    assert_eq!(single.peek(Cost::ONE).remaining(), 1);
-    let receipt = single.check().receipt().expect("it was charged");
-    assert!(!single.check().allowed());
-    assert!(single.refund(&receipt) && !single.refund(&receipt));
-    assert!(single.check().allowed());
-    assert!(single.reset() && !single.reset());
-    assert_eq!(single.check_at(Cost::ONE, START).remaining(), 1);
+fn no_key_is_a_key_and_clones_see_a_changed_limit() {
+    let (_, store) = small_store(|builder| builder);
+    let single = Limiter::over(&store, Limit::per_second(2)).unwrap();
+    assert_eq!(single.check(()).remaining(), 1);
+    assert_eq!(single.check("").remaining(), 1, "the empty text is another");
+    assert!(!single.check_cost((), Cost::of(2)).allowed());
+    assert_eq!(single.peek((), Cost::ONE).remaining(), 1);
+    let receipt = single.check(()).receipt().expect("it was charged");
+    assert!(!single.check(()).allowed());
+    assert!(single.refund((), &receipt) && !single.refund((), &receipt));
+    assert!(single.check(()).allowed());
+    assert!(single.reset(()) && !single.reset(()));
+    assert_eq!(single.check_at((), Cost::ONE, START).remaining(), 1);
     let clone = single.clone();
     clone.set_limit(Limit::per_second(5)).unwrap();
     assert_eq!((single.limit(), single.now_us()), (clone.limit(), START));
     let wait = Wait::within(Duration::from_secs(1)).cost(Cost::of(5));
-    assert_eq!(single.until_ready(wait).expect("in time").remaining(), 0);
+    assert_eq!(
+        single.until_ready((), wait).expect("in time").remaining(),
+        0
+    );
     assert!(single.now_us() > START);
 }
 

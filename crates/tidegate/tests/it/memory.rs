@@ -71,7 +71,7 @@ fn the_allocator_counts() {
 fn checks_peeks_and_refunds_of_known_keys_do_not_allocate() {
     for limit in every_algorithm(50, MINUTE) {
         for count_denied in [false, true] {
-            let timed = Timed::with(limit, |builder| builder.count_denied(count_denied));
+            let timed = Timed::new(limit).count_denied(count_denied);
             let round = |number: u64| {
                 for step in 0..100 {
                     // Refunds are remembered until they no longer matter.
@@ -134,10 +134,11 @@ fn checks_on_the_system_clock_do_not_allocate() {
 fn a_key_of_a_full_store_takes_at_most_forty_bytes() {
     const KEYS: u32 = 200_000;
     let before = BYTES.get();
-    let limiter = Limiter::builder(Limit::per_day(5))
+    let store = MemoryStore::builder()
         .max_keys(KEYS as usize)
         .clock(ManualClock::at_us(START))
         .build();
+    let limiter = Limiter::over(&store, Limit::per_day(5)).expect("one limit");
     for key in 0..KEYS {
         let _ = limiter.check(format!("203.0.{}.{}", key / 256, key % 256));
     }

@@ -154,11 +154,12 @@ fn dead_keys_make_room_before_live_ones() {
     // goes only where neither its shard nor the next few have a dead one left: before,
     // about half of the new keys evicted one.
     let clock = ManualClock::at_us(START);
-    let limiter = Limiter::builder(Limit::per_hour(10))
+    let store = MemoryStore::builder()
         .max_keys(20_000)
         .when_full(WhenFull::Evict)
         .clock(clock.clone())
         .build();
+    let limiter = Limiter::over(&store, Limit::per_hour(10)).unwrap();
     for key in 0..20_000_u32 {
         // A charge of 1 is gone after 6 minutes, one of 5 after half an hour.
         let cost = Cost::of(if key % 100 == 0 { 1 } else { 5 });

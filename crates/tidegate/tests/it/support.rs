@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use tidegate::{
-    Align, Cost, Decision, Limit, Limiter, LimiterBuilder, ManualClock, MemoryStore,
-    MemoryStoreBuilder,
+    Align, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, MemoryStoreBuilder,
 };
 
 pub(crate) const SECOND: u64 = 1_000_000;
@@ -42,14 +41,18 @@ impl Timed {
 
     pub(crate) fn with(
         limit: Limit,
-        configure: impl FnOnce(LimiterBuilder) -> LimiterBuilder,
+        configure: impl FnOnce(MemoryStoreBuilder) -> MemoryStoreBuilder,
     ) -> Self {
-        let clock = ManualClock::at_us(START);
         // A small store: thousands of cases make one each.
-        let builder = Limiter::builder(limit).max_keys(64).clock(clock.clone());
+        let (clock, store) = small_store(configure);
+        let limiter = Limiter::over(&store, limit).expect("one limit");
+        Self { clock, limiter }
+    }
+
+    pub(crate) fn count_denied(self, count_denied: bool) -> Self {
         Self {
-            clock,
-            limiter: configure(builder).build(),
+            limiter: self.limiter.count_denied(count_denied),
+            ..self
         }
     }
 

@@ -30,10 +30,13 @@ fn on_all<T: Send>(run: impl Fn(usize) -> T + Sync) -> Vec<T> {
     })
 }
 
+fn on_clock(limit: Limit, clock: impl Clock + 'static) -> Limiter {
+    let store = MemoryStore::builder().clock(clock).build();
+    Limiter::over(&store, limit).expect("one limit")
+}
+
 fn still(limit: Limit) -> Limiter {
-    Limiter::builder(limit)
-        .clock(ManualClock::at_us(START))
-        .build()
+    on_clock(limit, ManualClock::at_us(START))
 }
 
 #[test]
@@ -104,9 +107,7 @@ fn on_the_system_clock_every_key_stays_within_its_bound() {
 #[test]
 fn on_a_clock_that_moves_meanwhile_the_bound_holds() {
     let clock = ManualClock::at_us(START);
-    let limiter = Limiter::builder(Limit::per_second(1_000).burst(100))
-        .clock(clock.clone())
-        .build();
+    let limiter = on_clock(Limit::per_second(1_000).burst(100), clock.clone());
     let done = AtomicBool::new(false);
     let admitted = thread::scope(|scope| {
         scope.spawn(|| {
@@ -231,7 +232,7 @@ impl Clock for SharedSleep {
 fn every_waiter_spends_once() {
     let clock = SharedSleep(Arc::new(AtomicU64::new(START)));
     let limit = Limit::per_hour(100).sliding_log();
-    let limiter = Limiter::builder(limit).clock(clock.clone()).build();
+    let limiter = on_clock(limit, clock.clone());
     let decided = on_all(|_| {
         (0..100)
             .map(|_| decided_at(limiter.until_ready("one", Duration::from_hours(1_000))))

@@ -105,7 +105,7 @@ fn it_fails_at_once_when_waiting_will_never_help() {
 #[test]
 fn waiting_is_not_counted_even_where_refusals_are() {
     for (name, wait) in waits() {
-        let timed = Timed::with(Limit::per_minute(2), |builder| builder.count_denied(true));
+        let timed = Timed::new(Limit::per_minute(2)).count_denied(true);
         timed.admitted_of(2);
         timed.at(29_000_000);
         let ready = wait(&timed, LONG).expect("in time");

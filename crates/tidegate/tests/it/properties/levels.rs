@@ -58,8 +58,9 @@ impl Both {
             .map(|(index, &limit)| store.level(&name(index), limit).expect("a few"))
             .collect();
         let model = |&limit| {
-            let builder = Limiter::builder(limit).max_keys(64).clock(clock.clone());
-            builder.count_denied(count_denied).build()
+            let builder = MemoryStore::builder().max_keys(64).clock(clock.clone());
+            let limiter = Limiter::over(&builder.build(), limit).expect("one limit");
+            limiter.count_denied(count_denied)
         };
         Self {
             store,

@@ -20,7 +20,8 @@ for_each_algorithm!(
 /// Wherever refusals count or not, and also after the clock stepped back.
 fn waiting_exactly_retry_after_admits(case: &Case) -> Result<(), TestCaseError> {
     let count_denied = case.steps.len().is_multiple_of(2);
-    let mut run = Run::with(case, |builder| builder.count_denied(count_denied));
+    let mut run = Run::new(case);
+    run.limiter = run.limiter.count_denied(count_denied);
     for step in &case.steps {
         if run.is_over() {
             break;

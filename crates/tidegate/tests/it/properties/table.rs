@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use tidegate::{Cost, Decision, Limit, Limiter, ManualClock, WhenFull};
+use tidegate::{Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, WhenFull};
 
 use super::{Case, Run, config, for_each_algorithm, limits, window_us};
 use crate::support::KEY;
@@ -54,8 +54,9 @@ struct Crowd {
 impl Crowd {
     fn new(limit: Limit, max_keys: usize, when_full: WhenFull) -> Self {
         let clock = ManualClock::at_us(0);
-        let builder = Limiter::builder(limit).clock(clock.clone());
-        let table = builder.max_keys(max_keys).when_full(when_full).build();
+        let builder = MemoryStore::builder().clock(clock.clone());
+        let store = builder.max_keys(max_keys).when_full(when_full).build();
+        let table = Limiter::over(&store, limit).expect("one limit");
         Self {
             clock,
             limit,
@@ -66,10 +67,9 @@ impl Crowd {
 
     fn alone(&mut self, key: u8) -> &Limiter {
         self.alone.entry(key).or_insert_with(|| {
-            Limiter::builder(self.limit)
-                .max_keys(1)
-                .clock(self.clock.clone())
-                .build()
+            let builder = MemoryStore::builder().max_keys(1);
+            let store = builder.clock(self.clock.clone()).build();
+            Limiter::over(&store, self.limit).expect("one limit")
         })
     }
 

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use tidegate::algorithm::MAX_NOW_US;
-use tidegate::{Cost, Decision, Kind, Limit, Limiter, LimiterBuilder, ManualClock};
+use tidegate::{
+    Cost, Decision, Kind, Limit, Limiter, ManualClock, MemoryStore, MemoryStoreBuilder,
+};
 
 use crate::support::{DAY, KEY, micros};
 
@@ -107,17 +109,16 @@ impl Run {
 
     pub(crate) fn with(
         case: &Case,
-        configure: impl FnOnce(LimiterBuilder) -> LimiterBuilder,
+        configure: impl FnOnce(MemoryStoreBuilder) -> MemoryStoreBuilder,
     ) -> Self {
         let window_us = window_us(&case.limit);
         // Waiting must always be possible before the end of time.
         let horizon_us = MAX_NOW_US - longest_wait_us(&case.limit);
         let now_us = case.start_us.min(horizon_us);
         let clock = ManualClock::at_us(now_us);
-        let builder = Limiter::builder(case.limit)
-            .max_keys(16)
-            .clock(clock.clone());
-        let limiter = configure(builder).build();
+        let builder = MemoryStore::builder().max_keys(16).clock(clock.clone());
+        let limiter = Limiter::over(&configure(builder).build(), case.limit);
+        let limiter = limiter.expect("one limit");
         let last = limiter.peek(KEY, Cost::ONE);
         Self {
             limiter,
