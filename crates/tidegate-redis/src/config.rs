@@ -49,6 +49,20 @@ impl Policies {
     /// relative to `folder`, the folder of the config file.
     ///
     /// This does not connect, so it succeeds even if a store is down.
+    ///
+    /// ```no_run
+    /// use std::path::Path;
+    /// use tidegate::Cost;
+    /// use tidegate_config::Config;
+    /// use tidegate_redis::SharedLimiter;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config::parse(&std::fs::read_to_string("tidegate.toml")?, "tidegate.toml")?;
+    /// let limiter = SharedLimiter::from_config(&config, Path::new(""))?;
+    /// let decision = limiter.check("login", &[("ip", "203.0.113.7")], Cost::ONE).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_config(config: &Config, folder: &Path) -> Result<Self, SetupError> {
         let stores = stores(config, folder, None)?;
         let made = Self::prepared(stores, config.policies.iter().cloned(), folder, None)?;
