@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use tidegate::draft::{Draft, LevelDraft, OverrideDraft, Place, Problem, Settings};
+use tidegate::draft::{LevelDraft, Place, Problem, Settings};
 use tidegate::text::{listed, shown};
-use tidegate::{CustomScript, Dialect, Mode, OnError, Policy};
+use tidegate::{CustomScript, Dialect, Mode, OnError, Override, Policy, PolicyBuilder};
 
 use crate::limits;
 use crate::read::Fields;
@@ -107,7 +107,7 @@ impl Tried<'_> {
 
 /// A draft, and the tables it came from.
 struct Drafted<'a> {
-    draft: Draft,
+    draft: PolicyBuilder,
     policy: &'a Fields<'a>,
     levels: Vec<Fields<'a>>,
     overrides: Vec<Fields<'a>>,
@@ -118,7 +118,7 @@ fn draft<'a>(fields: &'a Fields<'a>) -> Drafted<'a> {
     let overrides = fields.tables("overrides");
     let (name, key) = (name(fields), key(fields));
     let (limit, is_script) = limits::read_policy(fields);
-    let draft = Draft {
+    let draft = PolicyBuilder {
         name,
         script: script(fields, is_script),
         only: LevelDraft {
@@ -249,12 +249,12 @@ fn level(fields: &Fields<'_>) -> LevelDraft {
     }
 }
 
-fn change(fields: &Fields<'_>) -> OverrideDraft {
+fn change(fields: &Fields<'_>) -> Override {
     let expected = "attributes and their values, such as { ip = \"10.1.2.3\" }";
     let matches = fields.pairs("match", expected);
     fields.require("match", expected);
     let matches = matches.unwrap_or_default().into_iter();
-    OverrideDraft {
+    Override {
         matches: matches
             .map(|(attribute, value)| (attribute.into(), value.into()))
             .collect(),

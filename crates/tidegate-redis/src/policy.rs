@@ -56,7 +56,7 @@ impl From<RedisStore> for AnyStore {
 /// ```
 ///
 /// If the store cannot answer, the policy's `on_error` decides, and
-/// [`source`](PolicyDecision::source) says so. Use [`try_check`](Self::try_check) to see the
+/// [`source`](tidegate::Decision::source) says so. Use [`try_check`](Self::try_check) to see the
 /// error instead.
 ///
 /// Clones are handles to the same counters. For several policies, see

@@ -238,7 +238,7 @@ impl Gate {
         decisions: &Decisions<'_>,
     ) -> Verdict {
         let refusal = decisions.refusal();
-        let reason = match refusal.is_some_and(PolicyDecision::is_unavailable) {
+        let reason = match refusal.is_some_and(|refusal| refusal.is_unavailable()) {
             true => Reason::Unavailable(decisions),
             false => Reason::Limited(decisions),
         };

@@ -1,21 +1,21 @@
 //! A policy before validation: its fields as written in a file.
 //!
-//! This is for programs that read policies from text. They fill in a [`Draft`], build
-//! it, and report each [`Problem`] where its field stands. `tidegate-config` does that
-//! for `tidegate.toml`. In code, [`Policy::builder`](crate::Policy::builder) is shorter;
-//! both end in the same checks.
+//! This is for programs that read policies from text. They fill in a
+//! [`PolicyBuilder`](crate::PolicyBuilder), build it, and report each [`Problem`] where its
+//! field stands. `tidegate-config` does that for `tidegate.toml`.
 //!
 //! ```
-//! use tidegate::draft::{Draft, LevelDraft, LimitFields, Place};
+//! use tidegate::PolicyBuilder;
+//! use tidegate::draft::{LevelDraft, LimitFields, Place};
 //!
-//! let draft = Draft {
+//! let draft = PolicyBuilder {
 //!     name: "login".into(),
 //!     only: LevelDraft {
 //!         key: Some("{ip".into()),
 //!         limit: LimitFields { rate: Some("5r/m".parse()?), ..LimitFields::default() },
 //!         ..LevelDraft::default()
 //!     },
-//!     ..Draft::default()
+//!     ..PolicyBuilder::default()
 //! };
 //! let error = draft.build().expect_err("a brace is missing");
 //! let problem = &error.problems()[0];
@@ -23,4 +23,4 @@
 //! # Ok::<(), tidegate::ParseError>(())
 //! ```
 
-pub use crate::policy::{Draft, LevelDraft, LimitFields, OverrideDraft, Place, Problem, Settings};
+pub use crate::policy::{LevelDraft, LimitFields, Place, Problem, Settings};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::limit::Limit;
-use crate::policy::name::shown;
+use crate::policy::template::shown;
 use crate::policy::{LevelReport, PolicyDecision};
 use crate::rate::gcd;
 
@@ -160,7 +160,7 @@ impl<'p> Headers<'p> {
         }
         let refusal = decisions().find(|decision| !decision.allowed());
         let told = refusal.filter(|refusal| *refusal.policy().headers() != Dialect::None);
-        if let Some(wait) = told.and_then(PolicyDecision::retry_after) {
+        if let Some(wait) = told.and_then(|refusal| refusal.retry_after()) {
             headers.add(RETRY_AFTER, seconds(wait).max(1).to_string());
         }
         headers

@@ -2,4 +2,4 @@
 //! own fields next to those of policies.
 
 pub use crate::duration::{Text as DurationText, duration};
-pub use crate::policy::name::{EXPECTED as NAME, is_name, listed, shown};
+pub use crate::policy::template::{NAME, is_name, listed, shown};

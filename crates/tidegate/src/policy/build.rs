@@ -1,16 +1,16 @@
 //! From what was said about a policy, in code or in a file, to a [`Policy`]: the one
 //! place where it is checked. Everything that is wrong is reported, not just the first.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::builder::{Draft, LevelDraft, OverrideDraft};
-use super::cases::{Attribute, Case, Cases, Condition};
+use super::builder::{LevelDraft, Override, PolicyBuilder};
 use super::fields::LimitFields;
-use super::name::{self, shown};
+use super::overrides::{Attribute, Condition, ConditionalLimit, Overrides};
 use super::settings::{Mode, OnError, Settings};
-use super::template::Template;
+use super::template::{Template, is_near, listed, name_problem, shown};
 use super::{Parts, Policy, PolicyLevel, Tag};
 use crate::duration::Text;
 use crate::headers::Item;
@@ -58,31 +58,26 @@ impl PolicyError {
     }
 }
 
-impl Draft {
-    /// The policy, or everything that is wrong with it.
+impl PolicyBuilder {
+    /// Validates and builds the policy. The error lists everything that is wrong.
     pub fn build(mut self) -> Result<Policy, PolicyError> {
         let on_error = OnError::standard(self.script.is_some());
         self.settings.on_error.get_or_insert(on_error);
         let mut problems = Problems(Vec::new());
-        if !name::is_name(&self.name) {
-            let message = format!("{}: expected {}", shown(&self.name), name::EXPECTED);
-            problems.add(Place::Policy, "name", message);
-        }
+        problems.extend(Place::Policy, "name", name_problem(&self.name));
         check_settings(&self.settings, &mut problems);
-        if self.only.limit.block == Some(true) && !self.settings.enabled {
-            problems.add(Place::Policy, "block", BLOCK_DISABLED.into());
-        }
-        if let Err(message) = self.headers.check() {
-            problems.add(Place::Policy, "headers", message);
-        }
+        let is_blocked = self.only.limit.block == Some(true);
+        let disabled = is_blocked && !self.settings.enabled;
+        problems.check(Place::Policy, [(disabled, "block", BLOCK_DISABLED)]);
+        problems.extend(Place::Policy, "headers", self.headers.check().err());
         self.check_script(&mut problems);
-        let levels = self.levels(&mut problems);
+        let levels = self.checked_levels(&mut problems);
         if !self.levels.is_empty() {
             check_names(&levels, &mut problems);
         }
         check_mode(&self.settings, &levels, &mut problems);
-        let tag = self.tag(&levels, &mut problems);
-        let overrides = self.cases(&levels, &mut problems);
+        let tag = self.checked_tag(&levels, &mut problems);
+        let overrides = self.checked_limits(&levels, &mut problems);
         if !problems.0.is_empty() {
             return Err(PolicyError {
                 has_levels: !self.levels.is_empty(),
@@ -101,7 +96,7 @@ impl Draft {
             Some(PolicyLevel {
                 tag_slots: tag.slots(&key),
                 name: level.name.into(),
-                cases: Cases::new(overrides, limit),
+                overrides: Overrides::new(overrides, limit),
                 item: Item::new(item.into(), &limit),
                 key,
             })
@@ -132,111 +127,102 @@ impl Draft {
         for (place, fields) in tables.chain([(Place::Policy, &self.only.limit)]) {
             let block = (fields.block == Some(true)).then_some("block");
             for field in fields.said().chain(block) {
-                problems.add(place, field, beside.into());
+                problems.add(place, field, beside);
             }
         }
-        if !self.overrides.is_empty() {
-            problems.add(Place::Policy, "overrides", beside.into());
-        }
-        if self.settings.count_denied {
-            problems.add(Place::Policy, "count_denied", beside.into());
-        }
-        if self.settings.on_error == Some(OnError::Local) {
-            let message = "\"local\" with a script, which this process cannot run: expected \"allow\" or \"deny\"";
-            problems.add(Place::Policy, "on_error", message.into());
-        }
-        if self.settings.mode == Mode::Background {
-            let message = "\"background\" with a script: expected \"exact\"";
-            problems.add(Place::Policy, "mode", message.into());
-        }
+        let settings = &self.settings;
+        let local = "\"local\" with a script, which this process cannot run: expected \"allow\" or \"deny\"";
+        let background = "\"background\" with a script: expected \"exact\"";
+        let rules = [
+            (!self.overrides.is_empty(), "overrides", beside),
+            (settings.count_denied, "count_denied", beside),
+            (settings.on_error == Some(OnError::Local), "on_error", local),
+            (settings.mode == Mode::Background, "mode", background),
+        ];
+        problems.check(Place::Policy, rules);
     }
 
     /// The levels, as far as they are right.
-    fn levels(&self, problems: &mut Problems) -> Vec<Checked> {
-        let only = &self.only;
-        let blocked = only.limit.block == Some(true);
-        let check = |index: usize, name: &str, level: &LevelDraft, problems: &mut Problems| {
-            let place = Place::Level(index);
-            let key = level.key.as_deref().unwrap_or(Template::DEFAULT);
-            let key = Template::parse(key);
-            let key = key.map_err(|message| problems.add(place, "key", message));
-            let limit = match level.limit.limit() {
-                // Without its script, such a policy must not let anything through.
-                _ if blocked || self.script.is_some() => Some(Limit::block()),
-                Ok(limit) => Some(limit),
-                Err(wrong) => {
-                    problems.add(place, wrong.field, wrong.message);
-                    None
-                }
-            };
-            Checked {
-                name: name.into(),
-                key: key.ok(),
-                limit,
-                fields: level.limit,
-            }
-        };
+    fn checked_levels(&self, problems: &mut Problems) -> Vec<Checked> {
         if self.levels.is_empty() {
-            return vec![check(0, &self.name, only, problems)];
+            return vec![self.checked_level(0, &self.name, &self.only, problems)];
         }
-        let key = only.key.as_ref().map(|_| "key");
+        let key = self.only.key.as_ref().map(|_| "key");
         // Beside a script, limits have no place anywhere, which has been said.
-        let limit = only.limit.said().filter(|_| self.script.is_none());
+        let limit = self.only.limit.said().filter(|_| self.script.is_none());
         for field in key.into_iter().chain(limit) {
             let message = "cannot be combined with levels: expected it in each level instead";
-            problems.add(Place::Policy, field, message.into());
+            problems.add(Place::Policy, field, message);
         }
-        if self.levels.len() > MAX_LEVELS {
-            let message = format!(
-                "{} levels: expected at most {MAX_LEVELS}",
-                self.levels.len()
-            );
+        let count = self.levels.len();
+        if count > MAX_LEVELS {
+            let message = format!("{count} levels: expected at most {MAX_LEVELS}");
             problems.add(Place::Policy, "levels", message);
         }
-        let levels = self.levels.iter().enumerate();
+        let levels = self.levels.iter().enumerate().take(MAX_LEVELS);
         levels
-            .take(MAX_LEVELS)
-            .map(|(index, level)| check(index, &level.name, level, problems))
+            .map(|(index, level)| self.checked_level(index, &level.name, level, problems))
             .collect()
     }
 
-    fn tag(&self, levels: &[Checked], problems: &mut Problems) -> Tag {
+    fn checked_level(
+        &self,
+        index: usize,
+        name: &str,
+        level: &LevelDraft,
+        problems: &mut Problems,
+    ) -> Checked {
+        let place = Place::Level(index);
+        let key = Template::parse(level.key.as_deref().unwrap_or(Template::DEFAULT));
+        let key = key.map_err(|message| problems.add(place, "key", message));
+        // Without its script, such a policy must not let anything through.
+        let limit = match self.only.limit.block == Some(true) || self.script.is_some() {
+            true => Ok(Limit::block()),
+            false => level.limit.limit(),
+        };
+        let limit = limit.map_err(|(field, message)| problems.add(place, field, message));
+        Checked {
+            name: name.into(),
+            key: key.ok(),
+            limit: limit.ok(),
+            fields: level.limit,
+        }
+    }
+
+    fn checked_tag(&self, levels: &[Checked], problems: &mut Problems) -> Tag {
         let keys: Option<Vec<&Template>> = levels.iter().map(|level| level.key.as_ref()).collect();
         let Some(keys) = keys else {
             // Nothing can be said about a tag before the keys are right.
             return Tag::default();
         };
-        let everywhere = |attribute: &str| keys.iter().all(|key| key.position(attribute).is_some());
+        let everywhere = |name: &&str| keys.iter().all(|key| key.position(name).is_some());
         let Some(text) = &self.tag else {
             let first = keys.first().into_iter().flat_map(|key| key.attributes());
+            let attributes = first.filter(everywhere).map(Box::from).collect();
             return Tag {
                 text: None,
-                attributes: first
-                    .filter(|name| everywhere(name))
-                    .map(Box::from)
-                    .collect(),
+                attributes,
             };
         };
-        let mut add = |message| problems.add(Place::Policy, "tag", message);
         let template = match Template::parse(text) {
             Ok(template) => template,
             Err(message) => {
-                add(message);
+                problems.add(Place::Policy, "tag", message);
                 return Tag::default();
             }
         };
+        let shown_text = shown(text);
         if template.attributes().len() == 0 {
-            add(format!(
-                "{}: no attribute: expected one that every level has in its key",
-                shown(text)
-            ));
+            let message =
+                format!("{shown_text}: no attribute: expected one that every level has in its key");
+            problems.add(Place::Policy, "tag", message);
         }
         for attribute in template.attributes().filter(|name| !everywhere(name)) {
-            add(format!(
-                "{}: the attribute {} is not in the key of every level: one counter would be in several cluster slots",
-                shown(text),
+            let message = format!(
+                "{shown_text}: the attribute {} is not in the key of every level: one counter would be in several cluster slots",
                 shown(attribute)
-            ));
+            );
+            problems.add(Place::Policy, "tag", message);
         }
         Tag {
             attributes: template.attributes().map(Box::from).collect(),
@@ -244,62 +230,29 @@ impl Draft {
         }
     }
 
-    /// For each level, the overrides that are for it.
-    fn cases(&self, levels: &[Checked], problems: &mut Problems) -> Vec<Vec<Case>> {
-        let mut cases: Vec<Vec<Case>> = levels.iter().map(|_| Vec::new()).collect();
-        let keys_known = levels.iter().all(|level| level.key.is_some());
+    /// For each level, the limits of the overrides that are for it.
+    fn checked_limits(
+        &self,
+        levels: &[Checked],
+        problems: &mut Problems,
+    ) -> Vec<Vec<ConditionalLimit>> {
+        let mut limits: Vec<Vec<ConditionalLimit>> = levels.iter().map(|_| Vec::new()).collect();
         if self.levels.len() > MAX_LEVELS {
             // Those left over are unknown here.
-            return cases;
+            return limits;
         }
+        let keys_known = levels.iter().all(|level| level.key.is_some());
         for (index, change) in self.overrides.iter().enumerate() {
             let place = Place::Override(index);
             let before = problems.0.len();
-            if change.matches.is_empty() {
-                let message = "empty: expected at least one attribute and its value";
-                problems.add(place, "match", message.into());
-            }
-            if change.enabled && change.limit == LimitFields::default() {
-                let message = "missing: expected a limit, or block = true, or enabled = false";
-                problems.add(place, "limit", message.into());
-            }
-            if !change.enabled && change.limit.block == Some(true) {
-                problems.add(place, "block", BLOCK_DISABLED.into());
-            } else if !change.enabled && change.limit.rate.is_some() {
-                let message = "with enabled = false, which counts nothing: expected one of the two";
-                problems.add(place, "limit", message.into());
-            }
-            let names = change.matches.iter().enumerate();
-            for (number, (name, _)) in names {
-                if !change.enabled && !name::is_name(name) {
-                    let message = format!("{}: expected {}", shown(name), name::EXPECTED);
-                    problems.add(place, "match", message);
-                }
-                if change.matches[..number]
-                    .iter()
-                    .any(|(other, _)| other == name)
-                {
-                    let message = format!("{}: twice: expected it once", shown(name));
-                    problems.add(place, "match", message);
-                }
-            }
-            let wanted =
-                |level: &Checked| change.level.as_ref().is_none_or(|name| *name == level.name);
-            if !levels.iter().any(wanted) {
-                let name = change.level.as_deref().unwrap_or_default();
-                let message = format!(
-                    "{}: no such level: expected one of {}",
-                    shown(name),
-                    name::listed(levels.iter().map(|level| &*level.name))
-                );
-                problems.add(place, "level", message);
-            }
+            check_override(change, levels, place, problems);
             if problems.0.len() > before {
                 continue;
             }
             let mut used = false;
-            for (level, cases) in levels.iter().zip(&mut cases) {
-                let Some(conditions) = level.conditions(change).filter(|_| wanted(level)) else {
+            for (level, limits) in levels.iter().zip(&mut limits) {
+                let conditions = level.conditions(change);
+                let Some(conditions) = conditions.filter(|_| level.is_meant_by(change)) else {
                     continue;
                 };
                 used = true;
@@ -308,29 +261,66 @@ impl Draft {
                     // no matter who asks.
                     continue;
                 }
-                let limit = match level.fields.changed(change.limit).limit() {
-                    Ok(limit) => change.enabled.then_some(limit),
-                    Err(wrong) => {
-                        problems.add(place, wrong.field, wrong.message);
-                        continue;
+                match level.fields.changed(change.limit).limit() {
+                    Ok(limit) => {
+                        let limit = change.enabled.then_some(limit);
+                        limits.push(ConditionalLimit { conditions, limit });
                     }
-                };
-                cases.push(Case { conditions, limit });
+                    Err((field, message)) => problems.add(place, field, message),
+                }
             }
             if !used && keys_known {
-                let wanted: Vec<&Checked> = levels.iter().filter(|level| wanted(level)).collect();
-                problems.add(place, "match", unused(change, &wanted));
+                let meant = levels.iter().filter(|level| level.is_meant_by(change));
+                problems.add(place, "match", unused(change, &meant.collect::<Vec<_>>()));
             }
         }
-        if cases.iter().any(|cases| cases.len() > Cases::MAX_OVERRIDES) {
-            let message = format!(
-                "{}: expected at most {} for a level",
-                self.overrides.len(),
-                Cases::MAX_OVERRIDES
-            );
+        let most = Overrides::MAX_OVERRIDES;
+        if limits.iter().any(|limits| limits.len() > most) {
+            let count = self.overrides.len();
+            let message = format!("{count}: expected at most {most} for a level");
             problems.add(Place::Policy, "overrides", message);
         }
-        cases
+        limits
+    }
+}
+
+/// What is wrong with an override, whatever its level.
+fn check_override(change: &Override, levels: &[Checked], place: Place, problems: &mut Problems) {
+    let (limit, is_exempt) = (change.limit, !change.enabled);
+    let blocks = limit.block == Some(true);
+    let empty = "empty: expected at least one attribute and its value";
+    let missing = "missing: expected a limit, or block = true, or enabled = false";
+    let uncounted = "with enabled = false, which counts nothing: expected one of the two";
+    let rules = [
+        (change.matches.is_empty(), "match", empty),
+        (
+            !is_exempt && limit == LimitFields::default(),
+            "limit",
+            missing,
+        ),
+        (is_exempt && blocks, "block", BLOCK_DISABLED),
+        (
+            is_exempt && !blocks && limit.rate.is_some(),
+            "limit",
+            uncounted,
+        ),
+    ];
+    problems.check(place, rules);
+    for (number, (name, _)) in change.matches.iter().enumerate() {
+        problems.extend(place, "match", name_problem(name).filter(|_| is_exempt));
+        let mut others = change.matches[..number].iter();
+        if others.any(|(other, _)| other == name) {
+            let message = format!("{}: twice: expected it once", shown(name));
+            problems.add(place, "match", message);
+        }
+    }
+    if !levels.iter().any(|level| level.is_meant_by(change)) {
+        let message = format!(
+            "{}: no such level: expected one of {}",
+            shown(change.level.as_deref().unwrap_or_default()),
+            listed(levels.iter().map(|level| &*level.name))
+        );
+        problems.add(place, "level", message);
     }
 }
 
@@ -338,14 +328,14 @@ const BLOCK_DISABLED: &str =
     "true: with enabled = false, which allows everything: expected one of the two";
 
 /// Why an override is for none of these levels, whose keys are known.
-fn unused(change: &OverrideDraft, levels: &[&Checked]) -> String {
+fn unused(change: &Override, levels: &[&Checked]) -> String {
     let keys = || levels.iter().filter_map(|level| level.key.as_ref());
     let names = || change.matches.iter().map(|(name, _)| &**name);
     let in_no_key = |name: &&str| keys().all(|key| key.position(name).is_none());
-    let unknown = || name::listed(names().filter(in_no_key));
+    let unknown = || listed(names().filter(in_no_key));
     let known = || keys().flat_map(Template::attributes);
     let near = names().filter(in_no_key).find_map(|name| {
-        let near = known().find(|known| name::is_near(name, known))?;
+        let near = known().find(|known| is_near(name, known))?;
         Some(format!("{}: did you mean {}?", shown(name), shown(near)))
     });
     match (levels, near) {
@@ -367,27 +357,26 @@ fn unused(change: &OverrideDraft, levels: &[&Checked]) -> String {
         ),
         (_, None) => format!(
             "no level's key has all of {}: expected attributes of one key",
-            name::listed(names())
+            listed(names())
         ),
     }
 }
 
 /// The attributes that overrides of these levels match on and no key has.
 fn optional(levels: &[PolicyLevel]) -> Box<[Box<str>]> {
-    let conditions = levels.iter().flat_map(|level| level.cases.conditions());
-    let mut names: Vec<Box<str>> = Vec::new();
-    for (attribute, _) in conditions {
-        if let Attribute::Other(name) = attribute
-            && levels
-                .iter()
-                .all(|level| level.key.position(name).is_none())
-        {
-            names.push(name.clone());
-        }
-    }
-    names.sort_unstable();
-    names.dedup();
-    names.into()
+    let limits = levels.iter().flat_map(|level| level.overrides.all());
+    let in_no_key = |name: &str| {
+        levels
+            .iter()
+            .all(|level| level.key.position(name).is_none())
+    };
+    let names = limits.flat_map(|limit| &limit.conditions);
+    let names = names.filter_map(|(attribute, _)| match attribute {
+        Attribute::Other(name) if in_no_key(name) => Some(name.clone()),
+        Attribute::Other(_) | Attribute::InKey(_) => None,
+    });
+    let names: BTreeSet<Box<str>> = names.collect();
+    names.into_iter().collect()
 }
 
 /// A level whose parts were looked at; what was wrong is `None`.
@@ -399,9 +388,14 @@ struct Checked {
 }
 
 impl Checked {
+    /// Whether an override names this level, or none.
+    fn is_meant_by(&self, change: &Override) -> bool {
+        change.level.as_ref().is_none_or(|name| *name == self.name)
+    }
+
     /// The conditions of an override, if it can be for this level: one that changes the
     /// limit matches on attributes of the key, an exemption on any.
-    fn conditions(&self, change: &OverrideDraft) -> Option<Box<[Condition]>> {
+    fn conditions(&self, change: &Override) -> Option<Box<[Condition]>> {
         let key = self.key.as_ref()?;
         let condition = |(name, value): &(String, String)| {
             let attribute = match key.position(name) {
@@ -416,67 +410,56 @@ impl Checked {
 }
 
 fn check_names(levels: &[Checked], problems: &mut Problems) {
-    for (index, level) in levels.iter().enumerate() {
-        let name = &level.name;
-        let message = if !name::is_name(name) {
-            format!("{}: expected {}", shown(name), name::EXPECTED)
-        } else if levels[..index].iter().any(|other| other.name == *name) {
-            format!(
-                "{}: two levels have this name: expected different names",
-                shown(name)
-            )
-        } else {
-            continue;
-        };
-        problems.add(Place::Level(index), "name", message);
+    for (index, Checked { name, .. }) in levels.iter().enumerate() {
+        let is_taken = levels[..index].iter().any(|other| other.name == *name);
+        let taken = "two levels have this name: expected different names";
+        let taken = is_taken.then(|| format!("{}: {taken}", shown(name)));
+        problems.extend(Place::Level(index), "name", name_problem(name).or(taken));
     }
 }
 
 /// A setting that would have no effect is refused, unless it says what holds anyway.
 fn check_settings(settings: &Settings, problems: &mut Problems) {
     let standard = Settings::default();
-    let mut add = |field, message| problems.add(Place::Policy, field, message);
-    if !name::is_name(&settings.store) {
-        add(
-            "store",
-            format!("{}: expected {}", shown(&settings.store), name::EXPECTED),
-        );
-    }
-    if settings.mode != Mode::Background && settings.sync_interval != standard.sync_interval {
-        let value = Text(settings.sync_interval);
-        add(
-            "sync_interval",
-            format!("{value}: only mode = \"background\" has one"),
-        );
-    }
+    problems.extend(Place::Policy, "store", name_problem(&settings.store));
+    let (mode, share) = (settings.mode, settings.local_share);
+    let (sync, memory) = (settings.sync_interval, settings.refusal_memory);
     let intervals = Duration::from_millis(1)..=Duration::from_secs(60);
-    if !intervals.contains(&settings.sync_interval) {
-        let value = Text(settings.sync_interval);
-        add("sync_interval", format!("{value}: expected 1ms to 60s"));
-    }
-    if settings.mode != Mode::Exact && settings.refusal_memory != standard.refusal_memory {
-        let value = Text(settings.refusal_memory);
-        add(
+    let is_share = share > 0.0 && share <= 1.0;
+    let is_local = settings.on_error == Some(OnError::Local);
+    let rules = [
+        (
+            mode != Mode::Background && sync != standard.sync_interval,
+            "sync_interval",
+            format!("{}: only mode = \"background\" has one", Text(sync)),
+        ),
+        (
+            !intervals.contains(&sync),
+            "sync_interval",
+            format!("{}: expected 1ms to 60s", Text(sync)),
+        ),
+        (
+            mode != Mode::Exact && memory != standard.refusal_memory,
             "refusal_memory",
-            format!("{value}: only mode = \"exact\" has one"),
-        );
-    }
-    if settings.refusal_memory > Duration::from_secs(60) {
-        let value = Text(settings.refusal_memory);
-        add("refusal_memory", format!("{value}: expected 0s to 60s"));
-    }
-    let share = settings.local_share;
-    if !(share > 0.0 && share <= 1.0) {
-        add(
+            format!("{}: only mode = \"exact\" has one", Text(memory)),
+        ),
+        (
+            memory > *intervals.end(),
+            "refusal_memory",
+            format!("{}: expected 0s to 60s", Text(memory)),
+        ),
+        (
+            !is_share,
             "local_share",
             format!("{share:?}: expected more than 0 and at most 1"),
-        );
-    } else if settings.on_error != Some(OnError::Local) && share < 1.0 {
-        add(
+        ),
+        (
+            is_share && !is_local && share < 1.0,
             "local_share",
             format!("{share:?}: only on_error = \"local\" has one"),
-        );
-    }
+        ),
+    ];
+    problems.check(Place::Policy, rules);
 }
 
 /// What the modes can do, and which are there.
@@ -510,11 +493,30 @@ fn check_mode(settings: &Settings, levels: &[Checked], problems: &mut Problems) 
 struct Problems(Vec<Problem>);
 
 impl Problems {
-    fn add(&mut self, place: Place, field: &'static str, message: String) {
+    /// Adds the message of each rule that is broken.
+    fn check<M: Into<String>>(
+        &mut self,
+        place: Place,
+        rules: impl IntoIterator<Item = (bool, &'static str, M)>,
+    ) {
+        for (is_broken, field, message) in rules {
+            if is_broken {
+                self.add(place, field, message);
+            }
+        }
+    }
+
+    fn extend(&mut self, place: Place, field: &'static str, message: Option<String>) {
+        if let Some(message) = message {
+            self.add(place, field, message);
+        }
+    }
+
+    fn add(&mut self, place: Place, field: &'static str, message: impl Into<String>) {
         let problem = Problem {
             place,
             field,
-            message,
+            message: message.into(),
         };
         // An override may be wrong in the same way for several levels.
         let mut same_place = self.0.iter().rev().take_while(|other| other.place == place);

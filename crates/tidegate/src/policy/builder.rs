@@ -2,22 +2,19 @@
 
 use std::time::Duration;
 
-use super::Policy;
-use super::build::PolicyError;
 use super::fields::LimitFields;
 use super::script::CustomScript;
 use super::settings::{Mode, OnError, Settings};
 use crate::headers::Dialect;
 use crate::limit::Limit;
 
-/// Builds a [`Policy`]. The methods have the names of the file format's fields.
-#[derive(Debug, Clone)]
-#[must_use = "a builder does nothing until `build`"]
-pub struct PolicyBuilder(Draft);
-
-/// A policy before validation.
+/// Builds a [`Policy`](crate::Policy). The methods have the names of the file format's fields.
+///
+/// A program that reads policies from text fills in the fields instead: see
+/// [`draft`](crate::draft).
 #[derive(Debug, Clone, Default)]
-pub struct Draft {
+#[must_use = "a builder does nothing until `build`"]
+pub struct PolicyBuilder {
     /// Its name.
     pub name: String,
     /// The script that decides instead of limits, if there is one.
@@ -30,7 +27,7 @@ pub struct Draft {
     /// Its tag, as a template.
     pub tag: Option<String>,
     /// Overrides, first match first.
-    pub overrides: Vec<OverrideDraft>,
+    pub overrides: Vec<Override>,
     /// The headers that clients see.
     pub headers: Dialect,
     /// All settings that are not limits.
@@ -46,19 +43,6 @@ pub struct LevelDraft {
     pub key: Option<String>,
     /// Its limit.
     pub limit: LimitFields,
-}
-
-/// An override before validation.
-#[derive(Debug, Clone)]
-pub struct OverrideDraft {
-    /// The attributes, with the values they must have.
-    pub matches: Vec<(String, String)>,
-    /// The name of the only level it applies to.
-    pub level: Option<String>,
-    /// The fields of the limit that it changes.
-    pub limit: LimitFields,
-    /// `false`: these checks are not counted. They are matched by any attributes.
-    pub enabled: bool,
 }
 
 /// Different numbers for some keys of a policy.
@@ -77,35 +61,44 @@ pub struct OverrideDraft {
 /// ```
 #[derive(Debug, Clone)]
 #[must_use = "an override does nothing until a policy has it"]
-pub struct Override(OverrideDraft);
+pub struct Override {
+    /// The attributes, with the values they must have.
+    pub matches: Vec<(String, String)>,
+    /// The name of the only level it applies to.
+    pub level: Option<String>,
+    /// The fields of the limit that it changes.
+    pub limit: LimitFields,
+    /// `false`: these checks are not counted. They are matched by any attributes.
+    pub enabled: bool,
+}
 
 impl Override {
     /// Applies to keys in which this attribute has this value.
     pub fn of(attribute: impl Into<String>, value: impl Into<String>) -> Self {
-        Self(OverrideDraft {
+        Self {
             matches: vec![(attribute.into(), value.into())],
             level: None,
             limit: LimitFields::default(),
             enabled: true,
-        })
+        }
     }
 
     /// Also requires this attribute to have this value.
     pub fn and(mut self, attribute: impl Into<String>, value: impl Into<String>) -> Self {
-        self.0.matches.push((attribute.into(), value.into()));
+        self.matches.push((attribute.into(), value.into()));
         self
     }
 
     /// Applies to this level only. By default, it applies to every level whose key has all
     /// the attributes; an exemption applies to every level.
     pub fn level(mut self, name: impl Into<String>) -> Self {
-        self.0.level = Some(name.into());
+        self.level = Some(name.into());
         self
     }
 
     /// The limit of these keys.
     pub fn limit(mut self, limit: Limit) -> Self {
-        self.0.limit = limit.into();
+        self.limit = limit.into();
         self
     }
 
@@ -117,35 +110,28 @@ impl Override {
     /// Exempts checks with these attributes, which need not be in any key, from the whole
     /// policy; with [`level`](Self::level), from that level only.
     pub fn exempt(mut self) -> Self {
-        self.0.enabled = false;
+        self.enabled = false;
         self
     }
 }
 
 impl PolicyBuilder {
-    pub(super) fn new(name: String) -> Self {
-        Self(Draft {
-            name,
-            ..Draft::default()
-        })
-    }
-
     /// The key of a policy with one level; `{key}` by default.
     pub fn key(mut self, template: impl Into<String>) -> Self {
-        self.0.only.key = Some(template.into());
+        self.only.key = Some(template.into());
         self
     }
 
     /// The limit of a policy with one level.
     pub fn limit(mut self, limit: Limit) -> Self {
-        self.0.only.limit = limit.into();
+        self.only.limit = limit.into();
         self
     }
 
     /// Adds a level, instead of [`key`](Self::key) and [`limit`](Self::limit). Either all
     /// levels are charged, or none.
     pub fn level(mut self, name: impl Into<String>, key: impl Into<String>, limit: Limit) -> Self {
-        self.0.levels.push(LevelDraft {
+        self.levels.push(LevelDraft {
             name: name.into(),
             key: Some(key.into()),
             limit: limit.into(),
@@ -156,19 +142,19 @@ impl PolicyBuilder {
     /// The attributes that select the cluster slot of the keys. Every level must have them
     /// in its key; by default, all attributes that every level has.
     pub fn tag(mut self, template: impl Into<String>) -> Self {
-        self.0.tag = Some(template.into());
+        self.tag = Some(template.into());
         self
     }
 
     /// Lets your own script decide instead of the levels' limits. Redis only.
     pub fn script(mut self, script: CustomScript) -> Self {
-        self.0.script = Some(script);
+        self.script = Some(script);
         self
     }
 
     /// Adds a level with a key for [`script`](Self::script), and without a limit.
     pub fn script_key(mut self, name: impl Into<String>, key: impl Into<String>) -> Self {
-        self.0.levels.push(LevelDraft {
+        self.levels.push(LevelDraft {
             name: name.into(),
             key: Some(key.into()),
             limit: LimitFields::default(),
@@ -178,87 +164,82 @@ impl PolicyBuilder {
 
     /// Adds an override: different numbers for some keys. The first match wins.
     pub fn overrides(mut self, change: Override) -> Self {
-        self.0.overrides.push(change.0);
+        self.overrides.push(change);
         self
     }
 
     /// Refuses everything.
     pub fn block(mut self, block: bool) -> Self {
-        self.0.only.limit.block = Some(block);
+        self.only.limit.block = Some(block);
         self
     }
 
     /// When to ask the store.
     pub fn mode(mut self, mode: Mode) -> Self {
-        self.0.settings.mode = mode;
+        self.settings.mode = mode;
         self
     }
 
     /// How often a node in background mode sends its counts to the store: from 1 ms to 60 s,
     /// 50 ms by default.
     pub fn sync_interval(mut self, interval: Duration) -> Self {
-        self.0.settings.sync_interval = interval;
+        self.settings.sync_interval = interval;
         self
     }
 
     /// The longest time that a refusal is remembered; zero turns it off.
     pub fn refusal_memory(mut self, duration: Duration) -> Self {
-        self.0.settings.refusal_memory = duration;
+        self.settings.refusal_memory = duration;
         self
     }
 
     /// What to answer when the store fails: [`OnError::Local`] by default, and
     /// [`OnError::Allow`] for a script.
     pub fn on_error(mut self, on_error: OnError) -> Self {
-        self.0.settings.on_error = Some(on_error);
+        self.settings.on_error = Some(on_error);
         self
     }
 
     /// This node's share of the limit under [`OnError::Local`].
     pub fn local_share(mut self, share: f64) -> Self {
-        self.0.settings.local_share = share;
+        self.settings.local_share = share;
         self
     }
 
     /// Counts refused requests too, so that a client that keeps retrying stays out.
     pub fn count_denied(mut self, count_denied: bool) -> Self {
-        self.0.settings.count_denied = count_denied;
+        self.settings.count_denied = count_denied;
         self
     }
 
     /// Shadow mode: everything is allowed, and measured as if the limit were enforced.
     pub fn shadow(mut self, shadow: bool) -> Self {
-        self.0.settings.shadow = shadow;
+        self.settings.shadow = shadow;
         self
     }
 
     /// Makes this policy a trial of another one: the server checks it whenever it checks that
     /// one, with the same attributes and cost. It never refuses.
     pub fn trial_of(mut self, policy: impl Into<String>) -> Self {
-        self.0.settings.trial_of = Some(policy.into());
+        self.settings.trial_of = Some(policy.into());
         self
     }
 
     /// `false` allows everything and measures nothing.
     pub fn enabled(mut self, enabled: bool) -> Self {
-        self.0.settings.enabled = enabled;
+        self.settings.enabled = enabled;
         self
     }
 
     /// The headers that clients see.
     pub fn headers(mut self, dialect: Dialect) -> Self {
-        self.0.headers = dialect;
+        self.headers = dialect;
         self
     }
 
     /// The name of the store that keeps the counters; `default` by default.
     pub fn store(mut self, name: impl Into<String>) -> Self {
-        self.0.settings.store = name.into();
+        self.settings.store = name.into();
         self
-    }
-
-    /// Validates and builds the policy. The error lists everything that is wrong.
-    pub fn build(self) -> Result<Policy, PolicyError> {
-        self.0.build()
     }
 }

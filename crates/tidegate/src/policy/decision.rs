@@ -1,5 +1,6 @@
 //! The decision of a policy, with the names of its levels.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -7,18 +8,24 @@ use smallvec::SmallVec;
 use super::keys::{Keys, LevelKey};
 use super::script::ScriptAnswer;
 use super::{Policy, PolicyLevel};
-use crate::decision::{Decision, LevelDecision, Receipt, Source};
+use crate::decision::{Decision, LevelDecision, Receipt};
 use crate::headers::{Headers, problem};
 use crate::limit::Limit;
 
 /// The decision of a policy.
 ///
-/// The numbers are those of [`Decision`]. Levels also have their names and the limits that
-/// apply.
+/// It has the numbers of the [`Decision`] that it derefs to. Levels also have their names and the
+/// limits that apply.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "the decision says whether the request may proceed"]
 pub struct PolicyDecision<'p> {
     policy: &'p Policy,
+    decided: Decided,
+}
+
+/// What was decided, beside the policy.
+#[derive(Debug, Clone, PartialEq)]
+struct Decided {
     /// The level and the case behind each level of the decision.
     cases: SmallVec<[(u16, u16); 2]>,
     decision: Decision,
@@ -43,9 +50,7 @@ pub struct PolicyDecision<'p> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct OwnedDecision {
     policy: Policy,
-    cases: SmallVec<[(u16, u16); 2]>,
-    decision: Decision,
-    answer: Option<Box<ScriptAnswer>>,
+    decided: Decided,
 }
 
 impl OwnedDecision {
@@ -53,9 +58,7 @@ impl OwnedDecision {
     pub fn decision(&self) -> PolicyDecision<'_> {
         PolicyDecision {
             policy: &self.policy,
-            cases: self.cases.clone(),
-            decision: self.decision.clone(),
-            answer: self.answer.clone(),
+            decided: self.decided.clone(),
         }
     }
 }
@@ -84,9 +87,11 @@ impl<'p> PolicyDecision<'p> {
     ) -> Self {
         Self {
             policy,
-            cases,
-            decision,
-            answer: None,
+            decided: Decided {
+                cases,
+                decision,
+                answer: None,
+            },
         }
     }
 
@@ -111,43 +116,32 @@ impl<'p> PolicyDecision<'p> {
     pub fn into_owned(self) -> OwnedDecision {
         OwnedDecision {
             policy: self.policy.clone(),
-            cases: self.cases,
-            decision: self.decision,
-            answer: self.answer,
+            decided: self.decided,
         }
     }
 
     /// The same decision, with what a script returned beyond its verdict.
-    pub fn with_answer(self, answer: ScriptAnswer) -> Self {
-        Self {
-            answer: Some(Box::new(answer)),
-            ..self
-        }
+    pub fn with_answer(mut self, answer: ScriptAnswer) -> Self {
+        self.decided.answer = Some(Box::new(answer));
+        self
     }
 
     /// What a user-defined script returned beyond its verdict.
     #[must_use]
     pub fn answer(&self) -> Option<&ScriptAnswer> {
-        self.answer.as_deref()
+        self.decided.answer.as_deref()
     }
 
     /// Whether the request may proceed. Always true for a policy in shadow mode.
     #[must_use]
     pub fn allowed(&self) -> bool {
-        self.decision.allowed() || self.policy.shadow()
+        self.decided.decision.allowed() || self.policy.shadow()
     }
 
     /// Whether a policy in shadow mode would have refused the request.
     #[must_use]
     pub fn would_deny(&self) -> bool {
-        self.policy.shadow() && !self.decision.allowed()
-    }
-
-    /// Whether the request was refused because the store is unavailable, and not because a
-    /// quota is used up: a 503, not a 429.
-    #[must_use]
-    pub fn is_unavailable(&self) -> bool {
-        self.decision.is_unavailable()
+        self.policy.shadow() && !self.decided.decision.allowed()
     }
 
     /// The policy.
@@ -159,87 +153,45 @@ impl<'p> PolicyDecision<'p> {
     /// The name of the first level that refused, or would have refused in shadow mode.
     #[must_use]
     pub fn denied_by(&self) -> Option<&'p str> {
-        let (level, _) = self.cases.get(self.decision.denied_by()?)?;
+        let Decided {
+            cases, decision, ..
+        } = &self.decided;
+        let (level, _) = cases.get(decision.denied_by()?)?;
         Some(self.policy.levels[usize::from(*level)].name())
-    }
-
-    /// The limit of the reported level: the one that refused, or else the one with the
-    /// least remaining.
-    #[must_use]
-    pub fn limit(&self) -> u32 {
-        self.decision.limit()
-    }
-
-    /// How many requests of cost 1 would still be admitted now.
-    #[must_use]
-    pub fn remaining(&self) -> u32 {
-        self.decision.remaining()
-    }
-
-    /// Current usage of the reported level.
-    #[must_use]
-    pub fn rate(&self) -> f64 {
-        self.decision.rate()
-    }
-
-    /// How long to wait until the same cost is admitted: zero if no level refused, `None`
-    /// if waiting never helps.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.decision.retry_after()
-    }
-
-    /// How long until the quota of the reported level's key is full again.
-    #[must_use]
-    pub fn reset_after(&self) -> Duration {
-        self.decision.reset_after()
-    }
-
-    /// What made the decision.
-    #[must_use]
-    pub fn source(&self) -> Source {
-        self.decision.source()
-    }
-
-    /// The time of the decision on the store's clock, in microseconds since the Unix
-    /// epoch.
-    #[must_use]
-    pub fn decided_at_us(&self) -> u64 {
-        self.decision.decided_at_us()
     }
 
     /// The receipt for a refund, if the check was allowed and charged to any level.
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        let receipt = self.decision.receipt();
-        receipt.filter(|_| !self.cases.is_empty())
+        let receipt = self.decided.decision.receipt();
+        receipt.filter(|_| !self.decided.cases.is_empty())
     }
 
     /// The numbers alone, which do not borrow the policy.
     pub fn into_decision(self) -> Decision {
-        self.decision
+        self.decided.decision
     }
 
     /// Every level that counted, in the policy's order. None when the policy is not
     /// enabled.
     pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelReport<'_>> {
-        let numbers = self.decision.levels().iter();
-        self.cases
+        let levels = self
+            .decided
+            .cases
             .iter()
-            .zip(numbers)
-            .map(|(&(level, case), numbers)| LevelReport {
-                policy: self.policy,
-                level,
-                case,
-                numbers,
-            })
+            .zip(self.decided.decision.levels());
+        levels.map(|(&(level, case), numbers)| LevelReport {
+            policy: self.policy,
+            level,
+            case,
+            numbers,
+        })
     }
 
     /// The level whose numbers the decision reports.
     #[must_use]
     pub fn reported(&self) -> Option<LevelReport<'_>> {
-        let index = self.decision.reported_index()?;
-        self.levels().nth(index)
+        self.levels().nth(self.reported_index()?)
     }
 
     /// The headers for the client, in the policy's dialect.
@@ -252,6 +204,15 @@ impl<'p> PolicyDecision<'p> {
     #[must_use]
     pub fn problem(&self, status: u16) -> String {
         problem([self], status)
+    }
+}
+
+/// The numbers of the decision.
+impl Deref for PolicyDecision<'_> {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.decided.decision
     }
 }
 
@@ -271,8 +232,7 @@ impl<'d> LevelReport<'d> {
     /// The limit that applies to this key.
     #[must_use]
     pub fn limit(&self) -> &'d Limit {
-        let case = &self.level().cases.all()[usize::from(self.case)];
-        let limit = case.limit.as_ref();
+        let limit = self.level().overrides.limit(self.case);
         limit.expect("levels that do not count are not in a decision")
     }
 
@@ -285,7 +245,7 @@ impl<'d> LevelReport<'d> {
     /// Whether an override replaces the level's own limit.
     #[must_use]
     pub fn is_overridden(&self) -> bool {
-        usize::from(self.case) + 1 < self.level().cases.all().len()
+        self.level().overrides.index(self.case).is_some()
     }
 
     /// Its numbers.

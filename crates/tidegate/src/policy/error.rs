@@ -1,7 +1,7 @@
 //! Errors of limiters and checks: bad input, not refusals.
 
 use super::keys::MissingAttribute;
-use super::name::shown;
+use super::template::shown;
 use crate::memory::TooManyLimits;
 
 /// Why a limiter cannot be built from some policies.

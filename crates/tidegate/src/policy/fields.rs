@@ -22,12 +22,6 @@ pub struct LimitFields {
     pub block: Option<bool>,
 }
 
-/// Why the fields make no limit, and the field at fault.
-pub(crate) struct Wrong {
-    pub(crate) field: &'static str,
-    pub(crate) message: String,
-}
-
 impl LimitFields {
     /// These fields with some of them changed. The others keep their value, except those
     /// that belong to another algorithm.
@@ -60,24 +54,17 @@ impl LimitFields {
             ("strict", self.strict.is_some()),
             ("align", self.align.is_some()),
         ];
-        said.into_iter()
-            .filter(|(_, said)| *said)
-            .map(|(field, _)| field)
+        let said = said.into_iter().filter(|(_, is_said)| *is_said);
+        said.map(|(field, _)| field)
     }
 
-    /// The limit they make.
-    pub(crate) fn limit(self) -> Result<Limit, Wrong> {
+    /// The limit they make, or the field at fault and what is wrong with it.
+    pub(crate) fn limit(self) -> Result<Limit, (&'static str, String)> {
         if self.block == Some(true) {
             return Ok(Limit::block());
         }
-        let Some(rate) = self.rate else {
-            return Err(Wrong {
-                field: "limit",
-                message:
-                    "missing: expected a rate such as \"100r/s\" or \"5/10s\", or block = true"
-                        .into(),
-            });
-        };
+        let missing = "missing: expected a rate such as \"100r/s\" or \"5/10s\", or block = true";
+        let rate = self.rate.ok_or_else(|| ("limit", missing.to_owned()))?;
         let spec = LimitSpec {
             rate,
             algorithm: self.algorithm.unwrap_or_default(),
@@ -86,10 +73,8 @@ impl LimitFields {
             align: self.align.unwrap_or_default(),
             gcra: false,
         };
-        spec.build().map_err(|error| Wrong {
-            field: field(&error),
-            message: message(&error, self.burst),
-        })
+        let limit = spec.build();
+        limit.map_err(|error| (field(&error), message(&error, self.burst)))
     }
 }
 

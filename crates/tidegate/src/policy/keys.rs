@@ -1,10 +1,11 @@
 //! From attributes to the keys that a policy checks in a store.
 
 use std::borrow::Cow;
+use std::iter;
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::cases::Case;
 use super::{Policy, PolicyLevel};
 use crate::attributes::Attributes;
 use crate::encoding;
@@ -80,24 +81,23 @@ impl Policy {
     where
         A: Attributes + ?Sized,
     {
-        let mut keys = Keys::none(self);
-        for level in 0..self.levels.len() {
-            keys.add(level, attributes)?;
-        }
-        Ok(keys)
+        self.keys_of(0..self.levels.len(), attributes)
     }
 
-    /// The key of one of the policy's levels.
-    pub(super) fn key_of<'a, A>(
+    /// The keys of some of the policy's levels.
+    #[inline]
+    pub(super) fn keys_of<'a, A>(
         &'a self,
-        level: usize,
+        levels: Range<usize>,
         attributes: &'a A,
     ) -> Result<Keys<'a>, MissingAttribute>
     where
         A: Attributes + ?Sized,
     {
         let mut keys = Keys::none(self);
-        keys.add(level, attributes)?;
+        for level in levels {
+            keys.add(level, attributes)?;
+        }
         Ok(keys)
     }
 
@@ -167,29 +167,18 @@ impl<'a> Keys<'a> {
             limit: self.limit,
             ..Self::none(self.policy)
         };
-        let (mut start, mut place) = (0, 0);
-        for keyed in &self.levels {
-            let values = &self.values[start..usize::from(keyed.end)];
-            start = usize::from(keyed.end);
-            let key = LevelKey {
-                policy: self.policy,
-                level: keyed.level,
-                case: keyed.case,
-                values,
-                given: self.limit,
-            };
-            if !key.counts() {
-                continue;
-            }
+        let ends = || self.levels.iter().map(|keyed| usize::from(keyed.end));
+        let ranges = iter::once(0).chain(ends()).zip(ends());
+        let counted = self.all().zip(ranges).filter(|(key, _)| key.counts());
+        for (place, (key, (start, end))) in counted.enumerate() {
             if is_meant(place) {
-                keys.values.extend(values.iter().copied());
-                let end = keys.values.len();
+                keys.values.extend_from_slice(&self.values[start..end]);
                 keys.levels.push(Keyed {
-                    end: u16::try_from(end).expect("no more values than there were"),
-                    ..*keyed
+                    level: key.level,
+                    case: key.case,
+                    end: u16::try_from(keys.values.len()).expect("no more than there were"),
                 });
             }
-            place += 1;
         }
         keys
     }
@@ -226,7 +215,7 @@ impl<'a> Keys<'a> {
         }
         self.levels.push(Keyed {
             level: u16::try_from(number).expect("levels are bounded"),
-            case: level.cases.find(&self.values[start..], attributes),
+            case: level.overrides.find(&self.values[start..], attributes),
             end: u16::try_from(self.values.len()).expect("levels and attributes are bounded"),
         });
         Ok(())
@@ -245,8 +234,7 @@ impl<'a> LevelKey<'a> {
     #[inline]
     #[must_use]
     pub fn limit(&self) -> &'a Limit {
-        let own = || self.case().limit.as_ref();
-        let limit = self.given_limit().or_else(own);
+        let limit = self.given_limit().or_else(|| self.own_limit());
         limit.expect("only levels that count are handed out")
     }
 
@@ -259,20 +247,20 @@ impl<'a> LevelKey<'a> {
 
     #[inline]
     pub(super) fn counts(&self) -> bool {
-        self.case().limit.is_some()
+        self.own_limit().is_some()
     }
 
+    /// The limit of the policy that applies.
     #[inline]
-    fn case(&self) -> &'a Case {
-        &self.level().cases.all()[usize::from(self.case)]
+    fn own_limit(&self) -> Option<&'a Limit> {
+        self.level().overrides.limit(self.case)
     }
 
     /// The override that applies, by its index among the level's overrides.
     #[inline]
     #[must_use]
     pub fn overridden_by(&self) -> Option<usize> {
-        let case = usize::from(self.case);
-        (case + 1 < self.level().cases.all().len()).then_some(case)
+        self.level().overrides.index(self.case)
     }
 
     /// The values, encoded and joined by `:`. Empty for a key without attributes.
@@ -292,7 +280,7 @@ impl<'a> LevelKey<'a> {
     /// all but the token bucket, `~fw`, `~sw` or `~sl` follows the level.
     #[must_use]
     pub fn stored(&self, prefix: &str) -> String {
-        let limit = self.case().limit.as_ref();
+        let limit = self.own_limit();
         self.counter(prefix, limit.map_or("", |limit| suffix(limit.algorithm())))
     }
 

@@ -117,7 +117,7 @@ impl PolicyLimiter {
         }
         let levels = policy.levels.iter().map(|level| {
             let name = level_name(&policy, level);
-            let limits = level.cases.all().iter().map(|case| case.limit);
+            let limits = level.overrides.all().iter().map(|it| it.limit);
             // Keys that are exempt have no limit, and are never asked about.
             let limits = limits.map(|limit| limit.unwrap_or(*level.limit()));
             limits.map(|limit| store.level(&name, limit)).collect()
@@ -211,12 +211,8 @@ impl PolicyLimiter {
     {
         let Inner { policy, store, .. } = &*self.0;
         // Bad input is found before anything is forgotten.
-        let keys: Vec<Keys<'_>> = policy
-            .which(which)?
-            .map(|level| policy.key_of(level, attributes))
-            .collect::<Result<_, _>>()?;
-        let keys = keys.iter().flat_map(Keys::all);
-        let forgotten = keys.filter(|key| {
+        let keys = policy.keys_of(policy.which(which)?, attributes)?;
+        let forgotten = keys.all().filter(|key| {
             let level = self.level(key.level, key.case);
             store.reset_check(&level.check_values(key.values))
         });
@@ -286,8 +282,8 @@ impl PolicyLimiter {
             return None;
         };
         let value = attributes.value(name)?;
-        let case = level.cases.find(&[value], attributes);
-        let counts = level.cases.counts(case);
+        let case = level.overrides.find(&[value], attributes);
+        let counts = level.overrides.counts(case);
         counts.then(|| (self.level(0, case).check(value), Case(case)))
     }
 
@@ -351,8 +347,8 @@ impl PolicyLimiter {
                 *values.get_mut(end)? = attributes.value(name)?;
                 end += 1;
             }
-            let case = level.cases.find(&values[start..end], attributes);
-            if !level.cases.counts(case) {
+            let case = level.overrides.find(&values[start..end], attributes);
+            if !level.overrides.counts(case) {
                 return None;
             }
             cases[usize::from(number)] = (number, case);

@@ -6,17 +6,16 @@
 
 mod build;
 mod builder;
-mod cases;
 mod decision;
 mod error;
 mod fields;
 mod keys;
 mod limiter;
-pub(crate) mod name;
+mod overrides;
 mod policies;
 mod script;
 mod settings;
-mod template;
+pub(crate) mod template;
 mod which;
 
 use std::ops::Deref;
@@ -36,11 +35,11 @@ pub use template::Template;
 pub use which::{Explained, Which};
 
 pub use build::{Place, Problem};
-pub use builder::{Draft, LevelDraft, OverrideDraft};
+pub use builder::LevelDraft;
 pub use fields::LimitFields;
 pub use settings::Settings;
 
-use cases::{Attribute, Cases};
+use overrides::{Attribute, Overrides};
 
 use crate::headers::{Dialect, Item};
 use crate::limit::Limit;
@@ -96,7 +95,7 @@ impl Deref for Policy {
 pub struct PolicyLevel {
     name: Box<str>,
     key: Template,
-    cases: Cases,
+    overrides: Overrides,
     /// The positions of the tag's attributes in the key.
     tag_slots: Box<[u16]>,
     /// Its parts of header fields.
@@ -121,7 +120,10 @@ impl Tag {
 impl Policy {
     /// Builds a policy in code.
     pub fn builder(name: impl Into<String>) -> PolicyBuilder {
-        PolicyBuilder::new(name.into())
+        PolicyBuilder {
+            name: name.into(),
+            ..PolicyBuilder::default()
+        }
     }
 
     /// Its name.
@@ -237,10 +239,10 @@ impl Policy {
     #[must_use]
     pub fn with_limits(&self, store: &str, change: impl Fn(&Limit) -> Limit) -> Self {
         let levels = self.levels.iter().map(|level| {
-            let cases = level.cases.with_limits(&change);
+            let overrides = level.overrides.with_limits(&change);
             PolicyLevel {
-                item: Item::new(level.item.name.clone(), cases.own()),
-                cases,
+                item: Item::new(level.item.name.clone(), overrides.own()),
+                overrides,
                 ..level.clone()
             }
         });
@@ -252,11 +254,6 @@ impl Policy {
             },
             ..Parts::clone(&self.0)
         }))
-    }
-
-    /// The level with this name.
-    fn level(&self, name: &str) -> Option<usize> {
-        self.levels.iter().position(|level| &*level.name == name)
     }
 
     /// All its settings that are not limits.
@@ -288,7 +285,7 @@ impl PolicyLevel {
     /// Its limit for keys without an override.
     #[must_use]
     pub fn limit(&self) -> &Limit {
-        self.cases.own()
+        self.overrides.own()
     }
 
     /// Its limit as an item of the header `RateLimit-Policy`, for keys without an override.
@@ -304,16 +301,16 @@ impl PolicyLevel {
     /// Its overrides in order: the attributes with the values they must have, and the
     /// limit; `None` for keys that are not counted.
     pub fn overrides(&self) -> impl ExactSizeIterator<Item = (Vec<(&str, &[u8])>, Option<&Limit>)> {
-        let all = self.cases.all();
-        all[..all.len() - 1].iter().map(|case| {
-            let conditions = case.conditions.iter().map(|(attribute, value)| {
+        let all = self.overrides.all();
+        all[..all.len() - 1].iter().map(|change| {
+            let conditions = change.conditions.iter().map(|(attribute, value)| {
                 let name = match attribute {
                     Attribute::InKey(slot) => &self.key.names()[usize::from(*slot)],
                     Attribute::Other(name) => name,
                 };
                 (&**name, &**value)
             });
-            (conditions.collect(), case.limit.as_ref())
+            (conditions.collect(), change.limit.as_ref())
         })
     }
 }

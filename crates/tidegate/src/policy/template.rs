@@ -1,8 +1,6 @@
-//! `{resource}:{consumer}`: which attributes make a key.
+//! `{resource}:{consumer}`: which attributes make a key; and what names look like.
 
 use std::fmt;
-
-use super::name::{self, shown};
 
 /// The maximum number of attributes per key.
 const MAX_ATTRIBUTES: usize = 16;
@@ -35,13 +33,8 @@ impl Template {
                     shown(text)
                 ));
             };
-            if !name::is_name(attribute) {
-                return Err(format!(
-                    "{}: the attribute {}: expected {}",
-                    shown(text),
-                    shown(attribute),
-                    name::EXPECTED
-                ));
+            if let Some(problem) = name_problem(attribute) {
+                return Err(format!("{}: the attribute {problem}", shown(text)));
             }
             if attributes.iter().any(|other| **other == *attribute) {
                 return Err(format!(
@@ -92,4 +85,53 @@ impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// The longest name of a policy, a level, an attribute or a store.
+const MAX: usize = 64;
+
+/// What a name looks like, for messages.
+pub const NAME: &str = "1 to 64 of the characters A-Z a-z 0-9 _ -";
+
+/// Whether this can be the name of a policy, a level, an attribute or a store: such a name needs
+/// no escaping in a key, a header, a metric or a log line.
+pub fn is_name(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    (1..=MAX).contains(&text.len()) && text.bytes().all(is_part)
+}
+
+/// Why this cannot be a name.
+pub(crate) fn name_problem(text: &str) -> Option<String> {
+    (!is_name(text)).then(|| format!("{}: expected {NAME}", shown(text)))
+}
+
+/// Whether one of these was probably meant to be the other: they differ in one place, by at
+/// most two characters.
+pub(super) fn is_near(a: &str, b: &str) -> bool {
+    let before = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a.as_bytes()[before..], &b.as_bytes()[before..]);
+    let ends = a.iter().rev().zip(b.iter().rev());
+    let after = ends.take_while(|(a, b)| a == b).count();
+    let rest = a.len().max(b.len()) - after;
+    (1..=2).contains(&rest) && rest <= before + after
+}
+
+/// Names as they are listed in a message, which stays short.
+pub fn listed<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+    const LISTED: usize = 16;
+    let mut names = names.into_iter();
+    let mut list: Vec<String> = names.by_ref().take(LISTED).map(shown).collect();
+    if names.next().is_some() {
+        list.push("…".into());
+    }
+    list.join(", ")
+}
+
+/// A wrong text as it is repeated in a message: in quotes, escaped and not too long.
+pub fn shown(text: &str) -> String {
+    let mut start: String = text.chars().take(MAX).collect();
+    if start.len() < text.len() {
+        start.push('…');
+    }
+    format!("{start:?}")
 }

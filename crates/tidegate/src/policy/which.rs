@@ -50,7 +50,7 @@ impl Policy {
                 policy: self.name().into(),
                 levels: names(),
             }),
-            Which::Level(name) => match self.level(name) {
+            Which::Level(name) => match self.levels.iter().position(|level| level.name() == name) {
                 Some(level) => Ok(level..level + 1),
                 None => Err(CheckError::UnknownLevel {
                     policy: self.name().into(),
@@ -67,15 +67,14 @@ impl Policy {
         let mut numbers = look.levels().map(|level| *level.numbers());
         let explained = keys.all().map(|key| {
             let level = &self.levels[usize::from(key.level)];
+            let limit = level.overrides.limit(key.case);
+            let is_counted = self.enabled() && limit.is_some();
             Explained {
                 level,
                 key: key.text().into_owned(),
-                limit: level.cases.all()[usize::from(key.case)].limit.as_ref(),
+                limit,
                 overridden_by: key.overridden_by(),
-                numbers: match self.enabled() && key.counts() {
-                    true => numbers.next(),
-                    false => None,
-                },
+                numbers: is_counted.then(|| numbers.next()).flatten(),
             }
         });
         explained.collect()
@@ -86,12 +85,8 @@ impl Policy {
     where
         A: Attributes + ?Sized,
     {
-        let mut texts = Vec::new();
-        for level in self.which(which)? {
-            let keys = self.key_of(level, attributes)?;
-            texts.extend(keys.all().map(|key| key.text().into_owned()));
-        }
-        Ok(texts)
+        let keys = self.keys_of(self.which(which)?, attributes)?;
+        Ok(keys.all().map(|key| key.text().into_owned()).collect())
     }
 
     /// The keys that these levels can have in a shared store, to delete them: one per
@@ -105,11 +100,7 @@ impl Policy {
     where
         A: Attributes + ?Sized,
     {
-        let mut stored = Vec::new();
-        for level in self.which(which)? {
-            let keys = self.key_of(level, attributes)?;
-            stored.extend(keys.all().flat_map(|key| key.stored_all(prefix)));
-        }
-        Ok(stored)
+        let keys = self.keys_of(self.which(which)?, attributes)?;
+        Ok(keys.all().flat_map(|key| key.stored_all(prefix)).collect())
     }
 }

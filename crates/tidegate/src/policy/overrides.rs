@@ -7,11 +7,12 @@ use foldhash::fast::FixedState;
 use crate::attributes::Attributes;
 use crate::limit::Limit;
 
-/// A level's limits: those of the overrides in order, then its own, which matches every key.
+/// A level's limits: those of the overrides in order, then its own, which matches every key. A
+/// *case* is the index of one of them.
 #[derive(Debug, Clone)]
-pub(crate) struct Cases {
-    all: Box<[Case]>,
-    /// The level's own case, which is the last.
+pub(crate) struct Overrides {
+    all: Box<[ConditionalLimit]>,
+    /// The case of the level's own limit, which is the last.
     own: u16,
     /// The overrides by their first condition, so that a check does not have to try each of
     /// them: for each attribute, the overrides per value.
@@ -20,9 +21,9 @@ pub(crate) struct Cases {
 
 type ByValue = HashMap<Box<[u8]>, Vec<u16>, FixedState>;
 
-/// Conditions, and the limit that applies if all of them hold.
+/// A limit that applies if all conditions hold.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Case {
+pub(crate) struct ConditionalLimit {
     pub(crate) conditions: Box<[Condition]>,
     /// `None`: the level does not count.
     pub(crate) limit: Option<Limit>,
@@ -53,20 +54,20 @@ impl Attribute {
 }
 
 /// The rest follows from `all`.
-impl PartialEq for Cases {
+impl PartialEq for Overrides {
     fn eq(&self, other: &Self) -> bool {
         self.all == other.all
     }
 }
 
-impl Cases {
+impl Overrides {
     /// The maximum number of overrides per level.
     pub(crate) const MAX_OVERRIDES: usize = 10_000;
 
-    pub(crate) fn new(overrides: Vec<Case>, own: Limit) -> Self {
+    pub(crate) fn new(overrides: Vec<ConditionalLimit>, own: Limit) -> Self {
         let mut by_first: Vec<(Attribute, ByValue)> = Vec::new();
-        for (index, case) in (0..).zip(&overrides) {
-            let Some((attribute, value)) = case.conditions.first() else {
+        for (case, change) in (0..).zip(&overrides) {
+            let Some((attribute, value)) = change.conditions.first() else {
                 continue;
             };
             let at = by_first.iter().position(|(other, _)| other == attribute);
@@ -74,21 +75,21 @@ impl Cases {
                 by_first.push((attribute.clone(), ByValue::default()));
                 by_first.len() - 1
             });
-            by_first[at].1.entry(value.clone()).or_default().push(index);
+            by_first[at].1.entry(value.clone()).or_default().push(case);
         }
-        let index = u16::try_from(overrides.len()).expect("overrides are bounded");
-        let own = Case {
+        let own_case = u16::try_from(overrides.len()).expect("overrides are bounded");
+        let own = ConditionalLimit {
             conditions: Box::default(),
             limit: Some(own),
         };
         Self {
             all: overrides.into_iter().chain([own]).collect(),
-            own: index,
+            own: own_case,
             by_first: by_first.into(),
         }
     }
 
-    /// The index of the first case that matches the values of the key and, for exemptions,
+    /// The first case that matches the values of the key and, for exemptions,
     /// the other attributes of the check.
     #[inline]
     pub(crate) fn find<A>(&self, key: &[&[u8]], attributes: &A) -> u16
@@ -115,36 +116,41 @@ impl Cases {
         self.by_first.iter().filter_map(first_of).min()
     }
 
-    /// The same cases with other limits.
+    /// The same overrides with other limits.
     pub(crate) fn with_limits(&self, change: impl Fn(&Limit) -> Limit) -> Self {
-        let all = self.all.iter().map(|case| Case {
-            conditions: case.conditions.clone(),
-            limit: case.limit.as_ref().map(&change),
-        });
-        Self {
-            all: all.collect(),
-            ..self.clone()
+        let mut changed = self.clone();
+        for limit in changed.all.iter_mut().filter_map(|it| it.limit.as_mut()) {
+            *limit = change(limit);
         }
+        changed
+    }
+
+    /// The limit of a case; `None` if its keys are not counted.
+    #[inline]
+    pub(crate) fn limit(&self, case: u16) -> Option<&Limit> {
+        self.all[usize::from(case)].limit.as_ref()
     }
 
     /// Whether keys of this case are counted.
     #[inline]
     pub(crate) fn counts(&self, case: u16) -> bool {
-        self.all[usize::from(case)].limit.is_some()
+        self.limit(case).is_some()
     }
 
-    /// The conditions of all overrides.
-    pub(crate) fn conditions(&self) -> impl Iterator<Item = &Condition> {
-        self.all.iter().flat_map(|case| &case.conditions)
+    /// The override of a case, by its index; `None` for the level's own limit.
+    #[inline]
+    pub(crate) fn index(&self, case: u16) -> Option<usize> {
+        (case != self.own).then(|| case.into())
     }
 
-    pub(crate) fn all(&self) -> &[Case] {
+    /// All limits, the level's own last.
+    pub(crate) fn all(&self) -> &[ConditionalLimit] {
         &self.all
     }
 
     /// The level's own limit.
     pub(crate) fn own(&self) -> &Limit {
-        let own = self.all[usize::from(self.own)].limit.as_ref();
-        own.expect("the last case is the level's own limit")
+        let own = self.limit(self.own);
+        own.expect("a level has a limit of its own")
     }
 }
