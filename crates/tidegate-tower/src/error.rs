@@ -4,13 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayerError {
-    /// No policy was named.
-    #[error("no policy: expected the name of at least one")]
-    NoPolicy,
-    /// The limiter has no such policy.
-    #[error("the limiter has no policy named {0:?}")]
-    UnknownPolicy(String),
-    /// A policy was named twice: it would charge twice.
+    /// A policy was added twice: it would charge twice.
     #[error("policy {0:?} appears twice: expected it once")]
     DuplicatePolicy(String),
     /// A policy uses an attribute that has no key.

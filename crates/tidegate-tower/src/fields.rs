@@ -1,123 +1,163 @@
-//! The header fields of a decision, as `http` has them.
+//! The header fields of decisions, as `http` has them.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::header::{Entry, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tidegate::{Dialect, Headers, Policy};
+use tidegate::{Dialect, Headers, Policy, PolicyDecision};
 
-/// The names of fields that policies of a layer have, made once.
-#[derive(Debug)]
-pub(crate) struct Names {
-    known: Box<[(Box<str>, Field)]>,
-    /// What policies of one level always say of their limits.
-    constant: Box<[HeaderValue]>,
-    /// Whether there will never be any field.
-    is_silent: bool,
-}
-
-/// A field's name.
-#[derive(Debug, Clone)]
-pub(crate) struct Field {
-    name: HeaderName,
-    is_list: bool,
-}
+use crate::limiter::LayerPolicy;
 
 /// Fields to be added to a response.
-pub(crate) type Fields = Vec<(Field, HeaderValue)>;
+pub(crate) type Fields = Vec<(HeaderName, HeaderValue)>;
+
+/// What the header fields of a layer's policies have in common, made once.
+#[derive(Debug, Default)]
+pub(crate) struct KnownFields {
+    names: Vec<(Box<str>, HeaderName)>,
+    /// Whether there will never be any field.
+    is_silent: bool,
+    usual: Option<Usual>,
+}
+
+/// The fields of admitted requests, where one policy of one level decides: made without texts
+/// on the way.
+#[derive(Debug)]
+enum Usual {
+    /// Limit, remaining and reset, each under its name.
+    Numbers([HeaderName; 3]),
+    /// `RateLimit-Policy`, always the same, and how `RateLimit` begins.
+    Lists(HeaderValue, Box<str>),
+}
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-impl Names {
-    pub(crate) fn of<'p>(policies: impl IntoIterator<Item = &'p Policy>) -> Self {
-        let list = |name| Field {
-            name,
-            is_list: true,
+impl KnownFields {
+    pub(crate) fn new(policies: &[LayerPolicy]) -> Self {
+        let mut known = Self {
+            names: vec![
+                ("RateLimit-Policy".into(), RATE_LIMIT_POLICY),
+                ("RateLimit".into(), RATE_LIMIT),
+                ("Retry-After".into(), RETRY_AFTER),
+            ],
+            usual: match policies {
+                [only] => Usual::new(only.policy()),
+                _ => None,
+            },
+            is_silent: true,
         };
-        let mut names: Vec<(Box<str>, Field)> = vec![
-            ("RateLimit-Policy".into(), list(RATE_LIMIT_POLICY)),
-            ("RateLimit".into(), list(RATE_LIMIT)),
-            ("Retry-After".into(), RETRY_AFTER.into()),
-        ];
-        let (mut constant, mut is_silent) = (Vec::new(), true);
-        for policy in policies {
-            if let [level] = policy.levels() {
-                constant.extend(HeaderValue::from_str(level.header_item()));
-            }
-            is_silent &= *policy.headers() == Dialect::None && policy.script().is_none();
+        for policy in policies.iter().map(LayerPolicy::policy) {
+            known.is_silent &= *policy.headers() == Dialect::None && policy.script().is_none();
             for text in policy.headers().names().into_iter().flatten() {
-                if let Ok(name) = HeaderName::from_bytes(text.as_bytes()) {
-                    names.push((text.into(), name.into()));
-                }
+                let name = HeaderName::from_bytes(text.as_bytes());
+                known.names.extend(name.map(|name| (text.into(), name)));
             }
         }
-        Self {
-            known: names.into(),
-            constant: constant.into(),
-            is_silent,
-        }
+        known
     }
 
-    pub(crate) fn is_silent(&self) -> bool {
-        self.is_silent
-    }
-
-    /// The fields as `http` has them.
-    pub(crate) fn fields(&self, headers: Headers<'_>) -> Fields {
+    /// The fields of a response.
+    pub(crate) fn of(&self, headers: Headers<'_>) -> Fields {
         let all = headers.into_iter();
         let mut fields = Vec::with_capacity(all.len());
         for (text, value) in all {
-            let known = self.known.iter().find(|(other, _)| **other == *text);
-            // A script of the user's own may name others, even impossible ones.
-            let field = match known {
-                Some((_, field)) => Ok(field.clone()),
-                None => HeaderName::from_bytes(text.as_bytes()).map(Field::from),
+            let name = match self.names.iter().find(|(other, _)| **other == *text) {
+                Some((_, name)) => Ok(name.clone()),
+                // A script of the user's own may name others, even impossible ones.
+                None => HeaderName::from_bytes(text.as_bytes()),
             };
             let value = match value {
                 Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
-                Cow::Borrowed(value) => match self.constant.iter().find(|it| *it == value) {
-                    Some(value) => Ok(value.clone()),
-                    None => HeaderValue::from_str(value),
-                },
+                Cow::Borrowed(value) => HeaderValue::from_str(value),
             };
-            if let (Ok(field), Ok(value)) = (field, value) {
-                fields.push((field, value));
+            if let (Ok(name), Ok(value)) = (name, value) {
+                fields.push((name, value));
             }
         }
         fields
     }
+
+    /// The fields of an admitted request, if they are the usual ones.
+    #[inline]
+    pub(crate) fn of_one(&self, decision: &PolicyDecision<'_>) -> Option<Fields> {
+        if self.is_silent {
+            return Some(Fields::new());
+        }
+        self.usual.as_ref()?.fields(decision)
+    }
+}
+
+impl Usual {
+    fn new(policy: &Policy) -> Option<Self> {
+        let [level] = policy.levels() else {
+            return None;
+        };
+        // A block has no numbers.
+        level.limit().spec().filter(|_| policy.script().is_none())?;
+        match policy.headers() {
+            Dialect::Ietf => {
+                let text = level.header_item();
+                let (name, _) = text.split_once(';')?;
+                let limit = HeaderValue::from_str(text).ok()?;
+                Some(Self::Lists(limit, format!("{name};r=").into()))
+            }
+            Dialect::XRateLimit | Dialect::Custom(_) => {
+                let [limit, reset, remaining] = policy.headers().names()?;
+                let name = |name: &str| HeaderName::from_bytes(name.as_bytes()).ok();
+                Some(Self::Numbers([
+                    name(limit)?,
+                    name(remaining)?,
+                    name(reset)?,
+                ]))
+            }
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn fields(&self, decision: &PolicyDecision<'_>) -> Option<Fields> {
+        let mut levels = decision.levels();
+        let level = levels.next().filter(|level| !level.is_overridden())?;
+        let numbers = level.numbers();
+        let reset = numbers.reset_after();
+        let seconds = reset.as_secs() + u64::from(reset.subsec_nanos() > 0);
+        let [mut limit, mut remaining, mut reset] = [(); 3].map(|()| itoa::Buffer::new());
+        let remaining = remaining.format(numbers.remaining());
+        Some(match self {
+            Self::Numbers(names) => {
+                let [first, second, third] = names.clone();
+                let limit = limit.format(numbers.limit());
+                vec![
+                    (first, value(&[limit])?),
+                    (second, value(&[remaining])?),
+                    (third, value(&[reset.format(seconds)])?),
+                ]
+            }
+            Self::Lists(limit, begin) => {
+                let reset = reset.format(seconds.max(1));
+                let state = value(&[begin, remaining, ";t=", reset])?;
+                vec![(RATE_LIMIT_POLICY, limit.clone()), (RATE_LIMIT, state)]
+            }
+        })
+    }
+}
+
+/// A value made of these parts, in no more memory than it needs.
+#[inline]
+fn value(parts: &[&str]) -> Option<HeaderValue> {
+    HeaderValue::from_maybe_shared(Bytes::from(parts.concat())).ok()
 }
 
 /// Adds fields to those of a response. Lists grow; what a layer further in has said in
 /// single numbers is nearer to what the client has asked for, and stays.
 pub(crate) fn add(headers: &mut HeaderMap, fields: Fields) {
-    for (field, value) in fields {
-        if field.is_list {
-            headers.append(field.name, value);
-        } else if let Entry::Vacant(place) = headers.entry(field.name) {
+    for (name, value) in fields {
+        if name == RATE_LIMIT || name == RATE_LIMIT_POLICY {
+            headers.append(name, value);
+        } else if let Entry::Vacant(place) = headers.entry(name) {
             place.insert(value);
-        }
-    }
-}
-
-impl Field {
-    /// The two lists of the usual dialect.
-    pub(crate) fn lists() -> [Self; 2] {
-        [RATE_LIMIT_POLICY, RATE_LIMIT].map(|name| Self {
-            name,
-            is_list: true,
-        })
-    }
-}
-
-impl From<HeaderName> for Field {
-    /// A field that has one value.
-    fn from(name: HeaderName) -> Self {
-        Self {
-            name,
-            is_list: false,
         }
     }
 }

@@ -12,13 +12,15 @@ use tower_service::Service;
 
 use crate::body::ResponseBody;
 use crate::fields;
-use crate::gate::{Pass, Verdict};
+use crate::gate::{Pass, Passage};
 use crate::head::ResponseHead;
-use crate::refund::Refund;
 
-/// A verdict that takes a while. The request's body waits elsewhere, so that it may be
+/// A decision that takes a while. The request's body waits elsewhere, so that it may be
 /// of any type.
-pub(crate) type Asking = Pin<Box<dyn Future<Output = (request::Parts, Verdict)> + Send>>;
+pub(crate) type Asking = Pin<Box<dyn Future<Output = (request::Parts, Passage)> + Send>>;
+
+/// A refund that may take a while.
+type Refund = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pin_project! {
     /// The future of a [`RateLimit`](crate::RateLimit).
@@ -92,18 +94,18 @@ where
                     call,
                     is_ready,
                 } => {
-                    let (parts, verdict) = ready!(asking.as_mut().poll(cx));
+                    let (parts, passage) = ready!(asking.as_mut().poll(cx));
                     let (mut service, body) = call.take().expect(TWICE);
                     let request = Request::from_parts(parts, body);
-                    match verdict {
-                        Verdict::Refuse(response) => State::Refused {
+                    match passage {
+                        Passage::Refuse(response) => State::Refused {
                             response: Some(response),
                         },
-                        Verdict::Pass(pass) if *is_ready => {
+                        Passage::Pass(pass) if *is_ready => {
                             let future = service.call(request);
                             State::Running { future, pass }
                         }
-                        Verdict::Pass(pass) => {
+                        Passage::Pass(pass) => {
                             let call = Some(Box::new((service, request)));
                             State::Readying { call, pass }
                         }
@@ -123,10 +125,10 @@ where
                     if !pass.fields.is_empty() {
                         fields::add(response.headers_mut(), std::mem::take(&mut pass.fields));
                     }
-                    match charged.and_then(|charged| charged.give_back()) {
+                    match charged {
                         None => return Poll::Ready(Ok(response.map(ResponseBody::inner))),
-                        Some(refund) => State::Refunding {
-                            refund,
+                        Some(charged) => State::Refunding {
+                            refund: Box::pin(charged.give_back()),
                             response: Some(response),
                         },
                     }

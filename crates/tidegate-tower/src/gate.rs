@@ -1,24 +1,25 @@
 //! The settings of a layer, and how they decide a request.
 
+use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::fmt;
 use std::iter;
-use std::net::IpAddr;
+use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::{Response, request};
 use smallvec::SmallVec;
-use tidegate::{Attributes, Cost, Decisions, Headers, Policies, PolicyDecision};
+use tidegate::{CheckError, Cost, Decisions, Headers, PolicyDecision, Receipt};
 
 use crate::address::{Addresses, Networks};
-use crate::fields::{Fields, Names};
+use crate::fields::{Fields, KnownFields};
 use crate::grpc;
 use crate::head::{RequestHead, ResponseHead};
 use crate::key::{Key, Missing};
-use crate::limiter::AnyLimiter;
-use crate::plain::Plain;
+use crate::limiter::LayerPolicy;
 use crate::refund::Charged;
 use crate::refusal::{Reason, Refusal};
 use crate::token::{bearer, hashed};
@@ -30,42 +31,26 @@ pub(crate) type CostFunction = Box<dyn Fn(&RequestHead<'_>) -> Cost + Send + Syn
 pub(crate) type Responder = Box<dyn Fn(&Refusal<'_, '_>) -> Response<Bytes> + Send + Sync>;
 pub(crate) type Classifier = Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync>;
 
-/// The validated settings of a layer, shared by all its clones.
+/// The settings of a layer, shared by all its clones.
 pub(crate) struct Gate {
-    pub(crate) limiter: AnyLimiter,
-    /// The one policy, where it is asked about one key and nothing else matters.
-    pub(crate) plain: Option<Plain>,
-    pub(crate) policies: Box<[Asked]>,
-    pub(crate) keys: Box<[(Box<str>, Key)]>,
+    pub(crate) policies: Vec<LayerPolicy>,
+    pub(crate) keys: Vec<(Box<str>, Key)>,
     pub(crate) addresses: Addresses,
-    /// Whether anything depends on the client's address.
-    pub(crate) needs_client: bool,
-    pub(crate) exempt: Exempt,
-    pub(crate) skip: Box<[Rule]>,
+    /// Networks of clients that are not counted.
+    pub(crate) exempt_networks: Networks,
+    /// Hashes of bearer tokens that are not counted.
+    pub(crate) exempt_tokens: HashSet<Text>,
+    pub(crate) skip: Vec<Rule>,
     pub(crate) cost: Option<CostFunction>,
-    pub(crate) names: Names,
+    pub(crate) fields: KnownFields,
     pub(crate) responder: Option<Responder>,
     /// Says which responses do not count.
     pub(crate) refund: Option<Classifier>,
     pub(crate) wait: Option<Wait>,
 }
 
-/// A policy, and the attributes of its keys.
-pub(crate) struct Asked {
-    pub(crate) name: Box<str>,
-    pub(crate) attributes: Box<[Box<str>]>,
-}
-
-/// Clients that are not counted.
-#[derive(Debug, Default)]
-pub(crate) struct Exempt {
-    pub(crate) networks: Networks,
-    /// Hashed.
-    pub(crate) tokens: HashSet<Text>,
-}
-
 /// The outcome of a request.
-pub(crate) enum Verdict {
+pub(crate) enum Passage {
     Pass(Pass),
     Refuse(Box<Response<Bytes>>),
 }
@@ -79,164 +64,165 @@ pub(crate) struct Pass {
     pub(crate) charged: Option<Box<Charged>>,
 }
 
-/// What to check for a request.
-struct Question<'r> {
-    values: Values<'r>,
-    /// Whether a value is missing that policies need which are not asked then.
-    skips: bool,
-    cost: Cost,
-}
-
-/// Why nothing is checked.
-enum Unasked<'r> {
-    /// It is not counted.
-    Free,
-    /// This attribute is missing.
-    Missing(&'r str),
-}
-
 impl Gate {
-    /// The limiter, if every verdict is there at once.
-    pub(crate) fn at_once(&self) -> Option<&Policies> {
-        self.limiter.at_once().filter(|_| self.wait.is_none())
+    /// Settings under which this policy decides, and nothing else.
+    pub(crate) fn new(policy: LayerPolicy) -> Self {
+        Self {
+            policies: vec![policy],
+            keys: Vec::new(),
+            addresses: Addresses::default(),
+            exempt_networks: Networks::default(),
+            exempt_tokens: HashSet::new(),
+            skip: Vec::new(),
+            cost: None,
+            fields: KnownFields::default(),
+            responder: None,
+            refund: None,
+            wait: None,
+        }
     }
 
-    /// The verdict of a limiter in memory.
-    pub(crate) fn decide(self: &Arc<Self>, limiter: &Policies, head: &RequestHead<'_>) -> Verdict {
-        if let (Some(plain), [(_, key)]) = (&self.plain, &*self.keys)
-            && let Some(verdict) = plain.decide(self, key, head)
-        {
-            return verdict;
+    /// Decides a request, if there is nothing to wait for.
+    #[inline]
+    pub(crate) fn now(self: &Arc<Self>, head: &RequestHead<'_>) -> Option<Passage> {
+        if self.wait.is_some() || !self.policies.iter().all(LayerPolicy::is_in_memory) {
+            return None;
         }
-        let question = match self.question(head) {
-            Ok(question) => question,
-            Err(unasked) => return self.without_asking(head, unasked),
+        let [LayerPolicy::Memory(policy)] = &*self.policies else {
+            return Some(at_once(self.decide(head)));
         };
-        let (values, cost) = (&question.values, question.cost);
         // The everyday case, without a list of one.
-        if let [policy] = &*self.policies {
-            let decision = limiter.check(&policy.name, values, cost);
-            let decision = decision.as_ref().expect(FITS);
-            return match decision.allowed() {
-                true => self.pass(|| decision.headers(), slice::from_ref(decision), values),
-                false => self.refuse_limited(head, &iter::once(decision.clone()).collect()),
-            };
-        }
-        let decisions = limiter.check_all(&self.asked(&question), values, cost);
-        self.verdict(head, &decisions.expect(FITS), values)
-    }
-
-    /// The verdict of any limiter, after as many turns as it takes.
-    pub(crate) async fn ask(self: Arc<Self>, parts: request::Parts) -> (request::Parts, Verdict) {
-        let verdict = self.decide_later(&RequestHead::of_parts(&parts)).await;
-        (parts, verdict)
-    }
-
-    async fn decide_later(self: &Arc<Self>, head: &RequestHead<'_>) -> Verdict {
-        let question = match self.question(head) {
+        let (values, cost) = match self.question(head) {
             Ok(question) => question,
-            Err(unasked) => return self.without_asking(head, unasked),
+            Err(passage) => return Some(passage),
         };
-        let policies = self.asked(&question);
-        let (values, cost) = (&question.values, question.cost);
+        let decision = policy.check(&values, cost);
+        let Some(decision) = checked(decision.as_ref()) else {
+            return Some(Passage::Pass(Pass::default()));
+        };
+        Some(match decision.allowed() {
+            true => self.pass(slice::from_ref(decision), || decision.headers(), &values),
+            false => self.refuse_limited(head, &iter::once(decision.clone()).collect()),
+        })
+    }
+
+    /// [`decide`](Self::decide) for a request whose body is elsewhere.
+    pub(crate) async fn decide_parts(
+        self: Arc<Self>,
+        parts: request::Parts,
+    ) -> (request::Parts, Passage) {
+        let passage = self.decide(&RequestHead::of_parts(&parts)).await;
+        (parts, passage)
+    }
+
+    /// Decides a request, after as many turns as it takes.
+    async fn decide(self: &Arc<Self>, head: &RequestHead<'_>) -> Passage {
+        let (values, cost) = match self.question(head) {
+            Ok(question) => question,
+            Err(passage) => return passage,
+        };
         let mut waiting = self.wait.as_ref().map(Wait::start);
         loop {
-            let decisions = self.limiter.check(&policies, values, cost).await;
-            let decisions = decisions.expect(FITS);
-            if let (Some(refusal), Some(waiting)) = (decisions.refusal(), &mut waiting)
+            let decisions = self.check(&values, cost).await;
+            let Some(refusal) = decisions.refusal() else {
+                return self.pass(decisions.as_slice(), || decisions.headers(), &values);
+            };
+            if let Some(waiting) = &mut waiting
                 && waiting.sleep(refusal.retry_after()).await
             {
                 continue;
             }
-            return self.verdict(head, &decisions, values);
+            return self.refuse_limited(head, &decisions);
         }
     }
 
-    /// What to ask about a request, if anything.
+    /// The values and the cost of a request, or what happens to it without a check.
     #[inline]
-    fn question<'r>(&'r self, head: &RequestHead<'r>) -> Result<Question<'r>, Unasked<'r>> {
-        if self.skip.iter().any(|rule| rule(head)) {
-            return Err(Unasked::Free);
+    fn question<'r>(&'r self, head: &RequestHead<'r>) -> Result<(Values<'r>, Cost), Passage> {
+        if self.is_exempt(head) {
+            return Err(Passage::Pass(Pass::default()));
         }
-        let client = match self.needs_client {
-            true => self.addresses.client(head),
-            false => None,
-        };
-        if self.exempt.has(client, head) {
-            return Err(Unasked::Free);
-        }
-        let mut values = Values(SmallVec::new());
-        let mut skips = false;
+        let mut values = SmallVec::new();
         for (name, key) in &self.keys {
-            let value = match (key.value(head, client, &self.addresses), key.missing()) {
+            let value = match (key.value(head, &self.addresses), key.missing()) {
                 (Some(value), _) => value,
                 (None, Missing::Shared(value)) => Value::Borrowed(value),
-                (None, Missing::Refuse) => return Err(Unasked::Missing(name)),
-                (None, Missing::Skip) => {
-                    skips = true;
-                    continue;
-                }
+                (None, Missing::Refuse) => return Err(self.refuse(head, Reason::Missing(name))),
+                (None, Missing::Skip) => continue,
             };
-            values.0.push((name, value));
-        }
-        if skips && !self.policies.iter().any(|policy| policy.has_all(&values)) {
-            return Err(Unasked::Free);
+            values.push((&**name, value));
         }
         let cost = self.cost.as_ref().map_or(Cost::ONE, |cost| cost(head));
-        Ok(Question {
-            values,
-            skips,
-            cost,
+        Ok((Values(values), cost))
+    }
+
+    /// Whether a request is not counted at all.
+    #[inline]
+    fn is_exempt(&self, head: &RequestHead<'_>) -> bool {
+        let networks = &self.exempt_networks;
+        self.skip.iter().any(|rule| rule(head))
+            || !networks.is_empty()
+                && self.addresses.client(head).is_some_and(|it| networks.contain(it))
+            // A hash is not worth its time when there is nothing to find.
+            || !self.exempt_tokens.is_empty()
+                && bearer(head).is_some_and(|token| self.exempt_tokens.contains(&hashed(token)))
+    }
+
+    /// Checks the policies in order. The first refusal ends the check, and the policies before
+    /// it are refunded. Until then, another request may be refused too early, but never too many
+    /// are admitted.
+    async fn check(&self, values: &Values<'_>, cost: Cost) -> Decisions<'_> {
+        let mut decisions: SmallVec<[PolicyDecision<'_>; 2]> = SmallVec::new();
+        for policy in &self.policies {
+            decisions.extend(checked(policy.check(values, cost).await));
+            if decisions.last().is_some_and(|decision| !decision.allowed()) {
+                for (policy, receipt) in self.receipts(&decisions) {
+                    policy.refund(values, &receipt).await;
+                }
+                break;
+            }
+        }
+        decisions.into_iter().collect()
+    }
+
+    /// What these decisions have charged.
+    fn receipts(
+        &self,
+        decisions: &[PolicyDecision<'_>],
+    ) -> impl Iterator<Item = (&LayerPolicy, Receipt)> {
+        decisions.iter().filter_map(|decision| {
+            let name = decision.policy().name();
+            let policy = self.policies.iter().find(|it| it.policy().name() == name);
+            policy.zip(decision.receipt())
         })
     }
 
-    /// The policies to ask, of which there is at least one.
-    fn asked<'r>(&'r self, question: &Question<'_>) -> SmallVec<[&'r str; 4]> {
-        let has_all = |policy: &&Asked| !question.skips || policy.has_all(&question.values);
-        let policies = self.policies.iter().filter(has_all);
-        policies.map(|policy| &*policy.name).collect()
-    }
-
-    fn without_asking(&self, head: &RequestHead<'_>, unasked: Unasked<'_>) -> Verdict {
-        match unasked {
-            Unasked::Free => Verdict::Pass(Pass::default()),
-            Unasked::Missing(name) => self.refuse(head, Reason::Missing(name)),
-        }
-    }
-
-    fn verdict(
-        self: &Arc<Self>,
-        head: &RequestHead<'_>,
-        decisions: &Decisions<'_>,
-        values: &Values<'_>,
-    ) -> Verdict {
-        match decisions.allowed() {
-            true => self.pass(|| decisions.headers(), decisions.as_slice(), values),
-            false => self.refuse_limited(head, decisions),
-        }
-    }
-
+    #[inline]
     fn pass<'p>(
         self: &Arc<Self>,
-        headers: impl FnOnce() -> Headers<'p>,
         decisions: &[PolicyDecision<'p>],
+        headers: impl FnOnce() -> Headers<'p>,
         values: &Values<'_>,
-    ) -> Verdict {
-        let fields = match self.names.is_silent() {
-            true => Fields::new(),
-            false => self.names.fields(headers()),
+    ) -> Passage {
+        let charged = self.refund.is_some().then(|| {
+            let receipts = self.receipts(decisions);
+            let receipts = receipts.map(|(policy, receipt)| (policy.clone(), receipt));
+            Box::new(Charged {
+                gate: self.clone(),
+                values: values.to_owned(),
+                receipts: receipts.collect(),
+            })
+        });
+        let fields = match decisions {
+            [decision] => self.fields.of_one(decision),
+            _ => None,
         };
-        let charged = self.refund.is_some();
-        let charged = charged.then(|| Box::new(Charged::new(self, decisions, values)));
-        Verdict::Pass(Pass { fields, charged })
+        let fields = fields.unwrap_or_else(|| self.fields.of(headers()));
+        Passage::Pass(Pass { fields, charged })
     }
 
     #[cold]
-    pub(crate) fn refuse_limited(
-        &self,
-        head: &RequestHead<'_>,
-        decisions: &Decisions<'_>,
-    ) -> Verdict {
+    fn refuse_limited(&self, head: &RequestHead<'_>, decisions: &Decisions<'_>) -> Passage {
         let refusal = decisions.refusal();
         let reason = match refusal.is_some_and(|refusal| refusal.is_unavailable()) {
             true => Reason::Unavailable(decisions),
@@ -245,53 +231,42 @@ impl Gate {
         self.refuse(head, reason)
     }
 
-    fn refuse(&self, head: &RequestHead<'_>, reason: Reason<'_, '_>) -> Verdict {
+    #[cold]
+    fn refuse(&self, head: &RequestHead<'_>, reason: Reason<'_, '_>) -> Passage {
         let refusal = Refusal {
             head: *head,
             reason,
-            names: &self.names,
+            fields: &self.fields,
         };
         // A client of gRPC understands nothing else.
         let responder = self.responder.as_ref();
         let responder = responder.filter(|_| grpc::content_type(head).is_none());
-        Verdict::Refuse(Box::new(match responder {
+        Passage::Refuse(Box::new(match responder {
             Some(responder) => responder(&refusal),
             None => refusal.response(),
         }))
     }
 }
 
-/// Why a check has an answer.
-pub(crate) const FITS: &str = "policies and keys were found to fit when the layer was built";
-
-impl Asked {
-    fn has_all(&self, values: &Values<'_>) -> bool {
-        let mut attributes = self.attributes.iter();
-        attributes.all(|name| values.value(name).is_some())
+/// The decision of a check; `None` if a value is missing that may be.
+fn checked<D, E: Borrow<CheckError> + fmt::Debug>(decision: Result<D, E>) -> Option<D> {
+    match decision {
+        Err(error) if matches!(error.borrow(), CheckError::MissingAttribute(_)) => None,
+        decision => Some(decision.expect("keys and costs were found to fit by `build`")),
     }
 }
 
-impl Exempt {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.networks.is_empty() && self.tokens.is_empty()
-    }
-
-    fn has(&self, client: Option<IpAddr>, head: &RequestHead<'_>) -> bool {
-        client.is_some_and(|client| self.networks.contain(client)) || self.has_token(head)
-    }
-
-    fn has_token(&self, head: &RequestHead<'_>) -> bool {
-        // A hash is not worth its time when there is nothing to find.
-        if self.tokens.is_empty() {
-            return false;
-        }
-        bearer(head).is_some_and(|token| self.tokens.contains(&hashed(token)))
+/// The output of a future that never waits.
+fn at_once<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("nothing waits for policies in memory"),
     }
 }
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let policies = self.policies.iter().map(|policy| &*policy.name);
+        let policies = self.policies.iter().map(|it| it.policy().name());
         f.debug_struct("Gate")
             .field("policies", &policies.collect::<Vec<_>>())
             .field("keys", &self.keys)

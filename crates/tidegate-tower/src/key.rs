@@ -1,7 +1,6 @@
 //! Keys: where the value of an attribute comes from, and what happens without one.
 
 use std::fmt;
-use std::net::IpAddr;
 
 use http::HeaderName;
 
@@ -173,25 +172,20 @@ impl Key {
         }
     }
 
-    pub(crate) fn is_client_address(&self) -> bool {
-        matches!(self.source, Source::Address)
-    }
-
     /// What happens to a request without a value.
     pub(crate) fn missing(&self) -> &Missing {
         &self.missing
     }
 
-    /// The value of a request whose client is known already.
+    /// The value of a request.
     #[inline]
     pub(crate) fn value<'r>(
         &self,
         head: &RequestHead<'r>,
-        client: Option<IpAddr>,
         addresses: &Addresses,
     ) -> Option<Value<'r>> {
         let value = match &self.source {
-            Source::Address => Value::Made(addresses.text(client?)),
+            Source::Address => Value::Made(addresses.text(addresses.client(head)?)),
             Source::PeerAddress => Value::Made(addresses.text(addresses.peer(head)?)),
             Source::Header(name) => Value::Borrowed(head.headers.get(name)?.as_bytes()),
             Source::BearerToken => Value::Borrowed(bearer(head)?),

@@ -1,7 +1,5 @@
 //! The layer and its builder.
 
-use std::collections::HashSet;
-use std::fmt;
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,21 +7,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use tidegate::{Cost, Limit, Policies, Policy};
+use tidegate::{Cost, Limit, Policy, PolicyLimiter};
 use tower_layer::Layer;
 
-use crate::address::{Addresses, Networks, PeerFunction, Proxies};
+use crate::address::{Networks, Proxies};
 use crate::error::LayerError;
-use crate::fields::Names;
-use crate::gate::{Asked, Classifier, CostFunction, Exempt, Gate, Responder, Rule};
+use crate::fields::KnownFields;
+use crate::gate::Gate;
 use crate::head::{RequestHead, ResponseHead};
 use crate::key::Key;
-use crate::limiter::AnyLimiter;
-use crate::plain::Plain;
+use crate::limiter::LayerPolicy;
 use crate::refusal::Refusal;
 use crate::service::RateLimit;
 use crate::token::hashed;
-use crate::value::Text;
 use crate::wait::Wait;
 
 /// Adds limits to a service. All clones, and all services they are applied to, share the
@@ -48,24 +44,21 @@ impl RateLimitLayer {
     pub fn new(limit: Limit, key: Key) -> Self {
         let policy = Policy::builder("default").limit(limit).build();
         let policy = policy.expect("a name and a limit make a policy");
-        let limiter = Policies::in_memory([policy]).expect("one policy, one store");
-        let layer = Self::builder(limiter).policy("default").key("key", key);
-        layer.build().unwrap_or_else(|error| panic!("{error}"))
+        let limiter = PolicyLimiter::in_memory(policy).expect("a policy without a script");
+        let layer = Self::builder(limiter).key("key", key).build();
+        layer.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A layer that checks policies of a limiter.
+    /// A layer that checks a policy.
     ///
     /// ```
-    /// use tidegate::{Limit, Policy, Policies};
+    /// use tidegate::{Limit, Policy, PolicyLimiter};
     /// use tidegate_tower::{Key, Proxies, RateLimitLayer};
     ///
-    /// let limiter = Policies::in_memory([
-    ///     Policy::builder("address").key("{ip}").limit(Limit::per_second(100)).build()?,
-    ///     Policy::builder("token").key("{token}").limit(Limit::per_minute(600)).build()?,
-    /// ])?;
-    /// let layer = RateLimitLayer::builder(limiter)
-    ///     .policy("address")
-    ///     .policy("token")
+    /// let address = Policy::builder("address").key("{ip}").limit(Limit::per_second(100));
+    /// let token = Policy::builder("token").key("{token}").limit(Limit::per_minute(600));
+    /// let layer = RateLimitLayer::builder(PolicyLimiter::in_memory(address.build()?)?)
+    ///     .policy(PolicyLimiter::in_memory(token.build()?)?)
     ///     .key("ip", Key::address())
     ///     .key("token", Key::bearer_token().or_skip())
     ///     .proxies(Proxies::x_forwarded_for(["10.0.0.0/8"]))
@@ -73,21 +66,10 @@ impl RateLimitLayer {
     ///     .build()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn builder(limiter: impl Into<AnyLimiter>) -> RateLimitBuilder {
+    pub fn builder(policy: impl Into<LayerPolicy>) -> RateLimitBuilder {
         RateLimitBuilder {
-            limiter: limiter.into(),
-            policies: Vec::new(),
-            keys: Vec::new(),
-            peer: None,
-            proxies: None,
-            ipv6_prefix: 64,
-            exempt_networks: Ok(Networks::default()),
-            exempt_tokens: HashSet::new(),
-            skip: Vec::new(),
-            cost: None,
-            responder: None,
-            refund: None,
-            wait: None,
+            gate: Gate::new(policy.into()),
+            wrong_network: None,
         }
     }
 }
@@ -101,34 +83,24 @@ impl<S> Layer<S> for RateLimitLayer {
 }
 
 /// Builds a [`RateLimitLayer`].
+#[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct RateLimitBuilder {
-    limiter: AnyLimiter,
-    policies: Vec<String>,
-    keys: Vec<(String, Key)>,
-    peer: Option<PeerFunction>,
-    proxies: Option<Proxies>,
-    ipv6_prefix: u8,
-    exempt_networks: Result<Networks, LayerError>,
-    exempt_tokens: HashSet<Text>,
-    skip: Vec<Rule>,
-    cost: Option<CostFunction>,
-    responder: Option<Responder>,
-    refund: Option<Classifier>,
-    wait: Option<Wait>,
+    gate: Gate,
+    wrong_network: Option<LayerError>,
 }
 
 impl RateLimitBuilder {
-    /// Checks this policy, after those added before. The first refusal ends the check, and
-    /// the policies before it are refunded.
-    pub fn policy(mut self, name: impl Into<String>) -> Self {
-        self.policies.push(name.into());
+    /// Checks this policy, too, after those added before. The first refusal ends the check,
+    /// and the policies before it are refunded.
+    pub fn policy(mut self, policy: impl Into<LayerPolicy>) -> Self {
+        self.gate.policies.push(policy.into());
         self
     }
 
     /// Where the attribute with this name, as used in the policies' keys, comes from.
-    pub fn key(mut self, name: impl Into<String>, key: Key) -> Self {
-        self.keys.push((name.into(), key));
+    pub fn key(mut self, name: impl Into<Box<str>>, key: Key) -> Self {
+        self.gate.keys.push((name.into(), key));
         self
     }
 
@@ -139,20 +111,23 @@ impl RateLimitBuilder {
     where
         F: Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync + 'static,
     {
-        self.peer = Some(Box::new(peer));
+        self.gate.addresses.peer = Some(Box::new(peer));
         self
     }
 
     /// The proxies that are trusted about a client's address; none by default.
     pub fn proxies(mut self, proxies: Proxies) -> Self {
-        self.proxies = Some(proxies);
+        match proxies.0 {
+            Ok(trusted) => self.gate.addresses.trusted = Some(trusted),
+            Err(error) => self.wrong_network = Some(error),
+        }
         self
     }
 
     /// IPv6 addresses with this many leading bits in common count as one client. The default
     /// is 64, the smallest network that a client gets; use 56 or 48 for larger ones.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.ipv6_prefix = bits;
+        self.gate.addresses.ipv6_prefix = bits;
         self
     }
 
@@ -161,15 +136,17 @@ impl RateLimitBuilder {
         mut self,
         networks: impl IntoIterator<Item = T>,
     ) -> Self {
-        let before = self.exempt_networks;
-        self.exempt_networks = before.and_then(|before| before.and(networks));
+        match Networks::parse(networks) {
+            Ok(networks) => self.gate.exempt_networks.extend(networks),
+            Err(error) => self.wrong_network = Some(error),
+        }
         self
     }
 
     /// Requests with one of these bearer tokens are not counted.
     pub fn exempt_tokens<T: AsRef<[u8]>>(mut self, tokens: impl IntoIterator<Item = T>) -> Self {
         let tokens = tokens.into_iter().map(|token| hashed(token.as_ref()));
-        self.exempt_tokens.extend(tokens);
+        self.gate.exempt_tokens.extend(tokens);
         self
     }
 
@@ -178,7 +155,7 @@ impl RateLimitBuilder {
     where
         F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
     {
-        self.skip.push(Box::new(rule));
+        self.gate.skip.push(Box::new(rule));
         self
     }
 
@@ -187,7 +164,7 @@ impl RateLimitBuilder {
     where
         F: Fn(&RequestHead<'_>) -> Cost + Send + Sync + 'static,
     {
-        self.cost = Some(Box::new(cost));
+        self.gate.cost = Some(Box::new(cost));
         self
     }
 
@@ -195,11 +172,11 @@ impl RateLimitBuilder {
     /// called for gRPC requests, which get a gRPC status.
     ///
     /// ```
-    /// # use tidegate::{Limit, Policy, Policies};
+    /// # use tidegate::{Limit, Policy, PolicyLimiter};
     /// # use tidegate_tower::{Key, RateLimitLayer};
-    /// # let policy = Policy::builder("site").key("").limit(Limit::per_second(100)).build()?;
-    /// # let limiter = Policies::in_memory([policy])?;
-    /// let layer = RateLimitLayer::builder(limiter).policy("site").responder(|refusal| {
+    /// # let site = Policy::builder("site").key("").limit(Limit::per_second(100)).build()?;
+    /// # let site = PolicyLimiter::in_memory(site)?;
+    /// let layer = RateLimitLayer::builder(site).responder(|refusal| {
     ///     let mut response = http::Response::new("<h1>Too fast</h1>");
     ///     *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
     ///     refusal.add_headers(response.headers_mut());
@@ -213,7 +190,7 @@ impl RateLimitBuilder {
         T: Into<Bytes>,
         F: Fn(&Refusal<'_, '_>) -> Response<T> + Send + Sync + 'static,
     {
-        self.responder = Some(Box::new(move |refusal| responder(refusal).map(Into::into)));
+        self.gate.responder = Some(Box::new(move |refusal| responder(refusal).map(Into::into)));
         self
     }
 
@@ -225,7 +202,7 @@ impl RateLimitBuilder {
     where
         F: Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
     {
-        self.refund = Some(Box::new(classifier));
+        self.gate.refund = Some(Box::new(classifier));
         self
     }
 
@@ -243,115 +220,69 @@ impl RateLimitBuilder {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.wait = Some(Wait::new(deadline, most, sleep));
+        self.gate.wait = Some(Wait::new(deadline, most, sleep));
         self
     }
 
     /// Validates the settings and builds the layer.
-    pub fn build(self) -> Result<RateLimitLayer, LayerError> {
-        let policies = self.check_policies()?;
-        let used = |name: &str| {
-            let mut attributes = policies.iter().flat_map(|policy| &policy.attributes);
-            let asked = policies.iter();
-            let asked = asked.filter_map(|policy| self.limiter.policy(&policy.name));
-            let mut optional = asked.flat_map(Policy::optional_attributes);
-            attributes.any(|other| **other == *name) || optional.any(|other| other == name)
-        };
-        for (index, (name, key)) in self.keys.iter().enumerate() {
-            key.check()?;
-            if self.keys[..index].iter().any(|(other, _)| other == name) {
-                return Err(LayerError::DuplicateKey(name.clone()));
-            }
-            if !used(name) {
-                return Err(LayerError::UnusedKey(name.clone()));
-            }
+    pub fn build(mut self) -> Result<RateLimitLayer, LayerError> {
+        self.check_policies()?;
+        self.check_keys()?;
+        let prefix = self.gate.addresses.ipv6_prefix;
+        if !(1..=128).contains(&prefix) {
+            return Err(LayerError::Prefix(prefix));
         }
-        if !(1..=128).contains(&self.ipv6_prefix) {
-            return Err(LayerError::Prefix(self.ipv6_prefix));
+        if let Some(error) = self.wrong_network {
+            return Err(error);
         }
-        let exempt = Exempt {
-            networks: self.exempt_networks?,
-            tokens: self.exempt_tokens,
-        };
-        let trusted = self.proxies.map(Proxies::check).transpose()?;
-        let names = policies.iter();
-        let names = names.filter_map(|policy| self.limiter.policy(&policy.name));
-        let keys = self.keys.into_iter().map(|(name, key)| (name.into(), key));
-        let keys: Box<[(Box<str>, Key)]> = keys.collect();
-        let is_plain = self.skip.is_empty()
-            && self.cost.is_none()
-            && self.refund.is_none()
-            && self.wait.is_none()
-            && keys.len() == 1
-            && exempt.is_empty();
-        let plain = match (&*policies, self.limiter.at_once()) {
-            ([policy], Some(limiter)) if is_plain => limiter.handle(&policy.name).ok().cloned(),
-            _ => None,
-        };
-        // Its one value stands for any attribute.
-        let plain = plain.filter(|plain| plain.policy().optional_attributes().len() == 0);
-        Ok(RateLimitLayer(Arc::new(Gate {
-            plain: plain.map(Plain::new),
-            names: Names::of(names),
-            needs_client: !exempt.networks.is_empty()
-                || keys.iter().any(|(_, key)| key.is_client_address()),
-            addresses: Addresses::new(self.peer, trusted, self.ipv6_prefix),
-            policies,
-            keys,
-            exempt,
-            skip: self.skip.into(),
-            cost: self.cost,
-            responder: self.responder,
-            refund: self.refund,
-            wait: self.wait,
-            limiter: self.limiter,
-        })))
+        self.gate.fields = KnownFields::new(&self.gate.policies);
+        Ok(RateLimitLayer(Arc::new(self.gate)))
     }
 
-    /// The policies with their attributes, each of which has a key.
-    fn check_policies(&self) -> Result<Box<[Asked]>, LayerError> {
-        if self.policies.is_empty() {
-            return Err(LayerError::NoPolicy);
-        }
-        let mut asked: Vec<Asked> = Vec::new();
-        for name in &self.policies {
-            let policy = self.limiter.policy(name);
-            let policy = policy.ok_or_else(|| LayerError::UnknownPolicy(name.clone()))?;
-            if asked.iter().any(|other| *other.name == **name) {
-                return Err(LayerError::DuplicatePolicy(name.clone()));
+    fn check_policies(&self) -> Result<(), LayerError> {
+        let Gate { policies, keys, .. } = &self.gate;
+        for (index, limiter) in policies.iter().enumerate() {
+            let policy = limiter.policy();
+            let name = policy.name().to_owned();
+            if policies[..index]
+                .iter()
+                .any(|it| it.policy().name() == name)
+            {
+                return Err(LayerError::DuplicatePolicy(name));
             }
-            if self.wait.is_some() && policy.count_denied() {
-                return Err(LayerError::WaitCountsDenied(name.clone()));
+            if self.gate.wait.is_some() && policy.count_denied() {
+                return Err(LayerError::WaitCountsDenied(name));
             }
             let script = policy.script();
-            if self.cost.is_some() && script.is_some_and(|script| !script.takes_the_cost()) {
-                return Err(LayerError::CostNotTold(name.clone()));
+            if self.gate.cost.is_some() && script.is_some_and(|it| !it.takes_the_cost()) {
+                return Err(LayerError::CostNotTold(name));
             }
-            let levels = policy.levels().iter();
-            let attributes = levels.flat_map(|level| level.key().attributes());
-            let attributes: Box<[Box<str>]> = attributes.map(Into::into).collect();
-            let has_key = |name: &str| self.keys.iter().any(|(other, _)| other == name);
-            if let Some(attribute) = attributes.iter().find(|name| !has_key(name)) {
+            let has_key = |name: &str| keys.iter().any(|(other, _)| **other == *name);
+            if let Some(attribute) = limiter.attributes().find(|name| !has_key(name)) {
                 return Err(LayerError::NoKey {
-                    policy: name.clone(),
-                    attribute: attribute.to_string(),
+                    policy: name,
+                    attribute: attribute.to_owned(),
                 });
             }
-            asked.push(Asked {
-                name: name.as_str().into(),
-                attributes,
-            });
         }
-        Ok(asked.into())
+        Ok(())
     }
-}
 
-impl fmt::Debug for RateLimitBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitBuilder")
-            .field("policies", &self.policies)
-            .field("keys", &self.keys)
-            .field("wait", &self.wait)
-            .finish_non_exhaustive()
+    fn check_keys(&self) -> Result<(), LayerError> {
+        let Gate { policies, keys, .. } = &self.gate;
+        for (index, (name, key)) in keys.iter().enumerate() {
+            key.check()?;
+            if keys[..index].iter().any(|(other, _)| other == name) {
+                return Err(LayerError::DuplicateKey(name.to_string()));
+            }
+            let is_used = policies.iter().any(|it| {
+                let mut optional = it.policy().optional_attributes();
+                it.attributes().any(|other| *other == **name) || optional.any(|it| *it == **name)
+            });
+            if !is_used {
+                return Err(LayerError::UnusedKey(name.to_string()));
+            }
+        }
+        Ok(())
     }
 }

@@ -44,9 +44,8 @@
 //!
 //! # What it does to a service
 //!
-//! The layer is ready when the inner service is. A memory limiter decides inside `call`,
-//! without awaiting or boxing; other limiters are awaited while the inner service is kept
-//! ready. Response bodies are wrapped in a [`ResponseBody`], and errors are those of the
+//! The layer is ready when the inner service is. Policies in memory decide inside `call`,
+//! without awaiting or boxing; others are awaited while the inner service is kept ready. Response bodies are wrapped in a [`ResponseBody`], and errors are those of the
 //! inner service. A missing key value is never an error: you choose what happens
 //! ([`Key::or_skip`], [`Key::or_refuse`], [`Key::or_shared`]).
 //!
@@ -74,7 +73,6 @@ mod key;
 
 mod address;
 mod path;
-mod plain;
 mod token;
 mod value;
 
@@ -92,7 +90,7 @@ pub use future::ResponseFuture;
 pub use head::{RequestHead, ResponseHead};
 pub use key::Key;
 pub use layer::{RateLimitBuilder, RateLimitLayer};
-pub use limiter::AnyLimiter;
+pub use limiter::LayerPolicy;
 pub use refusal::{Reason, Refusal};
 pub use service::RateLimit;
 

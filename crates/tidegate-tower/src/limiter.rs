@@ -1,105 +1,75 @@
-//! The limiters that a layer can use: in memory without awaiting, through Redis with it.
+//! The policies of a layer: in memory without awaiting, on Redis with it.
 
-use std::sync::Arc;
+use tidegate::{Attributes, CheckError, Cost, Policy, PolicyDecision, PolicyLimiter, Receipt};
 
-use tidegate::{Attributes, CheckError, Cost, Decisions, Policies, Policy, Receipt};
-
-/// A limiter for policies, shared by all clones of a layer.
+/// One policy of a layer, over any store. Made by `into()` from a limiter.
 ///
-/// Made by `into()` from a limiter or an `Arc` of one, so that several layers can share it.
+/// Clones are handles to the same counters.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub enum AnyLimiter {
+pub enum LayerPolicy {
     /// Counts in this process and decides without awaiting.
-    Memory(Arc<Policies>),
-    /// Counts in any store, such as Redis.
+    Memory(PolicyLimiter),
+    /// Counts in Redis or Valkey.
     #[cfg(feature = "redis")]
-    Shared(Arc<tidegate_redis::Policies>),
+    Shared(tidegate_redis::PolicyLimiter),
 }
 
-impl From<Policies> for AnyLimiter {
-    fn from(limiter: Policies) -> Self {
-        Self::Memory(Arc::new(limiter))
-    }
-}
-
-impl From<Arc<Policies>> for AnyLimiter {
-    fn from(limiter: Arc<Policies>) -> Self {
+impl From<PolicyLimiter> for LayerPolicy {
+    fn from(limiter: PolicyLimiter) -> Self {
         Self::Memory(limiter)
     }
 }
 
 #[cfg(feature = "redis")]
-impl From<tidegate_redis::Policies> for AnyLimiter {
-    fn from(limiter: tidegate_redis::Policies) -> Self {
-        Self::Shared(Arc::new(limiter))
+impl From<tidegate_redis::PolicyLimiter> for LayerPolicy {
+    fn from(limiter: tidegate_redis::PolicyLimiter) -> Self {
+        match limiter.in_memory() {
+            Some(limiter) => Self::Memory(limiter.clone()),
+            None => Self::Shared(limiter),
+        }
     }
 }
 
-#[cfg(feature = "redis")]
-impl From<Arc<tidegate_redis::Policies>> for AnyLimiter {
-    fn from(limiter: Arc<tidegate_redis::Policies>) -> Self {
-        Self::Shared(limiter)
-    }
-}
-
-impl AnyLimiter {
-    /// The policy of a name.
-    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
+impl LayerPolicy {
+    pub(crate) fn policy(&self) -> &Policy {
         match self {
-            Self::Memory(limiter) => limiter.policy(name),
+            Self::Memory(limiter) => limiter.policy(),
             #[cfg(feature = "redis")]
-            Self::Shared(limiter) => limiter.policy(name),
+            Self::Shared(limiter) => limiter.policy(),
         }
     }
 
-    /// The limiter, if it answers at once.
-    pub(crate) fn at_once(&self) -> Option<&Policies> {
-        match self {
-            Self::Memory(limiter) => Some(limiter),
-            #[cfg(feature = "redis")]
-            Self::Shared(_) => None,
-        }
+    /// The attributes in the keys of its levels.
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = &str> {
+        let levels = self.policy().levels().iter();
+        levels.flat_map(|level| level.key().attributes())
     }
 
-    pub(crate) async fn check<A: Attributes>(
+    /// Whether it decides without waiting for a store.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
+
+    pub(crate) async fn check(
         &self,
-        policies: &[&str],
-        attributes: &A,
+        values: &impl Attributes,
         cost: Cost,
-    ) -> Result<Decisions<'_>, CheckError> {
+    ) -> Result<PolicyDecision<'_>, CheckError> {
         match self {
-            Self::Memory(limiter) => limiter.check_all(policies, attributes, cost),
+            Self::Memory(limiter) => limiter.check(values, cost),
             #[cfg(feature = "redis")]
-            Self::Shared(limiter) => match policies {
-                [policy] => {
-                    let decision = limiter.check(policy, attributes, cost).await?;
-                    Ok(std::iter::once(decision).collect())
-                }
-                policies => limiter.check_all(policies, attributes, cost).await,
-            },
+            Self::Shared(limiter) => limiter.check(values, cost).await,
         }
     }
 
-    /// Gives back what a policy has charged, as far as its store can be reached.
-    pub(crate) async fn refund<A: Attributes>(
-        &self,
-        policy: &str,
-        attributes: &A,
-        receipt: &Receipt,
-    ) {
+    /// Gives back what a request was charged, as far as the store can be reached: a store that
+    /// fails now is not worth a failed response.
+    pub(crate) async fn refund(&self, values: &impl Attributes, receipt: &Receipt) {
         match self {
-            Self::Memory(limiter) => {
-                let handle = limiter.handle(policy);
-                drop(handle.and_then(|it| it.refund(attributes, receipt)));
-            }
-            // A store that fails now is not worth a failed response.
+            Self::Memory(limiter) => drop(limiter.refund(values, receipt)),
             #[cfg(feature = "redis")]
-            Self::Shared(limiter) => {
-                if let Ok(handle) = limiter.handle(policy) {
-                    drop(handle.refund(attributes, receipt).await);
-                }
-            }
+            Self::Shared(limiter) => drop(limiter.refund(values, receipt).await),
         }
     }
 }

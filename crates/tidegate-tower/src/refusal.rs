@@ -7,7 +7,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tidegate::Decisions;
 
-use crate::fields::{self, Names};
+use crate::fields::{self, KnownFields};
 use crate::grpc;
 use crate::head::RequestHead;
 
@@ -16,7 +16,7 @@ use crate::head::RequestHead;
 pub struct Refusal<'r, 'p> {
     pub(crate) head: RequestHead<'r>,
     pub(crate) reason: Reason<'r, 'p>,
-    pub(crate) names: &'r Names,
+    pub(crate) fields: &'r KnownFields,
 }
 
 /// Why a request is refused.
@@ -63,7 +63,7 @@ impl<'r, 'p> Refusal<'r, 'p> {
     /// response.
     pub fn add_headers(&self, headers: &mut HeaderMap) {
         if let Reason::Limited(decisions) | Reason::Unavailable(decisions) = self.reason {
-            fields::add(headers, self.names.fields(decisions.headers()));
+            fields::add(headers, self.fields.of(decisions.headers()));
         }
     }
 

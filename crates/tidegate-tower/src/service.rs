@@ -9,7 +9,7 @@ use tower_service::Service;
 
 use crate::body::ResponseBody;
 use crate::future::ResponseFuture;
-use crate::gate::{Gate, Verdict};
+use crate::gate::{Gate, Passage};
 use crate::head::RequestHead;
 
 /// A service with limits, made by a [`RateLimitLayer`](crate::RateLimitLayer). All clones
@@ -54,11 +54,10 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if let Some(limiter) = self.gate.at_once() {
-            let head = RequestHead::of(&request);
-            return match self.gate.decide(limiter, &head) {
-                Verdict::Pass(pass) => ResponseFuture::running(self.inner.call(request), pass),
-                Verdict::Refuse(response) => {
+        if let Some(passage) = self.gate.now(&RequestHead::of(&request)) {
+            return match passage {
+                Passage::Pass(pass) => ResponseFuture::running(self.inner.call(request), pass),
+                Passage::Refuse(response) => {
                     // A service that has said it is ready may hold a place for this
                     // request. Others are waiting for it.
                     self.inner = self.inner.clone();
@@ -76,7 +75,7 @@ where
             service = self.inner.clone();
         }
         let (parts, body) = request.into_parts();
-        let asking = Box::pin(self.gate.clone().ask(parts));
+        let asking = Box::pin(self.gate.clone().decide_parts(parts));
         ResponseFuture::asking(asking, service, body, is_ready)
     }
 }

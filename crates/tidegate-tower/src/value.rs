@@ -22,12 +22,15 @@ impl Value<'_> {
     }
 }
 
-/// The values of a request, by the names of the attributes. One that is missing is in
-/// no template of a policy that is asked.
+/// The values of a request, by the names of the attributes.
 #[derive(Debug)]
 pub(crate) struct Values<'r>(pub(crate) SmallVec<[(&'r str, Value<'r>); 2]>);
 
+/// [`Values`] without the request.
+pub(crate) type OwnedValues = Vec<(Box<str>, Box<[u8]>)>;
+
 impl Attributes for Values<'_> {
+    #[inline]
     fn value(&self, name: &str) -> Option<&[u8]> {
         let found = self.0.iter().find(|(other, _)| *other == name);
         found.map(|(_, value)| value.as_bytes())
@@ -35,8 +38,7 @@ impl Attributes for Values<'_> {
 }
 
 impl Values<'_> {
-    /// The values without the request.
-    pub(crate) fn to_owned(&self) -> Vec<(Box<str>, Box<[u8]>)> {
+    pub(crate) fn to_owned(&self) -> OwnedValues {
         let values = self.0.iter();
         let values = values.map(|(name, value)| ((*name).into(), value.as_bytes().into()));
         values.collect()

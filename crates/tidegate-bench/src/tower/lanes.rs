@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use tidegate::{Dialect, Limit, Policies, Policy};
+use tidegate::{Dialect, Limit, Policy, PolicyLimiter};
 use tidegate_tower::{Key, RateLimitLayer};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
@@ -81,10 +81,8 @@ fn tidegate(load: Load, dialect: Dialect) -> RateLimitLayer {
     let limit = Limit::per(1, load.period()).burst(load.burst());
     let policy = Policy::builder("address").key("{ip}").limit(limit);
     let policy = policy.headers(dialect).build().expect("a policy");
-    let limiter = Policies::in_memory([policy]).expect("one policy");
-    let layer = RateLimitLayer::builder(limiter)
-        .policy("address")
-        .key("ip", Key::address());
+    let limiter = PolicyLimiter::in_memory(policy).expect("a policy without a script");
+    let layer = RateLimitLayer::builder(limiter).key("ip", Key::address());
     layer.build().expect("a layer")
 }
 

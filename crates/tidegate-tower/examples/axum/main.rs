@@ -69,8 +69,8 @@ impl Options {
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     // `--try` shows what Redis decides, so it waits for a Redis that is slow.
     let deadline = Duration::from_secs(if options.try_it { 20 } else { 1 });
-    let limiter = app::limiter(options.redis.as_deref(), deadline)?;
-    let router = app::router(&limiter)?;
+    let store = app::store(options.redis.as_deref(), deadline)?;
+    let router = app::router(&store)?;
     let listener = TcpListener::bind(&options.listen).await?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}");

@@ -8,7 +8,7 @@ use crate::error::LayerError;
 
 /// Some networks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Networks(Box<[IpNet]>);
+pub(crate) struct Networks(Vec<IpNet>);
 
 impl Networks {
     /// Networks such as `10.0.0.0/8`, or single addresses.
@@ -22,13 +22,8 @@ impl Networks {
         networks.collect::<Result<_, _>>().map(Self)
     }
 
-    /// These networks and others.
-    pub(crate) fn and<T: AsRef<str>>(
-        self,
-        texts: impl IntoIterator<Item = T>,
-    ) -> Result<Self, LayerError> {
-        let others = Self::parse(texts)?.0;
-        Ok(Self(self.0.into_iter().chain(others).collect()))
+    pub(crate) fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

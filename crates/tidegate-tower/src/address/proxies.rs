@@ -28,22 +28,15 @@ use crate::error::LayerError;
 /// let proxies = Proxies::x_forwarded_for(["10.0.0.0/8", "198.51.100.0/24"]);
 /// ```
 #[derive(Debug, Clone)]
-pub struct Proxies {
-    networks: Result<Networks, LayerError>,
-    header: Header,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Header {
-    XForwardedFor,
-    Forwarded,
-}
+pub struct Proxies(pub(crate) Result<Trusted, LayerError>);
 
 /// [`Proxies`] with valid networks.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Trusted {
     networks: Networks,
-    header: Header,
+    header: HeaderName,
+    /// The address in an element of the header.
+    read: fn(&[u8]) -> Option<IpAddr>,
 }
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -51,25 +44,24 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 impl Proxies {
     /// Proxies in these networks, which write `X-Forwarded-For`.
     pub fn x_forwarded_for<T: AsRef<str>>(networks: impl IntoIterator<Item = T>) -> Self {
-        Self {
-            networks: Networks::parse(networks),
-            header: Header::XForwardedFor,
-        }
+        Self::new(networks, X_FORWARDED_FOR, plain)
     }
 
     /// Proxies in these networks, which write `Forwarded` (RFC 7239).
     pub fn forwarded<T: AsRef<str>>(networks: impl IntoIterator<Item = T>) -> Self {
-        Self {
-            networks: Networks::parse(networks),
-            header: Header::Forwarded,
-        }
+        Self::new(networks, FORWARDED, parameters)
     }
 
-    pub(crate) fn check(self) -> Result<Trusted, LayerError> {
-        Ok(Trusted {
-            networks: self.networks?,
-            header: self.header,
-        })
+    fn new<T: AsRef<str>>(
+        networks: impl IntoIterator<Item = T>,
+        header: HeaderName,
+        read: fn(&[u8]) -> Option<IpAddr>,
+    ) -> Self {
+        Self(Networks::parse(networks).map(|networks| Trusted {
+            networks,
+            header,
+            read,
+        }))
     }
 }
 
@@ -79,19 +71,11 @@ impl Trusted {
         if !self.networks.contain(peer) {
             return peer;
         }
-        let name = match self.header {
-            Header::XForwardedFor => X_FORWARDED_FOR,
-            Header::Forwarded => FORWARDED,
-        };
-        let read = match self.header {
-            Header::XForwardedFor => plain,
-            Header::Forwarded => parameters,
-        };
         let mut last = peer;
         // Several lines are one list.
-        let lines = headers.get_all(name).iter().rev();
+        let lines = headers.get_all(&self.header).iter().rev();
         for element in lines.flat_map(|line| Backwards::new(line.as_bytes(), b',')) {
-            match read(element) {
+            match (self.read)(element) {
                 None => return last,
                 Some(address) if !self.networks.contain(address) => return address,
                 Some(address) => last = address,

@@ -60,16 +60,12 @@ async fn many_connections_share_one_limit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn routes_have_limits_of_their_own() {
-    let limiter = limiter([
-        Policy::builder("address").key("{ip}").limit(yearly(4)),
-        Policy::builder("user").key("{user}").limit(yearly(1)),
-    ]);
-    let address_limit = RateLimitLayer::builder(limiter.clone())
-        .policy("address")
+    let address = limiter(Policy::builder("address").key("{ip}").limit(yearly(4)));
+    let address_limit = RateLimitLayer::builder(address)
         .key("ip", Key::address())
         .build();
-    let user_limit = RateLimitLayer::builder(limiter)
-        .policy("user")
+    let user = limiter(Policy::builder("user").key("{user}").limit(yearly(1)));
+    let user_limit = RateLimitLayer::builder(user)
         .key("user", Key::path_parameter("/users/{id}", "id"))
         .build();
     let app = Router::new()

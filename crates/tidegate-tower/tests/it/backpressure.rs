@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use tidegate::{Limit, Policy};
-use tidegate_redis::{Policies, RedisOptions, RedisStore};
+use tidegate_redis::{PolicyLimiter, RedisOptions, RedisStore};
 use tidegate_testkit::redis::Server;
 use tidegate_tower::{Key, RateLimit, RateLimitLayer};
 use tower::limit::ConcurrencyLimit;
@@ -71,8 +71,8 @@ fn in_redis(server: &Server) -> RateLimit<ConcurrencyLimit<Hello>> {
     let store = RedisStore::new(&server.url(), options).expect("a right url");
     let policy = Policy::builder("p").key("").limit(Limit::per_minute(1));
     let policy = policy.build().expect("a policy");
-    let limiter = Policies::new([("default", store)], [policy]).expect("one policy");
-    let layer = RateLimitLayer::builder(limiter).policy("p");
+    let limiter = PolicyLimiter::over(store, policy).expect("a policy without files");
+    let layer = RateLimitLayer::builder(limiter);
     layer.build().expect("a layer").layer(one_place())
 }
 

@@ -2,8 +2,8 @@
 //!
 //! `requests.txt` holds the cases. A case is `--- ` and its title, the policies as in a config
 //! file, a line `layer` (two, if one is around the other), and steps. It runs in memory, as it
-//! is and with a rule that never applies (which takes a layer of one policy and one key off
-//! its shorter way), and in Redis. Times of a few minutes less than some days are written as
+//! is and with a wait of no time (which takes a layer of one policy off its shorter way), and
+//! in Redis. Times of a few minutes less than some days are written as
 //! those days, and spaces inside a value as their picture (U+2420).
 //!
 //! A layer has policies, keys (`name=source`, and after `?` what happens without a value),
@@ -18,18 +18,19 @@
 //!
 //! `keys.txt` holds what requests are counted by, in the same language.
 
+use std::collections::HashMap;
 use std::fmt::{Debug, Write as _};
+use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
-use tidegate::{Cost, MemoryStore, Policies};
+use tidegate::{Cost, MemoryStore, Policy, PolicyLimiter};
 use tidegate_config::Config;
 use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_testkit::cases::controls;
 use tidegate_testkit::redis::Server;
-use tidegate_tower::{AnyLimiter, Key, Proxies, RateLimitBuilder, RateLimitLayer};
+use tidegate_tower::{Key, LayerPolicy, Proxies, RateLimitBuilder, RateLimitLayer};
 use tower::{Layer, Service};
 
 use crate::support::{Body, count_keys, hello, is_counted, one_policy, request, send};
@@ -69,26 +70,33 @@ fn cases() -> Vec<Case> {
     cases.collect()
 }
 
-/// Runs each case on a limiter of its own.
+/// The policies of a case, by name.
+type Limiters = HashMap<String, LayerPolicy>;
+
+/// Limiters over one store.
+fn limiters(config: Config, over: impl Fn(Policy) -> LayerPolicy) -> Limiters {
+    let policies = config.policies.into_iter();
+    let limiters = policies.map(|policy| (policy.name().to_owned(), over(policy)));
+    limiters.collect()
+}
+
+/// Runs each case on limiters of its own.
 async fn run(
-    limiter: impl Fn(Config) -> AnyLimiter,
-    rule: bool,
-    keys: impl Fn(&AnyLimiter) -> usize,
+    limiters: impl Fn(Config) -> Limiters,
+    change: impl Fn(RateLimitBuilder) -> RateLimitBuilder,
+    keys: impl Fn(&Limiters) -> usize,
 ) {
     let (mut wrong, mut count) = (String::new(), 0);
     for case in cases() {
         let config: Config = case.policies.parse().expect(case.title);
-        let limiter = limiter(config);
-        let layers = case.layers.iter().map(|text| {
-            let layer = layer(limiter.clone(), text);
-            let layer = if rule { layer.skip(|_| false) } else { layer };
-            layer.build()
-        });
+        let limiters = limiters(config);
+        let layers = case.layers.iter();
+        let layers = layers.map(|text| layer(&limiters, &change, text).build());
         let failed = match layers.collect::<Result<Vec<_>, _>>().as_deref() {
             Err(error) => compare(case.steps[0], |_| error.to_string()),
-            Ok([one]) => take(&case, one.layer(hello()), &limiter, &keys).await,
+            Ok([one]) => take(&case, one.layer(hello()), &limiters, &keys).await,
             Ok([outer, inner]) => {
-                take(&case, outer.layer(inner.layer(hello())), &limiter, &keys).await
+                take(&case, outer.layer(inner.layer(hello())), &limiters, &keys).await
             }
             Ok(_) => panic!("one or two layers: {}", case.title),
         };
@@ -114,16 +122,16 @@ fn compare(line: &str, answer: impl FnOnce(&str) -> String) -> String {
 async fn take<B: http_body::Body<Error: Debug>>(
     case: &Case,
     mut service: impl Service<Request<Body>, Response = Response<B>, Error: Debug>,
-    limiter: &AnyLimiter,
-    keys: impl Fn(&AnyLimiter) -> usize,
+    limiters: &Limiters,
+    keys: impl Fn(&Limiters) -> usize,
 ) -> String {
     let mut failed = String::new();
     for line in &case.steps {
         let step = line.split(" -> ").next().expect("a step");
         let words: Vec<&str> = step.split(' ').collect();
         let got = match words[0] {
-            "used" => used(limiter, words[1], &words[2..]).await.to_string(),
-            "keys" => keys(limiter).to_string(),
+            "used" => used(&limiters[words[1]], &words[2..]).await.to_string(),
+            "keys" => keys(limiters).to_string(),
             _ => ask(&mut service, &words).await,
         };
         failed += &compare(line, |_| got);
@@ -194,33 +202,34 @@ fn in_days(text: &str) -> String {
     parts.concat()
 }
 
-async fn used(limiter: &AnyLimiter, policy: &str, attributes: &[&str]) -> u32 {
+async fn used(limiter: &LayerPolicy, attributes: &[&str]) -> u32 {
     let attributes = attributes.iter().map(|word| {
         let (name, value) = word.split_once('=').expect(word);
         (name, controls(value))
     });
     let attributes: Vec<(&str, String)> = attributes.collect();
     let look = match limiter {
-        AnyLimiter::Memory(limiter) => {
-            let policy = limiter.handle(policy).expect(policy);
-            policy.peek(&attributes, Cost::ONE).ok()
-        }
-        AnyLimiter::Shared(limiter) => {
-            let policy = limiter.handle(policy).expect(policy);
-            policy.peek(&attributes, Cost::ONE).await.ok()
-        }
+        LayerPolicy::Memory(limiter) => limiter.peek(&attributes, Cost::ONE).ok(),
+        LayerPolicy::Shared(limiter) => limiter.peek(&attributes, Cost::ONE).await.ok(),
         _ => panic!("neither memory nor Redis"),
     };
-    let look = look.expect(policy);
+    let look = look.expect("an answer");
     look.limit() - look.remaining()
 }
 
-fn layer(limiter: AnyLimiter, text: &'static str) -> RateLimitBuilder {
+fn layer(
+    limiters: &Limiters,
+    change: impl Fn(RateLimitBuilder) -> RateLimitBuilder,
+    text: &'static str,
+) -> RateLimitBuilder {
     let mut words = text.split(' ');
     let policies = words.next().expect("policies").split(',');
-    let policies = policies.filter(|name| !name.is_empty());
-    let layer = policies.fold(RateLimitLayer::builder(limiter), RateLimitBuilder::policy);
-    with_words(layer, words)
+    let mut policies = policies.map(|name| limiters[name].clone());
+    let layer = RateLimitLayer::builder(policies.next().expect("a policy"));
+    with_words(
+        change(policies.fold(layer, RateLimitBuilder::policy)),
+        words,
+    )
 }
 
 fn with_words(
@@ -314,7 +323,7 @@ async fn keys() {
             panic!("three columns: {row}");
         };
         let limiter = one_policy(1);
-        let layer = RateLimitLayer::builder(limiter.clone()).policy("p");
+        let layer = RateLimitLayer::builder(limiter.clone());
         let got = match with_words(layer, keys.split(' ')).build() {
             Err(error) => error.to_string(),
             Ok(layer) => {
@@ -335,40 +344,45 @@ async fn keys() {
     assert!(rows.count() > 110, "is keys.txt cut off?");
 }
 
-fn in_memory(config: Config) -> AnyLimiter {
+fn in_memory(config: Config) -> Limiters {
     let store = MemoryStore::builder().max_keys(1_000).build();
-    let limiter = Policies::with_stores([("default", store)], config.policies);
-    Arc::new(limiter.expect("policies of one store")).into()
+    limiters(config, |policy| {
+        let limiter = PolicyLimiter::over(&store, policy);
+        limiter.expect("policies in memory").into()
+    })
 }
 
-fn keys_in_memory(limiter: &AnyLimiter) -> usize {
-    let AnyLimiter::Memory(limiter) = limiter else {
-        panic!("not in memory");
-    };
-    limiter.stores().map(|(_, store)| store.stats().keys).sum()
+fn keys_in_memory(limiters: &Limiters) -> usize {
+    match limiters.values().next() {
+        Some(LayerPolicy::Memory(limiter)) => count_keys(limiter),
+        _ => panic!("not in memory"),
+    }
 }
 
 #[tokio::test]
 async fn memory() {
-    run(in_memory, false, keys_in_memory).await;
+    run(in_memory, |layer| layer, keys_in_memory).await;
 }
 
 #[tokio::test]
-async fn memory_with_a_rule_that_never_applies() {
-    run(in_memory, true, keys_in_memory).await;
+async fn memory_with_a_wait_of_no_time() {
+    let wait = |layer: RateLimitBuilder| layer.wait(Duration::ZERO, 0, |_| pending());
+    run(in_memory, wait, keys_in_memory).await;
 }
 
 #[tokio::test]
 async fn redis() {
     let server = Server::start();
-    let limiter = |config: Config| {
+    let over = |config: Config| {
         redis::cmd("FLUSHALL").exec(&mut server.connect()).unwrap();
         // Long enough for a machine that does other things.
         let options = RedisOptions::default().timeout(Duration::from_secs(20));
         let store = RedisStore::new(&server.url(), options).expect("a right url");
-        let limiter = tidegate_redis::Policies::new([("default", store)], config.policies);
-        Arc::new(limiter.expect("policies of one store")).into()
+        limiters(config, |policy| {
+            let limiter = tidegate_redis::PolicyLimiter::over(store.clone(), policy);
+            limiter.expect("policies without files").into()
+        })
     };
-    let keys = |_: &AnyLimiter| redis::cmd("DBSIZE").query(&mut server.connect()).unwrap();
-    run(limiter, false, keys).await;
+    let keys = |_: &Limiters| redis::cmd("DBSIZE").query(&mut server.connect()).unwrap();
+    run(over, |layer| layer, keys).await;
 }

@@ -1,16 +1,15 @@
 //! Over Redis: two instances share a limit, and an outage is the policy's business.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::get;
 use tidegate::{Cost, CustomScript, Limit, OnError, Policy};
-use tidegate_redis::{Policies, RedisOptions, RedisStore};
+use tidegate_redis::{PolicyLimiter, RedisOptions, RedisStore};
 use tidegate_testkit::http::Connection;
 use tidegate_testkit::redis::Server;
-use tidegate_tower::{Key, RateLimitLayer};
+use tidegate_tower::{Key, RateLimitBuilder, RateLimitLayer};
 use tower::Layer;
 
 use crate::axum::{admitted_at_once, ask, serve};
@@ -19,14 +18,14 @@ use crate::support::{hello, statuses};
 /// Long enough for a machine that does other things.
 const PATIENT: Duration = Duration::from_secs(20);
 
-fn limiter(
-    server: &Server,
-    timeout: Duration,
-    policies: impl IntoIterator<Item = Policy>,
-) -> Arc<Policies> {
+fn store(server: &Server, timeout: Duration) -> RedisStore {
     let options = RedisOptions::default().timeout(timeout);
-    let store = RedisStore::new(&server.url(), options).expect("a right url");
-    Arc::new(Policies::new([("default", store)], policies).expect("policies of one store"))
+    RedisStore::new(&server.url(), options).expect("a right url")
+}
+
+fn over(store: RedisStore, policy: Policy) -> RateLimitBuilder {
+    let limiter = PolicyLimiter::over(store, policy);
+    RateLimitLayer::builder(limiter.expect("a policy without files"))
 }
 
 fn hourly(name: &str, key: &str, requests: u32, on_error: OnError) -> Policy {
@@ -38,9 +37,7 @@ fn hourly(name: &str, key: &str, requests: u32, on_error: OnError) -> Policy {
 /// An instance of a service, with a limiter and connections of its own.
 async fn instance(server: &Server, requests: u32) -> SocketAddr {
     let policy = hourly("p", "{ip}", requests, OnError::Deny);
-    let layer = RateLimitLayer::builder(limiter(server, PATIENT, [policy]))
-        .policy("p")
-        .key("ip", Key::address());
+    let layer = over(store(server, PATIENT), policy).key("ip", Key::address());
     let app = Router::new().route("/", get(async || "hello"));
     serve(app.layer(layer.build().expect("a layer"))).await
 }
@@ -65,8 +62,7 @@ async fn a_turn_in_redis_is_waited_for() {
     let server = Server::start();
     let limit = Limit::per(1, Duration::from_millis(50));
     let policy = Policy::builder("p").key("").limit(limit).build();
-    let limiter = limiter(&server, PATIENT, [policy.expect("a policy")]);
-    let layer = RateLimitLayer::builder(limiter).policy("p");
+    let layer = over(store(&server, PATIENT), policy.expect("a policy"));
     let layer = layer.wait(PATIENT, 10, tokio::time::sleep);
     let mut service = layer.build().expect("a layer").layer(hello());
     let start = Instant::now();
@@ -80,10 +76,8 @@ fn cost_for_a_script_that_is_not_told_it_is_found_by_build() {
         let script = CustomScript::text("return {'allow', {}}").args(arguments);
         let policy = Policy::builder("p").key("{ip}").script(script);
         let store = RedisStore::new("redis://127.0.0.1:1/", RedisOptions::default());
-        let stores = [("default", store.expect("a right url"))];
-        let limiter = Policies::new(stores, [policy.build().expect("a policy")]);
-        let layer = RateLimitLayer::builder(limiter.expect("one store"));
-        let layer = layer.policy("p").key("ip", Key::address());
+        let policy = policy.build().expect("a policy");
+        let layer = over(store.expect("a right url"), policy).key("ip", Key::address());
         layer.cost(|_| Cost::ONE).build().map(drop)
     };
     assert_eq!(script(["{cost}"]), Ok(()));
@@ -108,12 +102,10 @@ mod timing {
                 hourly("deny", "{ip}", 2, OnError::Deny),
                 hourly("local", "{ip}", 2, OnError::Local),
             ];
-            let limiter = limiter(&server, DEADLINE, policies);
+            let store = store(&server, DEADLINE);
             let mut instances = Vec::new();
-            for name in ["allow", "deny", "local"] {
-                let layer = RateLimitLayer::builder(limiter.clone())
-                    .policy(name)
-                    .key("ip", Key::address());
+            for policy in policies {
+                let layer = over(store.clone(), policy).key("ip", Key::address());
                 let app = Router::new().route("/", get(async || "hello"));
                 instances.push(serve(app.layer(layer.build().expect("a layer"))).await);
             }

@@ -4,15 +4,12 @@
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::future::{Ready, ready};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use tidegate::{
-    Attributes, Cost, Limit, ManualClock, MemoryStore, Policies, Policy, PolicyBuilder,
-};
+use tidegate::{Cost, Limit, ManualClock, MemoryStore, Policy, PolicyBuilder, PolicyLimiter};
 use tidegate_tower::{Key, RateLimit, RateLimitBuilder, RateLimitLayer};
 use tower::util::ServiceFn;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -39,37 +36,30 @@ pub(crate) fn yearly(requests: u32) -> Limit {
     Limit::per(requests, YEAR)
 }
 
-/// A limiter of policies, in memory.
-pub(crate) fn limiter(policies: impl IntoIterator<Item = PolicyBuilder>) -> Arc<Policies> {
-    in_store(MemoryStore::builder().max_keys(1_000).build(), policies)
+/// A policy in memory.
+pub(crate) fn limiter(policy: PolicyBuilder) -> PolicyLimiter {
+    in_store(MemoryStore::builder().max_keys(1_000).build(), policy)
 }
 
-/// A limiter of one policy, `p`, which counts by `k` on the test's own clock.
-pub(crate) fn on_clock(clock: &ManualClock, limit: Limit) -> Arc<Policies> {
+/// A policy, `p`, which counts by `k` on the test's own clock.
+pub(crate) fn on_clock(clock: &ManualClock, limit: Limit) -> PolicyLimiter {
     let store = MemoryStore::builder().clock(clock.clone()).build();
-    in_store(store, [Policy::builder("p").key("{k}").limit(limit)])
+    in_store(store, Policy::builder("p").key("{k}").limit(limit))
 }
 
-fn in_store(
-    store: MemoryStore,
-    policies: impl IntoIterator<Item = PolicyBuilder>,
-) -> Arc<Policies> {
-    let policies = policies.into_iter();
-    let policies = policies.map(|policy| policy.build().expect("a policy"));
-    let limiter = Policies::with_stores([("default", store)], policies);
-    Arc::new(limiter.expect("policies of one store"))
+fn in_store(store: MemoryStore, policy: PolicyBuilder) -> PolicyLimiter {
+    let policy = policy.build().expect("a policy");
+    PolicyLimiter::over(&store, policy).expect("a policy without a script")
 }
 
-/// One policy, `p`, of this many a year for each value of `k`.
-pub(crate) fn one_policy(requests: u32) -> Arc<Policies> {
-    limiter([Policy::builder("p").key("{k}").limit(yearly(requests))])
+/// A policy, `p`, of this many a year for each value of `k`.
+pub(crate) fn one_policy(requests: u32) -> PolicyLimiter {
+    limiter(Policy::builder("p").key("{k}").limit(yearly(requests)))
 }
 
 /// A layer that asks the policy `p` about `k`.
-pub(crate) fn by(limiter: &Arc<Policies>, key: Key) -> RateLimitBuilder {
-    RateLimitLayer::builder(limiter.clone())
-        .policy("p")
-        .key("k", key)
+pub(crate) fn by(limiter: &PolicyLimiter, key: Key) -> RateLimitBuilder {
+    RateLimitLayer::builder(limiter.clone()).key("k", key)
 }
 
 pub(crate) fn around_hello(layer: RateLimitBuilder) -> RateLimit<Hello> {
@@ -77,20 +67,20 @@ pub(crate) fn around_hello(layer: RateLimitBuilder) -> RateLimit<Hello> {
 }
 
 /// Whether the policy `p` has counted something for this value of `k`.
-pub(crate) fn is_counted(limiter: &Policies, value: impl AsRef<[u8]>) -> bool {
-    used(limiter, "p", &[("k", value)]) > 0
+pub(crate) fn is_counted(limiter: &PolicyLimiter, value: impl AsRef<[u8]>) -> bool {
+    used(limiter, value) > 0
 }
 
-/// How much a policy has counted.
-pub(crate) fn used(limiter: &Policies, policy: &str, attributes: &impl Attributes) -> u32 {
-    let policy = limiter.handle(policy).expect("a policy");
-    let look = policy.peek(attributes, Cost::ONE).expect("its attributes");
+/// How much the policy `p` has counted for this value of `k`.
+pub(crate) fn used(limiter: &PolicyLimiter, value: impl AsRef<[u8]>) -> u32 {
+    let look = limiter.peek(&[("k", value)], Cost::ONE);
+    let look = look.expect("its attributes");
     look.limit() - look.remaining()
 }
 
-/// How many keys a limiter holds.
-pub(crate) fn count_keys(limiter: &Policies) -> usize {
-    limiter.stores().map(|(_, store)| store.stats().keys).sum()
+/// How many keys the store of a policy holds.
+pub(crate) fn count_keys(limiter: &PolicyLimiter) -> usize {
+    limiter.store().stats().keys
 }
 
 /// A request with these header fields.
