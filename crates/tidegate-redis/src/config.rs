@@ -54,12 +54,12 @@ impl Policies {
     /// use std::path::Path;
     /// use tidegate::Cost;
     /// use tidegate_config::Config;
-    /// use tidegate_redis::SharedLimiter;
+    /// use tidegate_redis::Policies;
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = Config::parse(&std::fs::read_to_string("tidegate.toml")?, "tidegate.toml")?;
-    /// let limiter = SharedLimiter::from_config(&config, Path::new(""))?;
-    /// let decision = limiter.check("login", &[("ip", "203.0.113.7")], Cost::ONE).await?;
+    /// let policies = Policies::from_config(&config, Path::new(""))?;
+    /// let decision = policies.check("login", &[("ip", "203.0.113.7")], Cost::ONE).await?;
     /// # Ok(())
     /// # }
     /// ```
