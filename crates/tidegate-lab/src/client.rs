@@ -204,7 +204,7 @@ impl Client {
                 bail!("the server at {url} refused this admin token")
             }
             StatusCode::UNAUTHORIZED => bail!(
-                "the server at {url} wants the admin token: give it with --token or TIDEGATE_ADMIN_TOKEN"
+                "the server at {url} needs the admin token: pass --token or set TIDEGATE_ADMIN_TOKEN"
             ),
             _ => bail!("the server answers {status}: {detail}"),
         }

@@ -20,26 +20,25 @@ use crate::say;
 /// `tidegate verify`.
 #[derive(Debug, Args)]
 pub struct Verify {
-    /// The records, which are taken together.
+    /// The records of servers that share a store, checked together.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The config file whose limits are to be in force.
+    /// Also fail if the recorded limits differ from this config.
     #[arg(long, value_name = "FILE", conflicts_with = "limit")]
     pub config: Option<PathBuf>,
-    /// The limit to hold all of it to, in place of those in the record, such as
+    /// Check all decisions against this limit instead of the recorded ones, such as
     /// "100r/s burst=20".
     #[arg(long, value_name = "LIMIT", value_parser = limit)]
     pub limit: Option<Limit>,
-    /// How often a store may have lost its counts: by a failover, a restart, a reset.
+    /// How often a store may have lost its counters, in a failover, a restart or a reset.
     #[arg(long, value_name = "N", default_value = "0")]
     pub losses: u32,
-    /// Some requests may be missing: other servers had a share, or counts were in use
-    /// before.
+    /// Some requests may be missing: other servers shared the limit, or counters were in use
+    /// before the record began.
     #[arg(long)]
     pub partial: bool,
-    /// The mode was background, each file is the record of one node, and what a node knew
-    /// of the others was at most so old: twice the sync interval and the round trip
-    /// together, and an outage of the store.
+    /// For mode background: each file is one node; allow for news of the others that is this
+    /// old: 2 * (sync interval + round trip), plus any outage of the store.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub stale: Option<Duration>,
 }

@@ -78,13 +78,13 @@ pub enum Command {
     /// requests per second for each key, counted in memory.
     Serve(Serve),
     /// Run as a replacement for envoyproxy/ratelimit, with its environment variables, ports, files
-    /// and statistics. The binary does the same under the name `ratelimit`.
+    /// and statistics. Also runs when the binary is called `ratelimit`.
     Ratelimit,
     /// Make one decision. Exits with 0 if allowed, 1 if denied, 2 on an error.
     Check(Check),
     /// Reset a key: its quota is full again.
     Reset(Reset),
-    /// Check from recorded decisions that limits held. Exits with 0 if they did, 1 if
+    /// Check recorded decisions against their limits. Exits with 0 if the limits held, 1 if
     /// not, 2 on an error.
     Verify(Verify),
     /// Load-test a store or a server, and check that the limit held. Exits with 0 if it
@@ -199,11 +199,11 @@ pub struct Serve {
     )]
     pub log_format: Format,
     /// How long to keep answering after SIGTERM, with /readyz at 503, while load balancers
-    /// stop sending traffic; instead of the config's [default: 2s].
+    /// stop sending traffic. Instead of the config's [default: 2s].
     #[arg(long, value_name = "TIME", value_parser = drain)]
     pub drain: Option<Duration>,
-    /// How long a connection may stay idle before it is closed. Must be longer than proxies
-    /// keep theirs; instead of the config's [default: 75s].
+    /// How long a connection may stay idle before it is closed; proxies must close theirs
+    /// earlier. Instead of the config's [default: 75s].
     #[arg(long, value_name = "TIME", value_parser = idle)]
     pub idle: Option<Duration>,
     /// Append every decision to this file, for `tidegate verify`.

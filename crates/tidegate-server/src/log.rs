@@ -13,14 +13,14 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 pub enum Level {
     /// Nothing.
     Off,
-    /// What needs somebody to act.
+    /// Errors.
     Error,
-    /// And what looks wrong.
+    /// Plus warnings.
     Warn,
-    /// And what changes.
+    /// Plus state changes.
     #[default]
     Info,
-    /// And every request.
+    /// Plus every decision.
     Debug,
     /// Everything.
     Trace,
@@ -31,7 +31,7 @@ pub enum Level {
 pub enum Format {
     /// For people.
     Text,
-    /// For machines: a JSON object a line.
+    /// For machines: one JSON object per line.
     Json,
 }
 

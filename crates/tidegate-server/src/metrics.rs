@@ -135,7 +135,7 @@ impl Metrics {
             round_trip: known(GaugeVec::new(
                 named(
                     "store_round_trip_seconds",
-                    "How long the store took to answer a batch on an idle connection, last time.",
+                    "How long the store last took to answer a batch on an idle connection.",
                 ),
                 &["store"],
             )),
@@ -182,15 +182,15 @@ impl Metrics {
             ))),
             quota_streams: known(IntGauge::with_opts(named(
                 "quota_streams",
-                "Envoys that report what they admit, now.",
+                "Envoys that currently report to this process.",
             ))),
             quota_buckets: known(IntGauge::with_opts(named(
                 "quota_buckets",
-                "Buckets that these Envoys have assignments for, on all streams together.",
+                "Buckets with an assignment, on all streams together.",
             ))),
             quota_requests: counters(
                 "quota_requests_total",
-                "Requests that Envoys have decided by their assignments, as they report them.",
+                "Requests that Envoys decided by their assignments, as they report them.",
                 &["policy", "result"],
             ),
             quota_charges: counters(

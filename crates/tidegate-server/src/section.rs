@@ -126,7 +126,7 @@ impl Server {
         }
         fields.pair("tls_cert", "tls_key");
         if server.tls_client_ca.is_some() && server.tls_cert.is_none() {
-            let message = "clients show certificates over TLS only: expected tls_cert and tls_key";
+            let message = "client certificates need TLS: expected tls_cert and tls_key";
             fields.error("tls_client_ca", message);
         }
         if fields.has("tls_client_listeners") && !fields.has("tls_client_ca") {

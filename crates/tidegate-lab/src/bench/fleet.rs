@@ -68,7 +68,7 @@ pub(super) async fn run(plan: &Plan) -> anyhow::Result<Gathered> {
         })
     });
     let nodes = timeout(PATIENCE, try_join_all(nodes)).await;
-    let nodes = nodes.context("the bench processes are not ready in time")??;
+    let nodes = nodes.context("the bench processes were not ready in time")??;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let at_us = u64::try_from((now + AHEAD).as_micros())?;
     let progress: Vec<Arc<Progress>> = nodes.iter().map(|_| Arc::default()).collect();
@@ -92,7 +92,7 @@ pub(super) async fn run(plan: &Plan) -> anyhow::Result<Gathered> {
     let mut interrupted = false;
     let handed = loop {
         tokio::select! {
-            all = &mut all => break all.context("the bench processes do not end")??,
+            all = &mut all => break all.context("the bench processes did not stop in time")??,
             _ = ticks.tick() => show(&bar, start, &progress),
             pressed = ctrl_c() => {
                 pressed?;
@@ -131,7 +131,7 @@ fn gather(handed: Vec<Handed>, interrupted: bool) -> anyhow::Result<Gathered> {
             }
         }
     }
-    all.context("no process has counted anything")
+    all.context("no process counted a check")
 }
 
 impl Node {
@@ -156,7 +156,7 @@ impl Node {
                 output,
             }),
             Said::Failed(error) => Err(anyhow!(error)),
-            other => bail!("a bench process says {other:?}: expected that it is ready"),
+            other => bail!("a bench process sent {other:?}: expected it to be ready"),
         }
     }
 }
@@ -170,7 +170,7 @@ async fn write(input: &mut ChildStdin, line: &impl Serialize) -> anyhow::Result<
 async fn said(output: &mut BufReader<ChildStdout>) -> anyhow::Result<Said> {
     let mut line = String::new();
     if output.read_line(&mut line).await? == 0 {
-        bail!("a bench process has ended before its time");
+        bail!("a bench process ended too early");
     }
     Ok(serde_json::from_str(&line)?)
 }
@@ -198,7 +198,7 @@ async fn handed(
                     offered,
                 });
             }
-            other => bail!("a bench process says {other:?}: expected how far it is"),
+            other => bail!("a bench process sent {other:?}: expected its progress"),
         }
     }
 }

@@ -57,9 +57,9 @@ pub(super) fn judge(
     let inside = sources().filter(|(source, _)| is_bound(*source));
     let inside: u64 = inside.map(|(_, it)| it.admitted + it.refused).sum();
     let unjudged = if policy.script().is_some() {
-        Some("a script decides, which promises nothing".to_owned())
+        Some("a script has no bound to check".to_owned())
     } else if !policy.enabled() {
-        Some("the policy is switched off".to_owned())
+        Some("the policy is disabled".to_owned())
     } else if let Err(why) = limits {
         Some(why.clone())
     } else if limits.iter().flatten().all(Option::is_none) {

@@ -63,7 +63,7 @@ pub async fn run(arguments: &Bench) -> anyhow::Result<ExitCode> {
     if !plan.target.is_server() && gathered.counted.is_all_without_store() {
         let kinds = gathered.counted.store_errors.keys();
         let kinds = kinds.map(String::as_str).collect::<Vec<_>>().join(", ");
-        bail!("the store has answered nothing ({kinds}): nothing was measured");
+        bail!("the store answered no check ({kinds}): nothing was measured");
     }
     let losses = arguments.losses;
     let judged = judge::judge(&plan, &policy, &limits, &gathered, losses);

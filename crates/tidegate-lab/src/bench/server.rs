@@ -19,12 +19,12 @@ const TIMEOUT_MS: u64 = 5_000;
 pub(super) async fn find(arguments: &Bench, url: &str) -> anyhow::Result<Subject> {
     if let Some(flag) = target::beside(arguments) {
         bail!(
-            "{flag} with the URL of a server: expected --policy NAME, the server has its own limits"
+            "{flag} with the URL of a server: expected --policy NAME, because the server has its own limits"
         );
     }
     if arguments.config.is_some() {
         bail!(
-            "--config with the URL of a server: expected --policy NAME, the server has its own config"
+            "--config with the URL of a server: expected --policy NAME, because the server has its own config"
         );
     }
     let timeout_ms = match &arguments.timeout {
@@ -121,7 +121,7 @@ fn timeout_ms(text: &str) -> Option<u64> {
 /// A policy as a server lists it.
 fn listed(name: &str, policy: &Value) -> anyhow::Result<Policy> {
     if policy["script"] == true {
-        bail!("policy {name:?} is decided by a script, which promises nothing to judge");
+        bail!("policy {name:?} has a script, so there is no bound to check");
     }
     let mut builder = Policy::builder(name)
         .enabled(policy["enabled"] != false)

@@ -167,7 +167,7 @@ pub(super) async fn find(arguments: &Bench) -> anyhow::Result<Subject> {
     let in_memory = store.is_some_and(|store| store.url == StoreUrl::Memory);
     if in_memory && arguments.processes > 1 {
         bail!(
-            "--processes {}: memory: is the memory of one process: expected 1, or a Redis that all share",
+            "--processes {}: memory: belongs to one process: expected 1, or a Redis that all processes share",
             arguments.processes
         );
     }
@@ -212,7 +212,9 @@ impl Target {
 
 fn of_config(arguments: &Bench, file: &Path) -> anyhow::Result<Target> {
     if let Some(flag) = beside(arguments) {
-        bail!("{flag} with --config: expected one of them, the config has its own limits");
+        bail!(
+            "{flag} with --config: expected only one of them, because the config has its own limits"
+        );
     }
     if arguments.timeout.is_some() {
         bail!("--timeout with --config: expected the timeout of the store in the config");

@@ -9,8 +9,8 @@ use tidegate::Algorithm;
 /// `tidegate simulate`.
 #[derive(Debug, Args)]
 pub struct Simulate {
-    /// Access logs: plain, gzip or zstd, whatever their names. Several are read in one
-    /// order of time. `-` is standard input.
+    /// Access logs, merged in order of time. gzip and zstd files are detected by content. `-`
+    /// is standard input.
     #[arg(required = true, value_name = "LOG")]
     pub logs: Vec<PathBuf>,
 
@@ -27,7 +27,7 @@ pub struct Simulate {
     #[arg(long, value_name = "NAME", help_heading = "Policies")]
     pub policy: Option<String>,
 
-    /// How lines look [default: nginx].
+    /// The format of the lines [default: nginx].
     #[arg(
         long,
         value_name = "FORMAT",
@@ -35,13 +35,13 @@ pub struct Simulate {
         help_heading = "Lines"
     )]
     pub format: Option<Format>,
-    /// A regular expression for lines of any other look. Its named groups are fields, one
-    /// of them the time: `(?P<time>...)`.
+    /// A regular expression for any other format. Its named groups are fields, one of them
+    /// the time: `(?P<time>...)`.
     #[arg(long, value_name = "REGEX", help_heading = "Lines")]
     pub pattern: Option<String>,
     /// Take an attribute from a field of the line, such as user=request.headers.X-User.0.
-    /// May be given several times. By default: ip, method, path, host, user, status,
-    /// and key, which is ip.
+    /// Can be repeated. By default: ip, method, path, host, user, status, and key, which is
+    /// ip.
     #[arg(long, value_name = "NAME=FIELD", value_parser = attribute, help_heading = "Lines")]
     pub attr: Vec<(String, String)>,
     /// The field with the time.
@@ -49,11 +49,11 @@ pub struct Simulate {
     pub time: Option<String>,
 
     /// Find the smallest limit and burst that refuse fewer than this share of clients, such
-    /// as 0.1% or 0.001, and name them. Of three or more clients, one may always be refused,
-    /// unless this is 0, which refuses nobody.
+    /// as 0.1% or 0.001, and name them. With three or more clients, one may be refused anyway,
+    /// unless this is 0.
     #[arg(long, value_name = "SHARE[%]", help_heading = "Questions")]
     pub suggest: Option<Share>,
-    /// What the share is a share of.
+    /// What the share counts.
     #[arg(
         long,
         value_name = "WHAT",
@@ -67,7 +67,7 @@ pub struct Simulate {
     #[arg(long, value_name = "ONE,OTHER", value_parser = pair, help_heading = "Questions")]
     pub compare: Option<(Algorithm, Algorithm)>,
 
-    /// Write a report with charts into this file: one page that loads nothing else.
+    /// Write a self-contained page with charts into this file.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
     /// Print everything as one JSON object.
@@ -97,9 +97,9 @@ pub enum Format {
 /// What a share is a share of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Of {
-    /// Requests that are refused.
+    /// Refused requests.
     Requests,
-    /// Clients of which at least one request is refused.
+    /// Clients with at least one refused request.
     Clients,
 }
 

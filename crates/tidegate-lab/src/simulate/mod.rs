@@ -177,7 +177,7 @@ fn choose<'c>(
 /// Why a policy cannot be simulated.
 fn obstacle(policy: &Policy, source: &Source<'_>) -> Option<String> {
     if policy.script().is_some() {
-        return Some("a script decides, and scripts run in Redis only".into());
+        return Some("its script runs only in Redis".into());
     }
     policy.attributes().into_iter().find_map(|name| {
         let error = source.reader(&[name]).err()?;
@@ -261,7 +261,7 @@ impl Judge {
         let in_redis = store.is_some_and(|store| store.url != StoreUrl::Memory);
         match policy.mode() {
             Mode::Exact if in_redis => {
-                notes.push("the counts are kept in Redis: simulated as exact, in memory".into());
+                notes.push("the policy counts in Redis: simulated as exact, in memory".into());
             }
             Mode::Exact => {}
             Mode::Lease | Mode::Background => notes.push(format!(
@@ -270,7 +270,9 @@ impl Judge {
             )),
         }
         if policy.shadow() {
-            notes.push("the policy only watches (shadow): refused is what it would refuse".into());
+            notes.push(
+                "the policy is in shadow mode: refused requests are those it would refuse".into(),
+            );
         }
         if !policy.enabled() {
             notes.push("the policy is not enabled: it refuses nothing".into());
@@ -284,7 +286,7 @@ impl Judge {
         let stats = self.decider.stats();
         if stats.evicted > 0 {
             notes.push(format!(
-                "{} clients in use were forgotten to make room in the store (all its policies together): max_keys is too small for this log",
+                "{} clients in use were evicted from the store (by all its policies together): max_keys is too small for this log",
                 stats.evicted
             ));
         }

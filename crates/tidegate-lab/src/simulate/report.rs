@@ -58,7 +58,7 @@ fn heading(summary: &Summary) -> String {
     if summary.late > 0 {
         writeln!(
             text,
-            "{} left out: more than {} lines after their place in time. Logs put into one file? Give them as several",
+            "{} left out: more than {} lines out of order. If this file joins several logs, pass them separately",
             count(summary.late, "line is", "lines are"),
             thousands(super::order::WINDOW as u64)
         )
@@ -193,7 +193,7 @@ pub(super) fn with_them(suggested: &Suggested) -> Option<String> {
         ),
     };
     Some(format!(
-        "without {these}, nothing is refused; to refuse nothing of {them} either: {limit}"
+        "without {these}, nothing is refused; to refuse none of {them}: {limit}"
     ))
 }
 

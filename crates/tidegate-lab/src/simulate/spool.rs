@@ -32,7 +32,7 @@ impl Spool {
             .and_then(|file| std::fs::remove_file(&path).map(|()| file));
         let file = file.with_context(|| {
             format!(
-                "{}: cannot keep requests for another pass; TMPDIR names another folder",
+                "{}: cannot store requests for the next pass; set TMPDIR to use another folder",
                 path.display()
             )
         })?;
@@ -48,7 +48,7 @@ impl Spool {
         batch.write(&mut self.buffer);
         self.length += self.buffer.len() as u64;
         let written = self.file.write_all(&self.buffer);
-        written.context("cannot keep requests for another pass; TMPDIR names another folder")
+        written.context("cannot store requests for the next pass; set TMPDIR to use another folder")
     }
 
     /// Hands the batches to `each` until it has seen enough (`false`). Several threads may

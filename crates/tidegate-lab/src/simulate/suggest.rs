@@ -111,7 +111,7 @@ pub(super) fn suggest(
     };
     let Some(best) = search.best()? else {
         return Ok(Err(
-            "no limit refuses so few: overrides and the algorithm's own maximum do".into(),
+            "no limit refuses so few: overrides and the algorithm's own maximum refuse more".into(),
         ));
     };
     let curve = search.curve(best)?;

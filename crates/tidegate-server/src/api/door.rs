@@ -112,7 +112,7 @@ impl<H: Handler> Protocol for Http<H> {
                 false => drive(http1.serve_connection(io, service), &polled).await,
             };
             if let Err(error) = ended {
-                tracing::debug!(%error, "a connection broke off");
+                tracing::debug!(%error, "a connection was lost");
             }
         })
     }

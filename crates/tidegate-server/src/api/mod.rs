@@ -356,7 +356,7 @@ fn has_numbers(policy: &Policy) -> Result<(), Problem> {
     match policy.script() {
         None => Ok(()),
         Some(_) => Err(Problem::bad(format!(
-            "policy {:?}: its script decides, and has no numbers to show",
+            "policy {:?} has a script, which has no numbers to show",
             policy.name()
         ))),
     }

@@ -107,7 +107,7 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         }
     };
     say(&match forgotten {
-        0 => "there was nothing to forget".into(),
+        0 => "the key has no counters".into(),
         1 => "forgot 1 key".into(),
         many => format!("forgot {many} keys"),
     });
@@ -156,7 +156,7 @@ fn engine(question: &Question) -> anyhow::Result<Engine> {
         let store = config.stores.get(policy.store());
         if store.is_some_and(|store| store.url == StoreUrl::Memory) {
             bail!(
-                "policy {:?} is counted in the memory of a server: name it with --server, such as --server http://127.0.0.1:8080",
+                "policy {:?} counts in a server's memory: ask that server with --server, such as --server http://127.0.0.1:8080",
                 question.policy
             );
         }

@@ -94,7 +94,7 @@ fn start(environment: &Environment, loaded: Loaded) -> Result<Engine, StartError
         }
         Err(error @ StartError::Load(_)) if environment.start_without_limits => {
             for error in error.to_string().lines() {
-                tracing::error!(error, "starting without limits, until the files are right");
+                tracing::error!(error, "starting without limits until the files are valid");
             }
             let mut empty = empty;
             empty.server.envoy.config = None;

@@ -61,7 +61,7 @@ impl Health for Checks {
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let name = request.into_inner().service;
         let status = self.status(&name);
-        let status = status.ok_or_else(|| Status::not_found("no service of this name"))?;
+        let status = status.ok_or_else(|| Status::not_found("no such service"))?;
         Ok(Response::new(answer(status)))
     }
 

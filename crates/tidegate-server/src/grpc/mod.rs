@@ -125,7 +125,7 @@ impl Protocol for Grpc {
                 served.as_mut().poll(cx)
             });
             if let Err(error) = ended.await {
-                tracing::debug!(%error, "a connection broke off");
+                tracing::debug!(%error, "a connection was lost");
             }
         })
     }

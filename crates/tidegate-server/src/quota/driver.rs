@@ -280,7 +280,7 @@ impl Quotas {
     fn send(&self, state: &mut State, id: StreamId, name: Arc<BucketName>, todo: Todo) {
         let stream = state.streams.get(&id);
         if stream.is_some_and(|stream| !stream.outbox.put(name, todo)) {
-            tracing::info!("an Envoy does not read its assignments: its stream of quotas ends");
+            tracing::info!("an Envoy does not read its assignments: closing its quota stream");
             self.end(state, id);
         }
     }

@@ -60,7 +60,7 @@ impl Service for QuotaService {
             ));
         }
         let Some((id, outbox)) = self.quotas.open() else {
-            return grpc::refuse(Status::resource_exhausted("too many streams of quotas"));
+            return grpc::refuse(Status::resource_exhausted("too many quota streams"));
         };
         let begin = Begin(Some(Opened {
             quotas: Arc::clone(&self.quotas),
@@ -130,7 +130,7 @@ async fn listen(
     mut reports: Streaming<UsageReports>,
     mut peer: Peer,
 ) {
-    tracing::debug!("an Envoy has opened a stream of quotas");
+    tracing::debug!("an Envoy opened a quota stream");
     loop {
         let report = tokio::select! {
             report = timeout(SILENCE, reports.message()) => report,
@@ -144,17 +144,17 @@ async fn listen(
             }
             Ok(Ok(None)) => break,
             Ok(Err(error)) => {
-                tracing::debug!(%error, "a stream of quotas broke off");
+                tracing::debug!(%error, "a quota stream was lost");
                 break;
             }
             Err(_) => {
                 tracing::info!(
-                    "an Envoy has not reported for {SILENCE:?}: its stream of quotas ends"
+                    "an Envoy has not reported for {SILENCE:?}: closing its quota stream"
                 );
                 break;
             }
         }
     }
     quotas.close(id);
-    tracing::debug!("a stream of quotas has ended");
+    tracing::debug!("a quota stream ended");
 }

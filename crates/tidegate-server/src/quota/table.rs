@@ -38,7 +38,7 @@ pub enum Action {
 
 /// There is no room for another bucket, or another Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the table of quotas is full: {0} buckets on all streams together")]
+#[error("the quota table is full: {0} buckets on all streams together")]
 pub struct Full(usize);
 
 /// The buckets of a process. Times are in seconds since any moment, and never go back.

@@ -30,7 +30,7 @@ pub(super) enum Misfit {
     Empty,
     #[error("{0}")]
     Check(#[from] CheckError),
-    #[error("policy {0:?} is a script: expected limits, which can be assigned")]
+    #[error("policy {0:?} has a script, which cannot be assigned: expected limits")]
     Script(String),
     #[error("the entry \"policy\" is not text: expected the name of a policy")]
     Name,

@@ -106,7 +106,7 @@ const UNSUPPORTED: [(&[&str], &str); 15] = [
     ),
     (
         &["GRPC_CLIENT_TLS_SAN"],
-        "any certificate of the authority is accepted",
+        "any certificate that the CA signed is accepted",
     ),
     (
         &[
@@ -117,7 +117,7 @@ const UNSUPPORTED: [(&[&str], &str); 15] = [
             "REDIS_POOL_ON_EMPTY_WAIT_DURATION",
             "REDIS_USE_EXPLICIT_PIPELINE",
         ],
-        "checks that are on their way at once share connections and batches",
+        "concurrent checks share connections and batches",
     ),
     (
         &[
@@ -183,11 +183,11 @@ const UNSUPPORTED: [(&[&str], &str); 15] = [
             "TRACING_EXPORTER_PROTOCOL",
             "TRACING_SAMPLING_RATE",
         ],
-        "there are no traces",
+        "no traces are sent",
     ),
     (
         &["RUNTIME_IGNOREDOTFILES", "RUNTIME_WATCH_ROOT"],
-        "files that begin with a dot are ignored, and changes are seen by their contents",
+        "files that begin with a dot are ignored, and changes are found by content",
     ),
 ];
 

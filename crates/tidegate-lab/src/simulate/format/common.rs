@@ -68,8 +68,8 @@ pub(super) fn read<'l>(
     let (at, user, rest) = time(user, times)?;
     let rest = rest
         .strip_prefix(b" ")
-        .ok_or("no request in quotes after the time")?;
-    let (request, rest) = quoted(rest).ok_or("no request in quotes after the time")?;
+        .ok_or("no quoted request after the time")?;
+    let (request, rest) = quoted(rest).ok_or("no quoted request after the time")?;
     let rest = rest
         .strip_prefix(b" ")
         .ok_or("no status after the request")?;
@@ -92,7 +92,7 @@ pub(super) fn read<'l>(
         found[Column::Referer as usize] = Some(referer);
         found[Column::Agent as usize] = Some(agent);
     } else if combined {
-        return Err("no referer and user agent in quotes at the end");
+        return Err("no quoted referer and user agent at the end");
     }
     Ok(at)
 }

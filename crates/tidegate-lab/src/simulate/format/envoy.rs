@@ -41,7 +41,7 @@ pub(super) fn read<'l>(
     let rest = inside[close + 1..].strip_prefix(b" ");
     let (asked, rest) = rest
         .and_then(quoted)
-        .ok_or("no request in quotes after the time")?;
+        .ok_or("no quoted request after the time")?;
     let (status, mut rest) = rest
         .strip_prefix(b" ")
         .and_then(word)
@@ -76,7 +76,7 @@ pub(super) fn read<'l>(
     ];
     for column in texts {
         let Some((text, after)) = quoted(rest) else {
-            return Err("no five texts in quotes at the end");
+            return Err("no five quoted texts at the end");
         };
         found[column as usize] = Some(text);
         rest = after.strip_prefix(b" ").unwrap_or(after);

@@ -67,7 +67,7 @@ impl<'a> Source<'a> {
         if arguments.time.is_some() && arguments.pattern.is_none() && names::json(format).is_none()
         {
             bail!(
-                "--time: lines of this format have their time in a fixed place: expected it with --pattern or a JSON format"
+                "--time: the time has a fixed place in this format: expected --pattern or a JSON format"
             );
         }
         source.reader(&[])?;

@@ -173,7 +173,7 @@ fn of_suggestion(suggested: &Suggested) -> String {
     if let Some(with_them) = with_them(suggested) {
         text.push_str(&table_of_clients(&suggested.clients));
         text.push_str(&format!(
-            "<p>Refused are only the clients above: {}.</p>\n",
+            "<p>Only the clients above are refused: {}.</p>\n",
             Safe(&with_them)
         ));
     }

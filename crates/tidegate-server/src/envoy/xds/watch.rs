@@ -79,7 +79,7 @@ where
         ..DiscoveryRequest::default()
     };
     if requests.send(first).await.is_err() {
-        return "the stream has ended".into();
+        return "the stream ended".into();
     }
     let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE);
     if let Err(error) = grpc.ready().await {
@@ -94,7 +94,7 @@ where
     loop {
         let response = match answers.message().await {
             Ok(Some(response)) => response,
-            Ok(None) => return "it has ended the stream".into(),
+            Ok(None) => return "it closed the stream".into(),
             Err(status) => return said(&status),
         };
         *heard = true;
@@ -102,7 +102,7 @@ where
             continue;
         };
         if requests.send(answer).await.is_err() {
-            return "the stream has ended".into();
+            return "the stream ended".into();
         }
     }
 }
