@@ -119,7 +119,7 @@ fn core() -> Option<()> {
     comparisons.push(measure::new_keys());
     comparisons.push(measure::memory());
     println!("{}", report::comparison(&comparisons));
-    println!("{}", report::growth(&measure::growth()));
+    let growth = measure::growth();
     let through = measure::through_policies();
     println!("{}", report::through(&through));
     let besides = measured_levels();
@@ -129,6 +129,7 @@ fn core() -> Option<()> {
     println!(
         "Reading the clock alone: {own:.0} ns for tidegate's, {governors:.0} ns for governor's.\n"
     );
+    println!("{}", report::growth(&growth));
     println!("{}", report::beside(&besides));
     println!("{}", report::longest(&longest));
     Some(())

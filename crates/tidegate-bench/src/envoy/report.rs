@@ -1,7 +1,7 @@
 //! The tables of this part.
 
 use crate::cpu::Cpu;
-use crate::report::{Goal, table, thousands, time};
+use crate::report::{Goal, table, thousands};
 use crate::rounds;
 use crate::waits::Measured;
 
@@ -15,7 +15,6 @@ type Fared = rounds::Fared<(Measured, Cpu)>;
 type Figure = fn(&(Measured, Cpu)) -> f64;
 
 const A_SECOND: Figure = |(it, _)| it.a_second;
-const P99: Figure = |(it, _)| it.p99_us;
 const SERVER: Figure = |(_, cpu)| cpu.server_us;
 
 /// What each came to.
@@ -23,7 +22,6 @@ pub(super) fn compared(compared: &[Compared]) -> String {
     let header = [
         "connections x calls, server",
         "calls per second",
-        "p99",
         "server's time",
         "of the ceiling",
     ];
@@ -33,7 +31,6 @@ pub(super) fn compared(compared: &[Compared]) -> String {
             [
                 format!("{connections} x {calls}, {}", lane.label),
                 thousands(median(A_SECOND)),
-                time(median(P99)),
                 format!("{:.1} us", median(SERVER)),
                 format!("{:.2}", lane.ratio(&lanes[0], A_SECOND)),
             ]

@@ -87,7 +87,6 @@ pub(crate) fn measure(picture: &Path) -> std::io::Result<()> {
         "load",
         "mode",
         "checks per second",
-        "p50",
         "p99",
         "calls to Redis per check",
     ];
@@ -118,7 +117,7 @@ fn calls(server: &Server) -> String {
     table(header, rows.into_iter())
 }
 
-fn row(load: &str, asker: &str, own: &[Figures]) -> [String; 6] {
+fn row(load: &str, asker: &str, own: &[Figures]) -> [String; 5] {
     let median = |figure: fn(&Figures) -> f64| {
         let figures = own.iter().map(figure).collect();
         Series::of(figures).median()
@@ -127,7 +126,6 @@ fn row(load: &str, asker: &str, own: &[Figures]) -> [String; 6] {
         load.into(),
         asker.into(),
         thousands(median(|it| it.a_second)),
-        short(median(|it| it.p50_us)),
         short(median(|it| it.p99_us)),
         format!("{:.4}", median(|it| it.calls / it.checks)),
     ]

@@ -16,7 +16,6 @@ pub(super) struct Figures {
     pub(super) checks: f64,
     pub(super) admitted: f64,
     pub(super) a_second: f64,
-    pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     /// Commands that Redis was sent.
     pub(super) calls: f64,
@@ -63,7 +62,6 @@ pub(super) fn run(server: &Server, load: &Load) -> Figures {
         checks: number("/checks"),
         admitted: number("/admitted"),
         a_second: number("/checks_per_second"),
-        p50_us: number("/latency_us/p50"),
         p99_us: number("/latency_us/p99"),
         calls: number("/store_commands"),
         use_of_rate: number("/verdict/levels/0/use_of_rate"),

@@ -13,9 +13,6 @@ use tidegate_testkit::redis::Server;
 /// Every check is admitted, and leaves a debt of half a minute: no key is ever new.
 pub(super) const ADMITS: Limit = Limit::per(1, Duration::from_secs(30)).burst(100_000_000);
 
-/// A key's first check is admitted, and every later one refused.
-pub(super) const REFUSES: Limit = Limit::per(1, Duration::from_secs(3_600)).burst(1);
-
 /// So long that nothing is cut off: what takes long must be in the figures.
 const PATIENCE: Duration = Duration::from_secs(10);
 

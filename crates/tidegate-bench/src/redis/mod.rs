@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 
 pub(crate) use cluster::run as run_clusters;
 
-use askers::{ADMITS, Plain, REFUSES, Tidegate};
+use askers::{ADMITS, Plain, Tidegate};
 use callers::{Ask, measure};
 use ceiling::Travel;
 use load::{DIGITS, Order, Orders};
@@ -66,7 +66,7 @@ fn callers(server: &Server, runtime: &Runtime, counts: &[usize]) -> Vec<(String,
         checked.push(check);
     }
     println!("{}", report::throughput(&rows));
-    println!("{}\n", report::crosscheck(&checked));
+    eprintln!("{}", report::crosscheck(&checked));
     report::goals(&rows)
 }
 
@@ -132,7 +132,6 @@ fn throughput(
         .expect("a server");
     let uniform = Tidegate::new(server, "tg", ADMITS);
     let zipf = Tidegate::new(server, "tg-zipf", ADMITS);
-    let refused = Tidegate::new(server, "tg-refused", REFUSES);
     let bucket = runtime.block_on(Plain::token_bucket(server));
     let increment = runtime.block_on(Plain::increment(server));
     let sent = Sent::by(uniform, server, runtime);
@@ -163,10 +162,6 @@ fn throughput(
         })
         .goal((callers == 500).then_some(1.5))
         .of(zipf),
-        Lane::new(format!("{callers}, uniform, refused"), || {
-            runtime.block_on(measure(&refused, callers, orders.uniform))
-        })
-        .of(refused),
         Lane::new(format!("{callers}, tutorial's token bucket"), || {
             admitted(runtime, &bucket, callers, orders.uniform)
         }),

@@ -87,7 +87,7 @@ pub(super) fn goals(rows: &[Row]) -> Vec<(String, f64, Goal)> {
     ratios.chain(goals).collect()
 }
 
-/// How high the ceiling is, held against the tool that others measure with.
+/// How high the ceiling is, compared with the tool that others measure with.
 pub(super) fn crosscheck(checked: &[(Travel, f64)]) -> String {
     let checked = checked.iter().map(|(travel, ratio)| {
         let Travel {
@@ -105,14 +105,10 @@ pub(super) fn crosscheck(checked: &[(Travel, f64)]) -> String {
 
 pub(super) fn cost(rows: &[Cost]) -> String {
     let header = ["script", "per call in the server", "times the tutorial's"];
-    let rows = rows.iter().map(|row| {
-        [
-            row.label.into(),
-            format!("{:.1} us", row.microseconds),
-            row.ratio
-                .map(|ratio| format!("{ratio:.2}"))
-                .unwrap_or_default(),
-        ]
+    let rows = rows.iter().filter_map(|row| {
+        let ratio = format!("{:.2}", row.ratio?);
+        let each = format!("{:.1} us", row.microseconds);
+        Some([row.label.into(), each, ratio])
     });
     table(header, rows)
 }

@@ -51,11 +51,12 @@ pub(crate) fn run() {
     println!("{}\n", machine());
     let directly = rows("called directly", direct::lane);
     println!("{}", added(&directly));
-    println!("{}", whole(&rows("through a socket", socket::lane)));
+    let whole_requests = rows("through a socket", socket::lane);
     print_goals(directly.iter().map(|(label, lanes)| {
         let what = format!("what tidegate-tower adds, times tower_governor: {label}");
         (what, ratio(lanes), Goal::AtMost(1.0))
     }));
+    println!("{}", whole(&whole_requests));
 }
 
 /// Makes requests through a lane of this name, called directly.
