@@ -13,8 +13,7 @@ pub(crate) const FIELDS: [&str; 6] = ["limit", "algorithm", "burst", "strict", "
 /// The names that `algorithm` may have; `None` is a script. A level that refuses
 /// everything has `block = true` instead.
 fn algorithms() -> Vec<(&'static str, Option<Algorithm>)> {
-    let counting = Algorithm::ALL.iter().filter(|it| **it != Algorithm::Block);
-    let named = counting.map(|it| (it.as_str(), Some(*it)));
+    let named = Algorithm::counting().map(|it| (it.as_str(), Some(it)));
     named.chain([("script", None)]).collect()
 }
 

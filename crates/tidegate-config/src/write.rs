@@ -128,7 +128,7 @@ fn print_limit(f: &mut Formatter<'_>, limit: &Limit, all: bool) -> fmt::Result {
         return writeln!(f, "block = true");
     };
     let fields = LimitFields::from(*limit);
-    let is_window = all && spec.algorithm == Algorithm::FixedWindow;
+    let is_aligned = all && spec.algorithm.profile().has_align;
     let fields = LimitFields {
         algorithm: fields
             .algorithm
@@ -137,7 +137,7 @@ fn print_limit(f: &mut Formatter<'_>, limit: &Limit, all: bool) -> fmt::Result {
         strict: fields.strict.filter(|strict| all || *strict),
         align: fields
             .align
-            .filter(|align| is_window || *align != Align::default()),
+            .filter(|align| is_aligned || *align != Align::default()),
         block: None,
         ..fields
     };

@@ -53,9 +53,8 @@ for number = 1, #KEYS do
     --+lease-room
     local admissions = ''
     for _ = 1, runs do
-      local asked, cost, _
-      asked, cost, --+lease-price
-      , at = unpack('<I4I4I7I4', argument, at)
+      local asked, cost
+      --+run
       --+admit
       --+lease-charge
       admissions = admissions .. pack('<I4', admitted)

@@ -10,69 +10,23 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
-use tidegate::algorithm::{Span, State};
+use tidegate::algorithm::{Numbers, State};
 use tidegate::{
-    Algorithm, Align, Charge, Cost, Decision, Keys, Kind, LevelOutcome, Limit, OnLease, Policy,
-    Receipt, Source,
+    Charge, Cost, Decision, Keys, LevelOutcome, Limit, OnLease, Policy, Receipt, Source,
 };
 
 use crate::batch::{Command, Reply};
-use crate::count;
 use crate::lease::out::Out;
 use crate::script::{Script, Scripts, Task};
 
-/// More microseconds than any bucket holds.
-const NEVER_US: u64 = 1 << 54;
-
-/// A limit as the scripts unpack it, with the price of a cost where that is not the
-/// cost itself.
-pub(crate) fn pack(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
-    let mut packed = Vec::with_capacity(32);
-    let mut push = |number: u64, bytes: usize| {
-        packed.extend_from_slice(&number.to_le_bytes()[..bytes]);
-    };
-    match limit.kind() {
-        Kind::TokenBucket(bucket) => {
-            let never = Span {
-                us: NEVER_US,
-                parts: 0,
-            };
-            let (price, size) = (bucket.price(cost).unwrap_or(never), bucket.capacity());
-            push(price.us, 7);
-            push(price.parts.into(), 4);
-            push(size.us, 7);
-            push(size.parts.into(), 4);
-            push(bucket.parts_per_us().into(), 4);
-            push(bucket.stored_token_parts(), 6);
-        }
-        Kind::FixedWindow(window) => {
-            push(window.rate().requests().into(), 4);
-            push(window.rate().window_us(), 6);
-            push(u64::from(window.align() == Align::Epoch), 1);
-        }
-        Kind::SlidingWindow(window) => {
-            push(window.rate().requests().into(), 4);
-            push(window.rate().window_us(), 6);
-        }
-        Kind::SlidingLog(log) => {
-            push(log.rate().requests().into(), 4);
-            push(log.rate().window_us(), 6);
-        }
-        Kind::Block(_) => return None,
-    }
-    Some(packed)
-}
-
-/// What a script is given that takes a cost off the count of a fixed window.
+/// What a script is given that takes a cost off the count of a window.
 pub(crate) fn give_back_argument(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
-    const GIVES_BACK: u64 = 2;
-    if limit.algorithm() != Algorithm::FixedWindow {
+    if !limit.algorithm().profile().gives_back {
         return None;
     }
-    let mut argument = pack(limit, cost)?;
-    for number in [u64::from(cost.get()), 0, GIVES_BACK] {
-        argument.extend_from_slice(&number.to_le_bytes()[..7]);
-    }
+    let mut argument = Vec::new();
+    limit.write_limit(cost, &mut argument);
+    limit.write_give_back(cost, &mut argument);
     Some(argument)
 }
 
@@ -161,7 +115,7 @@ impl Template {
     pub(crate) fn decide(&self, reply: &Reply) -> Option<Decision> {
         let (numbers, leases) = self.one.numbers_and_rest(reply.bytes()?)?;
         let (limits, place) = (&self.limits, (reply.place, reply.of));
-        decision(limits, self.cost, self.charge, place, &numbers, leases).ok()
+        decision(limits, self.cost, self.charge, place, &numbers, leases)
     }
 }
 
@@ -170,16 +124,21 @@ pub(crate) fn argument(limits: &[Limit], cost: Cost, asked: u32) -> Vec<u8> {
     let mut argument = Vec::with_capacity(8 + 32 * limits.len());
     argument.extend_from_slice(&asked.to_le_bytes());
     argument.extend_from_slice(&cost.get().to_le_bytes());
-    for packed in limits.iter().filter_map(|limit| pack(limit, cost)) {
-        argument.extend_from_slice(&packed);
+    for limit in limits {
+        limit.write_limit(cost, &mut argument);
     }
     argument
 }
 
+/// Whether a level has a key in Redis.
+fn counts(limit: &Limit) -> bool {
+    limit.algorithm().profile().counts
+}
+
 /// The keys in Redis; a level that blocks has none.
 pub(crate) fn stored_keys(keys: &Keys<'_>, prefix: &str) -> SmallVec<[String; 2]> {
-    let stateful = keys.iter().filter(|key| *key.limit() != Limit::block());
-    stateful.map(|key| key.stored(prefix)).collect()
+    let counted = keys.iter().filter(|key| counts(key.limit()));
+    counted.map(|key| key.stored(prefix)).collect()
 }
 
 /// The arguments of a refund of charges that were made then, each with its mark; `None` when
@@ -199,11 +158,11 @@ pub(crate) fn refund_at(
     let until_us = decided_at_us.saturating_add(counts_for.max()?);
     let numbers = [decided_at_us, cost.get().into(), until_us];
     let mut arguments: Vec<Vec<u8>> = numbers.map(|it| it.to_string().into_bytes()).into();
-    for (limit, (cost, mark)) in charges() {
-        if let Some(packed) = pack(limit, cost) {
-            arguments.push(packed);
-            arguments.push(mark.to_string().into_bytes());
-        }
+    for (limit, (cost, mark)) in charges().filter(|(limit, _)| counts(limit)) {
+        let mut packed = Vec::new();
+        limit.write_limit(cost, &mut packed);
+        arguments.push(packed);
+        arguments.push(mark.to_string().into_bytes());
     }
     Some(arguments)
 }
@@ -215,12 +174,8 @@ pub(crate) fn marker(policy: &str, key: &str, receipt: &Receipt) -> String {
     format!("{tagged}:{policy}~refunded:{:016x}", receipt.id())
 }
 
-/// A reply that no script of ours gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BadReply;
-
 /// The decision of the check at a place among identical ones, which were charged in order.
-/// A look is one check that is not charged.
+/// A look is one check that is not charged. `None` for a reply that no script of ours gives.
 pub(crate) fn decision(
     limits: &[Limit],
     cost: Cost,
@@ -228,10 +183,9 @@ pub(crate) fn decision(
     (place, of): (u32, u32),
     reply: &[i64],
     leases: &[u8],
-) -> Result<Decision, BadReply> {
-    let leasing =
-        |limit: &&Limit| matches!(limit.kind(), Kind::TokenBucket(_) | Kind::FixedWindow(_));
-    let outs = Out::after(leases, limits.iter().filter(leasing).count()).ok_or(BadReply)?;
+) -> Option<Decision> {
+    let can_lease = |limit: &&Limit| limit.algorithm().profile().can_lease;
+    let outs = Out::after(leases, limits.iter().filter(can_lease).count())?;
     let mut outs = outs.into_iter();
     let mut numbers = Numbers::new(reply);
     let now_us = numbers.next()?;
@@ -239,20 +193,19 @@ pub(crate) fn decision(
     let mut levels: SmallVec<[Level<'_>; 4]> = SmallVec::new();
     for limit in limits {
         let mut level = Level::read(limit, now_us, &mut numbers)?;
-        if leasing(&limit) {
+        if can_lease(&limit) {
             level.lease(outs.next().unwrap_or_default());
         }
         levels.push(level);
     }
-    numbers.end()?;
     let is_look = charge == Charge::Nothing;
-    if admitted > of || (is_look && admitted > 0) {
-        return Err(BadReply);
+    if !numbers.is_empty() || admitted > of || (is_look && admitted > 0) {
+        return None;
     }
     // Prices add exactly: what those before it have cost, and what it costs itself.
     let charges = u64::from(admitted.min(place + 1));
     if charges > 0 {
-        let spent = Cost::new(charges * u64::from(cost.get())).map_err(|_| BadReply)?;
+        let spent = Cost::new(charges * u64::from(cost.get())).ok()?;
         for level in &mut levels {
             level.state = level.limit.charge(level.state, spent);
         }
@@ -260,12 +213,9 @@ pub(crate) fn decision(
     if place < admitted {
         let outcomes = levels.iter().map(|level| level.outcome(cost, true));
         let receipt = Some(Receipt::fresh_id());
-        return Ok(Decision::from_store(
-            outcomes,
-            now_us,
-            None,
-            Source::Store,
-            receipt,
+        let source = Source::Store;
+        return Some(Decision::from_store(
+            outcomes, now_us, None, source, receipt,
         ));
     }
     let admits: SmallVec<[bool; 4]> = levels
@@ -274,7 +224,7 @@ pub(crate) fn decision(
         .collect();
     let denied_by = admits.iter().position(|admits| !admits);
     if denied_by.is_none() && !is_look {
-        return Err(BadReply);
+        return None;
     }
     if charge == Charge::Always {
         for (level, admits) in levels.iter_mut().zip(&admits) {
@@ -286,37 +236,10 @@ pub(crate) fn decision(
     let outcomes = levels.iter().zip(&admits);
     let outcomes = outcomes.map(|(level, admits)| level.outcome(cost, *admits));
     let refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, None);
-    Ok(match is_look && !leases.is_empty() {
+    Some(match is_look && !leases.is_empty() {
         true => refusal.with_leases(levels.iter().map(Level::on_lease)),
         false => refusal,
     })
-}
-
-/// The numbers of a reply, one after the other.
-pub(crate) struct Numbers<'r>(&'r [i64]);
-
-impl<'r> Numbers<'r> {
-    pub(crate) fn new(reply: &'r [i64]) -> Self {
-        Self(reply)
-    }
-
-    pub(crate) fn next(&mut self) -> Result<u64, BadReply> {
-        let (first, rest) = self.0.split_first().ok_or(BadReply)?;
-        self.0 = rest;
-        u64::try_from(*first).map_err(|_| BadReply)
-    }
-
-    pub(crate) fn next_u32(&mut self) -> Result<u32, BadReply> {
-        u32::try_from(self.next()?).map_err(|_| BadReply)
-    }
-
-    /// There must not be any more.
-    pub(crate) fn end(&self) -> Result<(), BadReply> {
-        match self.0 {
-            [] => Ok(()),
-            _ => Err(BadReply),
-        }
-    }
 }
 
 /// A level's state, and the mark of a charge now.
@@ -331,9 +254,9 @@ struct Level<'l> {
 }
 
 impl<'l> Level<'l> {
-    fn read(limit: &'l Limit, now_us: u64, numbers: &mut Numbers<'_>) -> Result<Self, BadReply> {
-        let (state, mark) = count::read(limit, now_us, numbers)?;
-        Ok(Self {
+    fn read(limit: &'l Limit, now_us: u64, numbers: &mut Numbers<'_>) -> Option<Self> {
+        let (state, mark) = limit.read_state(now_us, numbers)?;
+        Some(Self {
             limit,
             state,
             mark,
@@ -358,7 +281,9 @@ impl<'l> Level<'l> {
     fn outcome(&self, cost: Cost, admitted: bool) -> LevelOutcome {
         let outcome = self.limit.outcome(&self.state, cost, admitted);
         LevelOutcome {
-            outcome: self.out.waited_for(outcome, &self.used, admitted),
+            outcome: self
+                .out
+                .waited_for(outcome, self.limit, &self.used, admitted),
             cost,
             mark: self.mark,
         }

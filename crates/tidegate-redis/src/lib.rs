@@ -80,7 +80,6 @@ mod retry;
 mod acks;
 mod batch;
 mod call;
-mod count;
 mod lane;
 mod script;
 mod socket;

@@ -1,5 +1,5 @@
 //! The scripts: put together, for the algorithms of a policy's levels, from one fragment per
-//! algorithm.
+//! algorithm, which stands beside the algorithm in the crate `tidegate`.
 //!
 //! A script knows no numbers, only which algorithms it has to run in which order, so
 //! that policies with the same algorithms share one, and a change of a limit is a change of
@@ -164,14 +164,9 @@ const STATE: &str = include_str!("../scripts/state.lua");
 /// could not hold all the names at once.
 const KEPT: usize = 4;
 
+/// What an algorithm does in the scripts, in sections.
 fn fragment(algorithm: Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::TokenBucket => include_str!("../scripts/token_bucket.lua"),
-        Algorithm::FixedWindow => include_str!("../scripts/fixed_window.lua"),
-        Algorithm::SlidingWindow => include_str!("../scripts/sliding_window.lua"),
-        Algorithm::SlidingLog => include_str!("../scripts/sliding_log.lua"),
-        Algorithm::Block => include_str!("../scripts/block.lua"),
-    }
+    algorithm.profile().lua
 }
 
 /// Puts a script together: the skeleton of its task, with the levels' sections in the
@@ -272,6 +267,11 @@ impl Assembly<'_> {
                 format!("pack('<{format}', {numbers})")
             }
             "admit" => self.fill(ADMIT),
+            "run" => {
+                let (mut names, mut format) = ("asked, cost".to_owned(), "I4I4".to_owned());
+                self.join("lease-price", &mut names, &mut format);
+                format!("{names}, at = unpack('<{format}', argument, at)")
+            }
             "judge" if is_counting => self.levels("judge", "judge-counting"),
             "decide" if is_counting => self.levels("decide", "decide-counting"),
             section => self.levels(section, section),
@@ -280,8 +280,8 @@ impl Assembly<'_> {
 
     /// How many keys a check has.
     fn keys(&self) -> usize {
-        let stateful = self.algorithms.iter().filter(|it| **it != Algorithm::Block);
-        stateful.count()
+        let counting = self.algorithms.iter().filter(|it| it.profile().counts);
+        counting.count()
     }
 
     /// Whether limits stay unpacked while checks of a call have the same.
@@ -327,7 +327,7 @@ impl Assembly<'_> {
         let mut text = String::new();
         let mut keys = 0;
         for (level, algorithm) in self.algorithms.iter().enumerate() {
-            keys += usize::from(*algorithm != Algorithm::Block);
+            keys += usize::from(algorithm.profile().counts);
             let key = match self.task {
                 Task::Check | Task::CheckCounting | Task::Refund => format!("KEYS[{keys}]"),
                 Task::Checks | Task::ChecksCounting | Task::Flush | Task::Lease => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Profile};
 
 /// A number that no limit can have. Being limited is a
 /// [`Decision`](crate::Decision), never an error.
@@ -37,7 +37,7 @@ pub enum LimitError {
         max: u32,
     },
     /// A burst for an algorithm that has none.
-    #[error("burst {burst} with {algorithm}: only token_bucket has a burst")]
+    #[error("burst {burst} with {algorithm}: only {} has a burst", names(|it| it.has_burst))]
     BurstOf {
         /// The burst given.
         burst: u64,
@@ -53,14 +53,18 @@ pub enum LimitError {
         requests: u32,
     },
     /// `strict` for an algorithm that has no such form.
-    #[error("strict with {0}: only token_bucket can be strict")]
+    #[error("strict with {0}: only {only} can be strict", only = names(|it| it.has_burst))]
     StrictOf(Algorithm),
     /// An alignment for an algorithm that has none.
-    #[error("align = \"epoch\" with {0}: only fixed_window can be aligned")]
+    #[error("align = \"epoch\" with {0}: only {only} can be aligned", only = names(|it| it.has_align))]
     AlignOf(Algorithm),
     /// A cost outside 1 to 2^32 - 1.
     #[error("cost {0}: expected 1 to 4294967295")]
     Cost(u64),
+}
+
+fn names(has: fn(&Profile) -> bool) -> String {
+    Algorithm::names(has).join(" and ")
 }
 
 impl LimitError {
@@ -68,9 +72,7 @@ impl LimitError {
     pub(crate) const fn panic(self) -> ! {
         match self {
             Self::Requests(_) => panic!("requests out of range: expected 1 to 4294967295"),
-            Self::RequestsOf { .. } => panic!(
-                "too many requests for the algorithm: sliding_window counts to 2^28, sliding_log to 1000000"
-            ),
+            Self::RequestsOf { .. } => panic!("too many requests for the algorithm"),
             Self::Window(_) => {
                 panic!("window out of range: expected 1ms to 366d, in whole microseconds")
             }
@@ -78,12 +80,12 @@ impl LimitError {
             Self::BurstRefill { .. } => {
                 panic!("burst too large: it would take more than 100 years to refill")
             }
-            Self::BurstOf { .. } => panic!("only token_bucket has a burst"),
+            Self::BurstOf { .. } => panic!("the algorithm has no burst"),
             Self::StrictBurst { .. } => {
                 panic!("strict needs a burst below the number of requests")
             }
-            Self::StrictOf(_) => panic!("only token_bucket can be strict"),
-            Self::AlignOf(_) => panic!("only fixed_window can be aligned"),
+            Self::StrictOf(_) => panic!("the algorithm cannot be strict"),
+            Self::AlignOf(_) => panic!("the algorithm cannot be aligned"),
             Self::Cost(_) => panic!("cost out of range: expected 1 to 4294967295"),
         }
     }
@@ -104,7 +106,8 @@ enum Problem {
     )]
     Rate,
     #[error(
-        "expected a rate, then any of token_bucket, fixed_window, sliding_window, sliding_log, burst=N, strict, align=epoch, each once"
+        "expected a rate, then any of {}, burst=N, strict, align=epoch, each once",
+        Algorithm::names(|_| true).join(", ")
     )]
     Option,
     #[error("{0}")]

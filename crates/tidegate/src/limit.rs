@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub use crate::algorithm::{Algorithm, Kind};
 
-use crate::algorithm::{Block, FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
+use crate::algorithm::Block;
 use crate::duration::number;
 use crate::error::{LimitError, ParseError};
 use crate::rate::Rate;
@@ -75,8 +75,8 @@ pub struct LimitSpec {
     pub strict: bool,
     /// Where windows begin; [`Algorithm::FixedWindow`] only.
     pub align: Align,
-    /// Counts in whole nanoseconds ([`TokenBucket::gcra`]); [`Algorithm::TokenBucket`]
-    /// only, and never strict.
+    /// Counts in whole nanoseconds ([`gcra`](crate::algorithm::TokenBucket::gcra));
+    /// [`Algorithm::TokenBucket`] only, and never strict.
     pub gcra: bool,
 }
 
@@ -94,53 +94,42 @@ impl LimitSpec {
         }
     }
 
+    /// The capacity in force, of an algorithm that has one.
+    #[must_use]
+    pub const fn capacity(&self) -> Option<u64> {
+        match (self.algorithm.profile().has_burst, self.burst) {
+            (false, _) => None,
+            (true, Some(burst)) => Some(burst),
+            (true, None) => Some(self.rate.requests() as u64),
+        }
+    }
+
     /// Validates the numbers and builds the limit.
     pub const fn build(self) -> Result<Limit, LimitError> {
         let Self {
-            rate,
             algorithm,
             burst,
             strict,
             align,
-            gcra,
+            ..
         } = self;
-        if !matches!(algorithm, Algorithm::TokenBucket) {
-            if let Some(burst) = burst {
+        let profile = algorithm.profile();
+        match burst {
+            Some(burst) if !profile.has_burst => {
                 return Err(LimitError::BurstOf { burst, algorithm });
             }
-            if strict {
-                return Err(LimitError::StrictOf(algorithm));
-            }
+            _ => {}
         }
-        if !matches!(algorithm, Algorithm::FixedWindow) && matches!(align, Align::Epoch) {
+        if strict && !profile.has_burst {
+            return Err(LimitError::StrictOf(algorithm));
+        }
+        if matches!(align, Align::Epoch) && !profile.has_align {
             return Err(LimitError::AlignOf(algorithm));
         }
-        Ok(Limit(match algorithm {
-            Algorithm::TokenBucket if gcra => {
-                let burst = match burst {
-                    Some(burst) => burst,
-                    None => rate.requests() as u64,
-                };
-                match TokenBucket::gcra(rate, burst) {
-                    Ok(limit) => Kind::TokenBucket(limit),
-                    Err(error) => return Err(error),
-                }
-            }
-            Algorithm::TokenBucket => match TokenBucket::new(rate, burst, strict) {
-                Ok(limit) => Kind::TokenBucket(limit),
-                Err(error) => return Err(error),
-            },
-            Algorithm::FixedWindow => Kind::FixedWindow(FixedWindow::new(rate, align)),
-            Algorithm::SlidingWindow => match SlidingWindow::new(rate) {
-                Ok(limit) => Kind::SlidingWindow(limit),
-                Err(error) => return Err(error),
-            },
-            Algorithm::SlidingLog => match SlidingLog::new(rate) {
-                Ok(limit) => Kind::SlidingLog(limit),
-                Err(error) => return Err(error),
-            },
-            Algorithm::Block => Kind::Block(Block),
-        }))
+        match Kind::new(self) {
+            Ok(kind) => Ok(Limit(kind)),
+            Err(error) => Err(error),
+        }
     }
 
     const fn expect(self) -> Limit {
@@ -233,7 +222,7 @@ impl Limit {
         spec.expect()
     }
 
-    /// Counts with a [`FixedWindow`].
+    /// Counts with a [`FixedWindow`](crate::algorithm::FixedWindow).
     ///
     /// # Panics
     /// When a burst other than the number of requests was set: only token buckets have one.
@@ -242,7 +231,7 @@ impl Limit {
         self.counted_by(Algorithm::FixedWindow)
     }
 
-    /// Counts with a [`SlidingWindow`].
+    /// Counts with a [`SlidingWindow`](crate::algorithm::SlidingWindow).
     ///
     /// # Panics
     /// When another burst was set, or there are more than 2^28 requests.
@@ -251,7 +240,7 @@ impl Limit {
         self.counted_by(Algorithm::SlidingWindow)
     }
 
-    /// Counts with a [`SlidingLog`].
+    /// Counts with a [`SlidingLog`](crate::algorithm::SlidingLog).
     ///
     /// # Panics
     /// When another burst was set, or there are more than 1,000,000 requests.
@@ -277,9 +266,9 @@ impl Limit {
         spec.expect()
     }
 
-    /// Parses what [`Display`](fmt::Display) prints: a rate, then any of
-    /// `token_bucket`, `fixed_window`, `sliding_window`, `sliding_log`, `burst=20`,
-    /// `strict`, `align=epoch`; or `block`.
+    /// Parses what [`Display`](fmt::Display) prints: a rate, then any of the
+    /// [algorithms](Algorithm::counting) by name, `burst=20`, `strict`, `align=epoch`; or
+    /// `block`.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut words = text.split(' ');
         let rate = words.next().unwrap_or_default();
@@ -292,7 +281,6 @@ impl Limit {
         let mut spec = LimitSpec::new(rate);
         let mut seen = [false; 4];
         for word in words {
-            let mut algorithms = Algorithm::ALL.iter().filter(|it| **it != Algorithm::Block);
             let option = match word {
                 "strict" => {
                     spec.strict = true;
@@ -303,8 +291,8 @@ impl Limit {
                     1
                 }
                 word => {
-                    if let Some(algorithm) = algorithms.find(|it| it.as_str() == word) {
-                        spec.algorithm = *algorithm;
+                    if let Some(algorithm) = Algorithm::counting().find(|it| it.as_str() == word) {
+                        spec.algorithm = algorithm;
                         2
                     } else {
                         let burst = word.strip_prefix("burst=").and_then(number);
@@ -326,45 +314,14 @@ impl Limit {
         &self.0
     }
 
+    pub(crate) const fn from_kind(kind: Kind) -> Self {
+        Self(kind)
+    }
+
     /// The numbers that it was built from; `None` for [`Limit::block`].
     #[must_use]
     pub const fn spec(&self) -> Option<LimitSpec> {
-        Some(match &self.0 {
-            Kind::TokenBucket(limit) => LimitSpec {
-                burst: limit.explicit_burst(),
-                strict: limit.is_strict(),
-                gcra: limit.is_gcra(),
-                ..LimitSpec::new(limit.rate())
-            },
-            Kind::FixedWindow(limit) => LimitSpec {
-                algorithm: Algorithm::FixedWindow,
-                align: limit.align(),
-                ..LimitSpec::new(limit.rate())
-            },
-            Kind::SlidingWindow(limit) => LimitSpec {
-                algorithm: Algorithm::SlidingWindow,
-                ..LimitSpec::new(limit.rate())
-            },
-            Kind::SlidingLog(limit) => LimitSpec {
-                algorithm: Algorithm::SlidingLog,
-                ..LimitSpec::new(limit.rate())
-            },
-            Kind::Block(Block) => return None,
-        })
-    }
-
-    /// The limit whose number represents this one in a store: itself, unless its states
-    /// mean the same under every limit of its kind ([`TokenBucket::gcra`]).
-    pub(crate) fn numbered(&self) -> Self {
-        const GCRA: Limit = LimitSpec {
-            gcra: true,
-            ..Limit::per_second(1).spec_or_panic()
-        }
-        .expect();
-        match &self.0 {
-            Kind::TokenBucket(limit) if limit.is_gcra() => GCRA,
-            _ => *self,
-        }
+        self.0.spec()
     }
 
     const fn spec_or_panic(&self) -> LimitSpec {
@@ -381,7 +338,7 @@ impl fmt::Display for Limit {
             return f.write_str("block");
         };
         write!(f, "{}", spec.rate)?;
-        if spec.algorithm != Algorithm::TokenBucket {
+        if spec.algorithm != Algorithm::default() {
             write!(f, " {}", spec.algorithm)?;
         }
         if let Some(burst) = spec.burst {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tidegate::Cost;
+use tidegate::{Algorithm, Cost};
 
 use crate::client::Tls;
 
@@ -30,8 +30,8 @@ pub struct Bench {
     /// The limit, such as 100r/s or "5/10s sliding_log".
     #[arg(long, value_name = "LIMIT", help_heading = "Limit")]
     pub limit: Option<String>,
-    /// token_bucket, fixed_window, sliding_window or sliding_log.
-    #[arg(long, value_name = "NAME", help_heading = "Limit")]
+    /// The algorithm, by name.
+    #[arg(long, value_name = "NAME", help_heading = "Limit", help = Algorithm::names(|_| true).join(", "))]
     pub algorithm: Option<String>,
     /// The burst of a token bucket.
     #[arg(long, value_name = "N", help_heading = "Limit")]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::audit::Background;
-use tidegate::{Align, Kind, Limit};
+use tidegate::Limit;
+use tidegate::audit::{Background, most_in};
 
 use super::counted::{Offered, Told};
 use super::fleet::Gathered;
@@ -28,27 +28,12 @@ pub(super) fn allowed(limit: &Limit, time: Duration, formula: Option<&Formula>) 
     };
     let windows = time.as_secs_f64() / spec.rate.window().as_secs_f64();
     let requests = f64::from(spec.rate.requests());
-    let unheard = |most: f64| formula.map_or(0.0, |formula| formula.unheard(most));
-    if let Kind::TokenBucket(bucket) = limit.kind() {
-        let burst = f64::from(bucket.burst());
-        let refill = match bucket.is_strict() {
-            true => requests - burst,
-            false => requests,
-        };
-        let stale = formula.map_or(Duration::ZERO, |formula| formula.staleness);
-        let stale = stale.as_secs_f64() / spec.rate.window().as_secs_f64();
-        let more = unheard(burst + refill * stale);
-        return (burst + refill * windows + more, refill * windows);
-    }
-    // Windows that begin at any time may be cut at both ends.
-    let (count, others) = match limit.kind() {
-        Kind::SlidingWindow(_) => (2.0, 1.0),
-        Kind::FixedWindow(fixed) if fixed.align() == Align::Epoch => (2.0, 1.0),
-        Kind::FixedWindow(_) => (1.0, 2.0),
-        Kind::TokenBucket(_) | Kind::SlidingLog(_) | Kind::Block(_) => (1.0, 1.0),
+    let refill = match spec.strict {
+        true => requests - spec.burst.unwrap_or(0) as f64,
+        false => requests,
     };
-    let most = requests + unheard(requests * others);
-    (most * (windows.floor() + count), requests * windows)
+    let background = formula.map(Formula::background);
+    (most_in(limit, time, background.as_ref()), refill * windows)
 }
 
 impl Formula {
@@ -70,15 +55,6 @@ impl Formula {
         });
         formula.offered = offered.collect();
         formula
-    }
-
-    /// What a node may not have heard of, when each other one lets at most `most` pass.
-    fn unheard(&self, most: f64) -> f64 {
-        let offered = self.offered.iter();
-        let mut offered: Vec<u64> = offered.map(|it| it.unwrap_or(u64::MAX)).collect();
-        offered.sort_unstable();
-        let others = offered.iter().skip(1);
-        others.map(|offered| (*offered as f64).min(most)).sum()
     }
 
     pub(super) fn background(&self) -> Background {

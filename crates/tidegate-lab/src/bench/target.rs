@@ -280,8 +280,7 @@ fn of_flags(arguments: &Bench) -> anyhow::Result<Target> {
 }
 
 fn limit(arguments: &Bench) -> anyhow::Result<Limit> {
-    let algorithms = Algorithm::ALL.iter().filter(|it| **it != Algorithm::Block);
-    let algorithms: Vec<&str> = algorithms.map(|it| it.as_str()).collect();
+    let algorithms = Algorithm::names(|_| true);
     let mut text = arguments.limit.as_deref().unwrap_or(LIMIT).to_owned();
     if let Some(algorithm) = arguments.algorithm.as_deref() {
         match algorithm {

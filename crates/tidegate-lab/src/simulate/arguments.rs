@@ -175,16 +175,13 @@ fn attribute(text: &str) -> Result<(String, String), String> {
 }
 
 fn pair(text: &str) -> Result<(Algorithm, Algorithm), String> {
-    let algorithms = || {
-        let all = Algorithm::ALL.iter().copied();
-        all.filter(|algorithm| *algorithm != Algorithm::Block)
-    };
-    let named = |name: &str| algorithms().find(|algorithm| algorithm.as_str() == name.trim());
+    let named =
+        |name: &str| Algorithm::counting().find(|algorithm| algorithm.as_str() == name.trim());
     let pair = text.split_once(',');
     let pair = pair.and_then(|(one, other)| Some((named(one)?, named(other)?)));
     pair.filter(|(one, other)| one != other).ok_or_else(|| {
-        let names: Vec<&str> = algorithms().map(Algorithm::as_str).collect();
-        format!("expected two of {}, with a comma", names.join(", "))
+        let names = Algorithm::names(|_| true).join(", ");
+        format!("expected two of {names}, with a comma")
     })
 }
 

@@ -181,11 +181,7 @@ impl Search<'_> {
                 (None, _) => None,
             },
         };
-        let highest = match spec.algorithm {
-            Algorithm::SlidingWindow => 1 << 28,
-            Algorithm::SlidingLog => 1_000_000,
-            _ => u64::from(u32::MAX),
-        };
+        let highest = u64::from(spec.algorithm.profile().max_requests);
         // A client with no more requests than the burst is never refused.
         let mut enough = self.question.most.clamp(1, highest);
         if spec.strict {

@@ -7,9 +7,8 @@ use std::time::Duration;
 use tidegate::algorithm::{Outcome, State};
 use tidegate::{Cost, Limit};
 
-use super::unsent::{Parcel, Unsent};
+use super::unsent::{Parcel, Unsent, give_back, shifted};
 use super::{Clock, heard};
-use crate::count;
 use crate::error::{ErrorKind, StoreError};
 use crate::node::{self, Why, offset};
 use crate::script::Task;
@@ -124,9 +123,7 @@ impl Key {
     }
 
     pub(super) fn charge(&mut self, cost: Cost) {
-        if let State::FixedWindow(state) = self.local
-            && state.count == 0
-        {
+        if self.local.emptied() == self.local {
             self.opened_after = Some(self.last_parcel);
         }
         self.local = self.limit.charge(self.local, cost);
@@ -162,10 +159,10 @@ impl Key {
             return false;
         }
         self.refunded.push(receipt);
-        self.local = count::give_back(&self.limit, self.local, cost, charged_at_us);
+        self.local = give_back(&self.limit, self.local, cost, charged_at_us);
         self.pending.give_back(&self.limit, cost, charged_at_us);
         if let Some(InFlight { unsent, .. }) = &mut self.in_flight {
-            unsent.own = count::give_back(&self.limit, unsent.own, cost, charged_at_us);
+            unsent.own = give_back(&self.limit, unsent.own, cost, charged_at_us);
         }
         true
     }
@@ -244,7 +241,7 @@ impl node::Key for Key {
             // Its clock was thought to be another one, or has stepped.
             self.read_us = 0;
             let shift = self.offset_us.saturating_sub(before);
-            self.pending.own = count::shifted(self.pending.own, shift);
+            self.pending.own = shifted(self.pending.own, shift);
         }
         self.heard = true;
         let now_us = self.now_us(at_us);
@@ -253,7 +250,7 @@ impl node::Key for Key {
             true => count,
             false => self.limit.adopt(&sent.limit, count, now_us),
         };
-        self.fresh_at_us = then_us.saturating_add(count::reset_after_us(&self.limit, &count));
+        self.fresh_at_us = then_us.saturating_add(self.limit.reset_after_us(&count));
         let rest = Parcel {
             limit: self.limit,
             unsent: self.pending,
@@ -287,7 +284,7 @@ impl node::Key for Key {
     fn is_idle(&mut self, at_us: u64) -> bool {
         let limit = self.limit;
         self.tick(&limit, at_us);
-        count::reset_after_us(&limit, &self.local) == 0
+        limit.reset_after_us(&self.local) == 0
     }
 
     fn is_told(&self) -> bool {

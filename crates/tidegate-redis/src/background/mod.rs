@@ -16,18 +16,16 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate::algorithm::State;
+use tidegate::algorithm::{Numbers, State};
 use tidegate::{Cost, Decision, Keys, LevelKey, LevelOutcome, Limit, Policy, Receipt, Source};
 
-use crate::call::Numbers;
-use crate::count;
 use crate::fingerprint::Fingerprint;
 use crate::local;
 use crate::node::{Node, SHARDS, Table, now_us, offset};
 use crate::store::RedisStore;
 pub(crate) use key::Key;
 #[cfg(test)]
-pub(crate) use unsent::{KEPT, Parcel, Unsent};
+pub(crate) use unsent::{Parcel, Unsent, give_back};
 
 /// A policy that is decided here.
 #[derive(Debug)]
@@ -205,11 +203,10 @@ impl Table<Key> {
 /// The reply of the script: the store's time, and the count over all nodes.
 pub(crate) fn heard(limit: &Limit, reply: &[i64]) -> Option<(u64, State)> {
     let mut numbers = Numbers::new(reply);
-    let now_us = numbers.next().ok()?;
-    numbers.next().ok()?;
-    let (count, _) = count::read(limit, now_us, &mut numbers).ok()?;
-    numbers.end().ok()?;
-    Some((now_us, count))
+    let now_us = numbers.next()?;
+    numbers.next()?;
+    let (count, _) = limit.read_state(now_us, &mut numbers)?;
+    numbers.is_empty().then_some((now_us, count))
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 
 use redis::FromRedisValue;
 use smallvec::SmallVec;
+use tidegate::algorithm::Numbers;
 use tidegate::{Cost, Limit};
 
 use super::pair::{Host, Pair, START_US, counter};
 use super::random::{Random, more, part};
-use crate::call::{Numbers, argument};
-use crate::count;
+use crate::call::argument;
 use crate::lease::kept::Store;
 use crate::lease::message::{Grant, Message, Run, Settle, size};
 use crate::lease::out::Out;
@@ -49,7 +49,10 @@ impl Steps {
         let mut numbers = Numbers::new(&numbers);
         let now_us = numbers.next().expect("the time");
         let admitted = numbers.next_u32().expect("admitted");
-        let (used, _) = count::read(&self.limit(), now_us, &mut numbers).expect("a count");
+        let (used, _) = self
+            .limit()
+            .read_state(now_us, &mut numbers)
+            .expect("a count");
         let out = crate::lease::out::Out::after(rest, 1).expect("what is out");
         let out = out.first().copied().unwrap_or_default();
         let got = (used, out, admitted);

@@ -2,13 +2,14 @@
 //! scripts in Rust, with leases number for number. Only tests run it: conformance tests hold
 //! it to the scripts, and the simulator and the explorer have it for their store.
 
-use tidegate::algorithm::{FixedWindowState, Log, LogView, SlidingLog, Span, State};
+use tidegate::algorithm::{
+    Counter, FULL_KEPT, FixedWindowState, Log, LogView, SlidingLog, Span, State,
+};
 use tidegate::{Align, Cost, Kind, LevelOutcome, Limit};
 
 use super::message::{MOST_TOKENS, Message, Reply, TERM_US, size};
-use super::out::{Out, charged};
-use crate::background::{KEPT, Parcel};
-use crate::count;
+use super::out::Out;
+use crate::background::{Parcel, give_back};
 
 /// The shortest lease, and the most of them.
 const SHORTEST_US: u64 = 50_000;
@@ -146,7 +147,7 @@ impl Store {
         current.used = after;
         self.keep(current, now_us);
         if let (Some(kept), State::TokenBucket(_)) = (&mut self.kept, after) {
-            kept.expires_ms += u64::try_from(KEPT.as_millis()).unwrap_or(0);
+            kept.expires_ms += u64::try_from(FULL_KEPT.as_millis()).unwrap_or(0);
         }
         after
     }
@@ -186,7 +187,7 @@ impl Store {
                 count: state.count.saturating_sub(cost.get()),
                 ..state
             }),
-            (used, _) => count::give_back(&limit, used, cost, charged_at_us),
+            (used, _) => give_back(&limit, used, cost, charged_at_us),
         };
         if current.used != before {
             self.keep(current, now_us);
@@ -206,7 +207,7 @@ impl Store {
         let out = tokens(&records);
         let fresh_at_us = match (used, limit.kind()) {
             (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
-                let out = charged(bucket, Span::default(), out);
+                let out = bucket.with_leased(bucket.new_state(now_us), out).debt;
                 let ceil_us = |parts: u64| parts.div_ceil(bucket.parts_per_us().into());
                 let parts = u64::from(state.debt.parts) + u64::from(out.parts);
                 last_us.max(now_us) + state.debt.us + out.us + ceil_us(parts)
@@ -216,7 +217,7 @@ impl Store {
                 return;
             }
             (State::FixedWindow(state), _) => last_us.max(now_us + state.left_us),
-            _ => now_us + count::reset_after_us(&limit, &used),
+            _ => now_us + limit.reset_after_us(&used),
         };
         self.kept = Some(Kept {
             limit,
@@ -300,12 +301,9 @@ fn is_over(used: &State, now_us: u64) -> bool {
 /// A lease has ended: all of it counts.
 fn lapsed(limit: &Limit, used: State, record: Record, era_us: &mut u64) -> State {
     match (used, limit.kind()) {
-        (State::TokenBucket(_), Kind::TokenBucket(bucket)) => {
-            let State::TokenBucket(mut state) = limit.at(used, record.ends_us) else {
-                return used;
-            };
-            state.debt = charged(bucket, state.debt, record.tokens);
-            State::TokenBucket(state)
+        (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
+            let state = bucket.at(state, record.ends_us);
+            State::TokenBucket(bucket.with_leased(state, record.tokens))
         }
         (State::FixedWindow(mut state), Kind::FixedWindow(window)) => {
             let elapsed_us = record.ends_us.saturating_sub(state.last_us);
@@ -375,7 +373,7 @@ impl Current {
     fn charge(&mut self, tokens: u32) {
         match (&mut self.used, self.limit.kind()) {
             (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
-                state.debt = charged(bucket, state.debt, tokens);
+                *state = bucket.with_leased(*state, tokens);
             }
             (State::FixedWindow(state), Kind::FixedWindow(window)) => {
                 if tokens > 0 && state.left_us == 0 {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 use tidegate::algorithm::{Outcome, State};
-use tidegate::{Cost, Kind, Limit};
+use tidegate::{Cost, Limit};
 
 use super::LeaseStats;
 use super::held::{Facts, Held, Lease, Spent};
@@ -528,12 +528,9 @@ impl<W> Key<W> {
             ..reply.out
         };
         let outcome = others.outcome(&self.limit, &reply.used, Cost::ONE, true);
-        let (token_us, ends_at_us) = match (self.limit.kind(), reply.used) {
-            (_, State::FixedWindow(state)) => (0, Some(now_us + state.left_us)),
-            (Kind::TokenBucket(bucket), _) => {
-                (bucket.price(Cost::ONE).map_or(0, |price| price.us), None)
-            }
-            _ => (0, None),
+        let (token_us, ends_at_us) = match self.limit.lease_terms().token_us {
+            Some(token_us) => (token_us, None),
+            None => (0, Some(now_us + self.limit.reset_after_us(&reply.used))),
         };
         Facts {
             offset_us: offset(reply.now_us, now_us),
@@ -709,12 +706,7 @@ pub(crate) fn horizons(elapsed_us: u64, horizon_us: u64) -> f64 {
 
 /// `h`: how far ahead a node asks for tokens.
 pub(crate) fn horizon_us(limit: &Limit) -> u64 {
-    let refill_us = match limit.kind() {
-        Kind::TokenBucket(bucket) => bucket.capacity().us,
-        Kind::FixedWindow(window) => window.rate().window_us(),
-        Kind::SlidingWindow(_) | Kind::SlidingLog(_) | Kind::Block(_) => 0,
-    };
-    (refill_us / 8).clamp(1, HORIZON_US)
+    (limit.lease_terms().refill_us / 8).clamp(1, HORIZON_US)
 }
 
 #[expect(

@@ -2,12 +2,10 @@
 //! `lease.lua` and its reply.
 
 use smallvec::SmallVec;
-use tidegate::algorithm::{Span, State};
-use tidegate::{Cost, Kind, Limit};
+use tidegate::algorithm::{Numbers, State};
+use tidegate::{Cost, Limit};
 
 use super::out::Out;
-use crate::call::{Numbers, pack};
-use crate::count;
 use crate::script::Script;
 
 /// How long a lease runs, on the store's clock: `T`.
@@ -19,9 +17,6 @@ pub(crate) const MOST_TOKENS: u32 = 1 << 20;
 /// Leases that a message returns, and runs of checks that it asks for.
 pub(crate) const SETTLES: usize = 2;
 pub(crate) const RUNS: usize = 64;
-
-/// More microseconds than any bucket holds.
-const NEVER_US: u64 = 1 << 54;
 
 /// One message about one key. The store does it in this order, in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +69,8 @@ pub(crate) struct Reply {
 impl Message {
     /// As the script unpacks it.
     pub(crate) fn argument(&self) -> Vec<u8> {
-        let mut argument = pack(&self.limit, Cost::ONE).unwrap_or_default();
+        let mut argument = Vec::with_capacity(96);
+        self.limit.write_limit(Cost::ONE, &mut argument);
         let length = |length: usize| u8::try_from(length).unwrap_or(u8::MAX);
         let grant = self.grant.unwrap_or(Grant { nonce: 0, want: 0 });
         argument.extend_from_slice(&(size(&self.limit) / 2).to_le_bytes());
@@ -87,11 +83,9 @@ impl Message {
             argument.extend_from_slice(&settle.spent.to_le_bytes());
         }
         for run in &self.asks {
-            let price = price(&self.limit, run.cost);
             argument.extend_from_slice(&run.count.to_le_bytes());
             argument.extend_from_slice(&run.cost.get().to_le_bytes());
-            argument.extend_from_slice(&price.us.to_le_bytes()[..7]);
-            argument.extend_from_slice(&price.parts.to_le_bytes());
+            self.limit.write_price(run.cost, &mut argument);
         }
         argument
     }
@@ -102,12 +96,11 @@ impl Reply {
     pub(crate) fn read(limit: &Limit, script: &Script, bytes: &[u8], runs: usize) -> Option<Self> {
         let (numbers, rest) = script.numbers_and_rest(bytes)?;
         let mut numbers = Numbers::new(&numbers);
-        let now_us = numbers.next().ok()?;
-        let given = numbers.next_u32().ok()?;
-        let (used, era_us) = count::read(limit, now_us, &mut numbers).ok()?;
-        let lease_us = numbers.next().ok()?;
-        let out = Out::read(&mut numbers).ok()?;
-        numbers.end().ok()?;
+        let now_us = numbers.next()?;
+        let given = numbers.next_u32()?;
+        let (used, era_us) = limit.read_state(now_us, &mut numbers)?;
+        let lease_us = numbers.next()?;
+        let out = Out::read(&mut numbers).filter(|_| numbers.is_empty())?;
         let (runs_of, []) = rest.as_chunks::<4>() else {
             return None;
         };
@@ -132,20 +125,5 @@ impl Reply {
 
 /// `B`, or `N` for a window.
 pub(crate) fn size(limit: &Limit) -> u32 {
-    match limit.kind() {
-        Kind::TokenBucket(bucket) => bucket.burst(),
-        Kind::FixedWindow(window) => window.rate().requests(),
-        Kind::SlidingWindow(_) | Kind::SlidingLog(_) | Kind::Block(_) => 0,
-    }
-}
-
-fn price(limit: &Limit, cost: Cost) -> Span {
-    let price = match limit.kind() {
-        Kind::TokenBucket(bucket) => bucket.price(cost),
-        _ => Some(Span::default()),
-    };
-    price.unwrap_or(Span {
-        us: NEVER_US,
-        parts: 0,
-    })
+    limit.lease_terms().size
 }

@@ -1,13 +1,8 @@
 //! What is out on lease, and what that does to the numbers of a key.
 
 use smallvec::SmallVec;
-use tidegate::algorithm::{Outcome, Span, State, TokenBucket};
-use tidegate::{Cost, Kind, Limit};
-
-use crate::call::{BadReply, Numbers};
-
-/// The longest debt that the scripts count: more than any bucket holds.
-const MAX_US: u64 = 1 << 52;
+use tidegate::algorithm::{Numbers, Outcome, State};
+use tidegate::{Cost, Limit};
 
 /// Tokens of a key that nodes have taken and not accounted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -19,8 +14,8 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    pub(crate) fn read(numbers: &mut Numbers<'_>) -> Result<Self, BadReply> {
-        Ok(Self {
+    pub(crate) fn read(numbers: &mut Numbers<'_>) -> Option<Self> {
+        Some(Self {
             tokens: numbers.next_u32()?,
             leases: numbers.next_u32()?,
             last_us: numbers.next()?,
@@ -53,20 +48,9 @@ impl Out {
 
     /// A count with all that is out in it, as if it were used.
     pub(crate) fn on(&self, limit: &Limit, used: State) -> State {
-        if self.tokens == 0 {
-            return used;
-        }
-        match (used, limit.kind()) {
-            (State::TokenBucket(mut state), Kind::TokenBucket(bucket)) => {
-                state.debt = charged(bucket, state.debt, self.tokens);
-                State::TokenBucket(state)
-            }
-            (State::FixedWindow(mut state), _) => {
-                state.count = state.count.saturating_add(self.tokens);
-                state.left_us = state.left_us.max(1);
-                State::FixedWindow(state)
-            }
-            (used, _) => used,
+        match self.tokens {
+            0 => used,
+            tokens => limit.with_leased(used, tokens),
         }
     }
 
@@ -80,42 +64,30 @@ impl Out {
         admitted: bool,
     ) -> Outcome {
         let outcome = limit.outcome(&self.on(limit, *used), cost, admitted);
-        self.waited_for(outcome, used, admitted)
+        self.waited_for(outcome, limit, used, admitted)
     }
 
     /// Numbers that count what is out as used, with the time that leases may take to end.
-    pub(crate) fn waited_for(&self, mut outcome: Outcome, used: &State, admitted: bool) -> Outcome {
+    pub(crate) fn waited_for(
+        &self,
+        mut outcome: Outcome,
+        limit: &Limit,
+        used: &State,
+        admitted: bool,
+    ) -> Outcome {
         if self.tokens == 0 {
             return outcome;
         }
-        match used {
-            State::TokenBucket(state) => {
-                let drains_us = state.debt.us + u64::from(state.debt.parts > 0);
-                outcome.reset_after_us += self.last_us;
-                if outcome.retry_after_us.is_some_and(|it| it > drains_us) && !admitted {
-                    outcome.retry_after_us = outcome.retry_after_us.map(|it| it + self.last_us);
-                }
-            }
-            _ => outcome.reset_after_us = outcome.reset_after_us.max(self.last_us),
+        if limit.lease_terms().token_us.is_none() {
+            outcome.reset_after_us = outcome.reset_after_us.max(self.last_us);
+            return outcome;
+        }
+        // What is used comes back token by token; what is out, once its lease has ended.
+        let drains_us = limit.reset_after_us(used);
+        outcome.reset_after_us += self.last_us;
+        if outcome.retry_after_us.is_some_and(|it| it > drains_us) && !admitted {
+            outcome.retry_after_us = outcome.retry_after_us.map(|it| it + self.last_us);
         }
         outcome
-    }
-}
-
-/// A debt with so many tokens more, as the scripts count it.
-pub(crate) fn charged(bucket: &TokenBucket, debt: Span, tokens: u32) -> Span {
-    let per_us = u128::from(bucket.parts_per_us());
-    let parts = u128::from(debt.us) * per_us
-        + u128::from(debt.parts)
-        + u128::from(tokens) * u128::from(bucket.token_parts());
-    match u64::try_from(parts / per_us) {
-        Ok(us) if us < MAX_US => Span {
-            us,
-            parts: u32::try_from(parts % per_us).unwrap_or(0),
-        },
-        _ => Span {
-            us: MAX_US,
-            parts: 0,
-        },
     }
 }

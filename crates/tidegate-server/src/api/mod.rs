@@ -21,7 +21,7 @@ mod top;
 
 use std::borrow::Cow;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body, Incoming};
 use percent_encoding::percent_decode_str;
-use tidegate::Policy;
+use tidegate::{Algorithm, Policy};
 use tidegate_config::Config;
 use tracing::Instrument;
 
@@ -77,8 +77,12 @@ impl Api {
     }
 }
 
-/// The names of the paths, for `/openapi.json`, and for errors that name them.
-const OPENAPI: &str = include_str!("openapi.json");
+/// What `/openapi.json` answers, with the algorithms that there are.
+static OPENAPI: LazyLock<String> = LazyLock::new(|| {
+    let names = Algorithm::ALL.iter().map(|it| it.as_str());
+    let names: Vec<&str> = names.collect();
+    include_str!("openapi.json").replace("ALGORITHMS", &names.join("\", \""))
+});
 
 // Types of bodies. Constants, so that nobody looks at their letters when it runs.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -335,7 +339,7 @@ fn look(api: &Api, current: &Current, head: &Parts) -> Result<Answer, Problem> {
         },
         "/v1/live" => live::answer(api, head),
         "/v1/policies" => Ok(json(&policies::listed(current))),
-        "/openapi.json" => Ok(text(JSON, OPENAPI)),
+        "/openapi.json" => Ok(text(JSON, OPENAPI.as_str())),
         "/metrics" => Ok(text(METRICS, api.engine.metrics.text(&current.limiter))),
         "/healthz" => Ok(text(PLAIN, "ok\n")),
         "/readyz" => match api.engine.is_ready() {

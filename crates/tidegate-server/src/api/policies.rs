@@ -1,7 +1,7 @@
 //! `GET /v1/policies`: lists the policies.
 
 use serde::Serialize;
-use tidegate::{Dialect, Kind, Limit, Policy, PolicyLevel};
+use tidegate::{Dialect, Limit, Policy, PolicyLevel};
 
 use super::decision::milliseconds;
 use crate::engine::Current;
@@ -50,7 +50,7 @@ pub(super) struct LimitBody {
     limit: Option<String>,
     requests: u32,
     window_ms: u64,
-    burst: Option<u32>,
+    burst: Option<u64>,
 }
 
 pub(super) fn listed(current: &Current) -> Vec<PolicyBody<'_>> {
@@ -111,10 +111,7 @@ impl From<&Limit> for LimitBody {
             limit: Some(spec.rate.to_string()),
             requests: spec.rate.requests(),
             window_ms: milliseconds(spec.rate.window()),
-            burst: match limit.kind() {
-                Kind::TokenBucket(bucket) => Some(bucket.burst()),
-                _ => None,
-            },
+            burst: spec.capacity(),
         }
     }
 }

@@ -8,7 +8,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::{Algorithm, Kind, Level, Limit, LimitError, LimitSpec, Mode, Policy, Rate};
+use tidegate::algorithm::TokenBucket;
+use tidegate::{Algorithm, Level, Limit, LimitError, LimitSpec, Mode, Policy, Rate};
 use tidegate_config::Config;
 
 use super::StartError;
@@ -175,10 +176,7 @@ impl Bucket {
             ..LimitSpec::new(Rate::new(numbers.count, period)?)
         };
         let limit = spec.build()?;
-        let token_ns = match limit.kind() {
-            Kind::TokenBucket(bucket) => bucket.token_parts(),
-            _ => 0,
-        };
+        let token_ns = TokenBucket::gcra(spec.rate, numbers.burst)?.token_parts();
         Ok(Self {
             numbers,
             token_ns,

@@ -25,9 +25,18 @@
 //! | 69 | no | 3 | 0 | 1 | 1 |
 //! | 70 | yes | 1 | 2 | 0 | 60 |
 
-use super::{Compact, Counter, Outcome, Packed, PastCharge, Used};
+#[cfg(feature = "audit")]
+use smallvec::smallvec;
+
+use super::remote::{put, put_parcel};
+use super::{
+    Compact, Counter, LeaseTerms, Numbers, Outcome, Packed, Parcel, PastCharge, Profile, Used,
+};
+#[cfg(feature = "audit")]
+use crate::audit::{Nodes, Rule, Rules};
 use crate::cost::Cost;
-use crate::limit::Align;
+use crate::error::LimitError;
+use crate::limit::{Align, LimitSpec};
 use crate::rate::Rate;
 
 /// At most `requests` per window.
@@ -68,6 +77,18 @@ impl FixedWindow {
         Self { rate, align }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "other algorithms can refuse")]
+    pub(crate) const fn from_spec(spec: LimitSpec) -> Result<Self, LimitError> {
+        Ok(Self::new(spec.rate, spec.align))
+    }
+
+    pub(crate) const fn spec(&self) -> Option<LimitSpec> {
+        Some(LimitSpec {
+            align: self.align,
+            ..LimitSpec::new(self.rate)
+        })
+    }
+
     /// The rate it was made of.
     #[must_use]
     pub const fn rate(&self) -> Rate {
@@ -83,10 +104,25 @@ impl FixedWindow {
     const fn remaining(&self, state: &FixedWindowState) -> u32 {
         self.rate.requests().saturating_sub(state.count)
     }
+
+    /// How long a window runs that opens now.
+    const fn opened_us(&self, now_us: u64) -> u64 {
+        match self.align {
+            Align::First => self.rate.window_us(),
+            Align::Epoch => self.rate.window_us() - now_us % self.rate.window_us(),
+        }
+    }
 }
 
 impl Counter for FixedWindow {
     type State = FixedWindowState;
+
+    const PROFILE: Profile = Profile {
+        has_align: true,
+        can_lease: true,
+        gives_back: true,
+        ..Profile::new("fixed_window", "~fw", include_str!("fixed_window.lua"))
+    };
 
     /// No window is open.
     fn new_state(&self, now_us: u64) -> FixedWindowState {
@@ -119,10 +155,9 @@ impl Counter for FixedWindow {
     /// Opens the window, if none is open.
     #[inline]
     fn charge(&self, state: FixedWindowState, cost: Cost) -> FixedWindowState {
-        let left_us = match (state.count, self.align) {
-            (1.., _) => state.left_us,
-            (0, Align::First) => self.rate.window_us(),
-            (0, Align::Epoch) => self.rate.window_us() - state.last_us % self.rate.window_us(),
+        let left_us = match state.count {
+            0 => self.opened_us(state.last_us),
+            _ => state.left_us,
         };
         FixedWindowState {
             count: state.count.saturating_add(cost.get()),
@@ -200,6 +235,114 @@ impl Counter for FixedWindow {
             left_us: self.rate.window_us().saturating_sub(elapsed),
             ..state
         }
+    }
+
+    fn write_limit(&self, _: Cost, out: &mut Vec<u8>) {
+        let epoch = u64::from(self.align == Align::Epoch);
+        let requests = self.rate.requests().into();
+        put(out, [(requests, 4), (self.rate.window_us(), 6), (epoch, 1)]);
+    }
+
+    fn read_state(&self, now_us: u64, numbers: &mut Numbers<'_>) -> Option<(Self::State, u64)> {
+        let state = FixedWindowState {
+            count: numbers.next_u32()?,
+            left_us: numbers.next()?,
+            last_us: now_us,
+        };
+        Some((state, numbers.next()?))
+    }
+
+    fn lease_terms(&self) -> LeaseTerms {
+        LeaseTerms {
+            size: self.rate.requests(),
+            refill_us: self.rate.window_us(),
+            token_us: None,
+        }
+    }
+
+    /// A lease is of an open window, also where nothing of it was used.
+    fn with_leased(&self, state: FixedWindowState, tokens: u32) -> FixedWindowState {
+        FixedWindowState {
+            count: state.count.saturating_add(tokens),
+            left_us: state.left_us.max(1),
+            ..state
+        }
+    }
+
+    fn emptied(state: FixedWindowState) -> FixedWindowState {
+        FixedWindowState { count: 0, ..state }
+    }
+
+    /// In the window that everybody's charges are in.
+    fn charge_own(
+        &self,
+        own: FixedWindowState,
+        cost: Cost,
+        with_it: &FixedWindowState,
+    ) -> FixedWindowState {
+        let last_us = if own.count == 0 {
+            with_it.last_us
+        } else {
+            own.last_us
+        };
+        FixedWindowState {
+            count: own.count.saturating_add(cost.get()),
+            left_us: with_it.left_us,
+            last_us,
+        }
+    }
+
+    /// The end of the window, if it was open then.
+    fn mark_at(&self, state: &FixedWindowState, charged_at_us: u64) -> u64 {
+        let end_us = self.mark_us(state);
+        let is_open = charged_at_us.saturating_add(self.rate.window_us()) >= end_us;
+        if is_open { end_us } else { 0 }
+    }
+
+    fn write_parcel(&self, own: &FixedWindowState, parcel: &Parcel, out: &mut Vec<u8>) {
+        let opened = parcel.is_opened_here.into();
+        put_parcel(out, [own.count.into(), own.left_us, opened]);
+    }
+
+    /// Of two windows that begin with a request, the later end.
+    fn arrive(
+        &self,
+        state: FixedWindowState,
+        own: &FixedWindowState,
+        parcel: &Parcel,
+    ) -> FixedWindowState {
+        let is_new = state.count == 0;
+        let left_us = match self.align {
+            Align::First if is_new || parcel.is_opened_here => {
+                let own_left_us = own.left_us.clamp(1, self.rate.window_us());
+                state.left_us.max(own_left_us)
+            }
+            Align::Epoch if is_new => self.opened_us(state.last_us),
+            Align::First | Align::Epoch => state.left_us,
+        };
+        FixedWindowState {
+            count: state.count.saturating_add(own.count),
+            left_us,
+            ..state
+        }
+    }
+
+    fn write_give_back(&self, cost: Cost, out: &mut Vec<u8>) {
+        const TAKES_OFF: u64 = 2;
+        put_parcel(out, [cost.get().into(), 0, TAKES_OFF]);
+    }
+}
+
+#[cfg(feature = "audit")]
+impl FixedWindow {
+    pub(crate) fn rules(&self, nodes: &Nodes<'_>) -> Rules {
+        smallvec![match self.align {
+            Align::Epoch => Rule::Aligned(nodes.window(self.rate)),
+            // Nodes that have not heard of each other open windows of their own: one of
+            // a node's may have the end of one and the start of the next in it.
+            Align::First if nodes.may_open_others() => Rule::Partition(nodes.windows(self.rate, 2)),
+            Align::First => Rule::FromFirst(nodes.window(self.rate)),
+        }]
     }
 }
 

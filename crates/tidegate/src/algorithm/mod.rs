@@ -11,10 +11,14 @@
 //! the algorithm calls the trait; one that does not calls the same verbs on
 //! [`Limit`](crate::Limit) with a [`State`], which `table.rs` dispatches: the only
 //! place in the workspace that does.
+//!
+//! An algorithm owns everything about itself. To add one, write `NAME.rs` and `NAME.lua`
+//! in this folder and a line in `table.rs`.
 
 mod block;
 mod fixed_window;
 mod log;
+mod remote;
 mod sliding_log;
 mod sliding_window;
 mod table;
@@ -26,8 +30,11 @@ use std::hash::Hash;
 pub use block::Block;
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use log::{Log, LogView};
+pub use remote::{FULL_KEPT, LeaseTerms, Numbers, Parcel};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
+#[cfg(feature = "audit")]
+pub(crate) use table::each;
 pub(crate) use table::each_compact;
 pub use table::{Algorithm, Kind, State};
 pub use token_bucket::{Span, TokenBucket, TokenBucketState};
@@ -43,9 +50,12 @@ pub const MAX_NOW_US: u64 = (1 << 52) - 1;
 /// A store brings a state to the present with [`at`](Self::at), asks every level
 /// whether it [`admits`](Self::admits) the cost, and only then
 /// [`charge`](Self::charge)s all of them or none.
-pub trait Counter: Copy + Eq + Hash + Debug {
+pub trait Counter: Copy + Eq + Hash + Debug + 'static {
     /// What is counted for one key, at an instant.
     type State: Copy + Eq + Debug;
+
+    /// What it is called, and what it can do.
+    const PROFILE: Profile;
 
     /// The state of a key that was never charged.
     #[must_use]
@@ -97,7 +107,10 @@ pub trait Counter: Copy + Eq + Hash + Debug {
 
     /// What a refund recognises a charge by: the window it went to, or its time.
     #[must_use]
-    fn mark_us(&self, state: &Self::State) -> u64;
+    #[inline]
+    fn mark_us(&self, state: &Self::State) -> u64 {
+        Self::last_us(state)
+    }
 
     /// Whether a state written under `old` means the same under this limit.
     #[must_use]
@@ -105,7 +118,9 @@ pub trait Counter: Copy + Eq + Hash + Debug {
 
     /// A state written under `old`, converted: used requests stay used.
     #[must_use]
-    fn adopt(&self, old: &Self, state: Self::State, now_us: u64) -> Self::State;
+    fn adopt(&self, _old: &Self, state: Self::State, _now_us: u64) -> Self::State {
+        state
+    }
 
     /// One check of one level: the state to keep and what to report.
     #[must_use]
@@ -116,6 +131,128 @@ pub trait Counter: Copy + Eq + Hash + Debug {
             (state, self.outcome(&state, cost, true))
         } else {
             (state, self.outcome(&state, cost, false))
+        }
+    }
+
+    /// The limit whose number represents this one in a store: itself, unless its states
+    /// mean the same under other limits, too.
+    #[must_use]
+    fn numbered(&self) -> Self {
+        *self
+    }
+
+    /// Appends the limit, with the price of this cost, as the section `limit` of the
+    /// script unpacks it.
+    fn write_limit(&self, cost: Cost, out: &mut Vec<u8>);
+
+    /// The state in a script's reply, as its section `numbers` packs it, and the mark of a
+    /// charge now; `None` for numbers that no script replies.
+    fn read_state(&self, now_us: u64, numbers: &mut Numbers<'_>) -> Option<(Self::State, u64)>;
+
+    /// What a node needs to know to lease tokens; [`Profile::can_lease`] only.
+    #[must_use]
+    fn lease_terms(&self) -> LeaseTerms {
+        LeaseTerms::default()
+    }
+
+    /// Appends the price of a cost as the section `lease-price` unpacks it.
+    fn write_price(&self, _cost: Cost, _out: &mut Vec<u8>) {}
+
+    /// The state with this many tokens that are out on lease, as if they were used.
+    #[must_use]
+    fn with_leased(&self, state: Self::State, _tokens: u32) -> Self::State {
+        state
+    }
+
+    /// The state with nothing counted, at the same place in time.
+    #[must_use]
+    fn emptied(state: Self::State) -> Self::State;
+
+    /// Whether charges that only this node knows make no difference any more: `own` is
+    /// what they come to by themselves, `cost` what they cost together.
+    #[must_use]
+    fn is_forgotten(own: &Self::State, _cost: u64) -> bool {
+        Self::emptied(*own) == *own
+    }
+
+    /// Another charge to a count of a node's own charges; `with_it` is the count of
+    /// everybody's that has it already, and its place in time that of the first charge.
+    #[must_use]
+    fn charge_own(&self, own: Self::State, cost: Cost, with_it: &Self::State) -> Self::State {
+        let is_empty = Self::emptied(own) == own;
+        self.charge(
+            if is_empty {
+                Self::emptied(*with_it)
+            } else {
+                own
+            },
+            cost,
+        )
+    }
+
+    /// The mark of a charge that was made then, as far as the state tells; 0 for one that
+    /// does not count any more.
+    #[must_use]
+    fn mark_at(&self, _state: &Self::State, charged_at_us: u64) -> u64 {
+        charged_at_us
+    }
+
+    /// Appends a parcel as the section `parcel` unpacks it; `own` is what its charges come
+    /// to by themselves. [`Profile::in_background`] only.
+    fn write_parcel(&self, _own: &Self::State, _parcel: &Parcel, _out: &mut Vec<u8>) {}
+
+    /// What a key comes to when a parcel gets there: what the section `flush` does.
+    #[must_use]
+    fn arrive(&self, state: Self::State, _own: &Self::State, _parcel: &Parcel) -> Self::State {
+        state
+    }
+
+    /// Appends what the section `flush` is given to take a cost off the count, down to
+    /// zero; [`Profile::gives_back`] only.
+    fn write_give_back(&self, _cost: Cost, _out: &mut Vec<u8>) {}
+}
+
+/// What is known of an algorithm without the numbers of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Profile {
+    /// Its name, as in a config file.
+    pub name: &'static str,
+    /// What follows the level in the keys of its counters. Names contain no tilde.
+    pub suffix: &'static str,
+    /// What the scripts of a store do for it, in sections: see `script.rs` of
+    /// `tidegate-redis`.
+    pub lua: &'static str,
+    /// Whether it has a counter at all.
+    pub counts: bool,
+    /// The most requests of a limit.
+    pub max_requests: u32,
+    /// Whether its limits have a `burst` and can be `strict`.
+    pub has_burst: bool,
+    /// Whether its limits have an `align`.
+    pub has_align: bool,
+    /// Whether nodes can take tokens ahead of time (the mode `lease`).
+    pub can_lease: bool,
+    /// Whether nodes can count by themselves and tell later (the mode `background`).
+    pub in_background: bool,
+    /// Whether a cost can be taken off the current count, whenever it was charged.
+    pub gives_back: bool,
+}
+
+impl Profile {
+    /// An algorithm without options, which works in every mode but `lease`.
+    #[must_use]
+    pub const fn new(name: &'static str, suffix: &'static str, lua: &'static str) -> Self {
+        Self {
+            name,
+            suffix,
+            lua,
+            counts: true,
+            max_requests: u32::MAX,
+            has_burst: false,
+            has_align: false,
+            can_lease: false,
+            in_background: true,
+            gives_back: false,
         }
     }
 }

@@ -15,13 +15,25 @@
 //! | 5 | 4 | 5 | no | 9 |
 //! | 10 | 3 | 2 + 3 | yes | 0 |
 
-use super::{Algorithm, Counter, Log, LogView, Outcome, PastCharge, Used};
+#[cfg(feature = "audit")]
+use smallvec::smallvec;
+
+use super::remote::{put, put_parcel};
+use super::{
+    Algorithm, Counter, Log, LogView, Numbers, Outcome, Parcel, PastCharge, Profile, Used,
+};
+#[cfg(feature = "audit")]
+use crate::audit::{Nodes, Rule, Rules};
 use crate::cost::Cost;
 use crate::error::LimitError;
+use crate::limit::LimitSpec;
 use crate::rate::Rate;
 
 /// The most requests a log holds.
 const MAX_REQUESTS: u32 = 1_000_000;
+
+/// The most it counts: nodes in the mode `background` pass the limit.
+const MAX_COUNT: u32 = 16_000_000;
 
 /// At most `requests` in any interval of a window's length.
 ///
@@ -69,6 +81,14 @@ impl SlidingLog {
             });
         }
         Ok(Self { rate })
+    }
+
+    pub(crate) const fn from_spec(spec: LimitSpec) -> Result<Self, LimitError> {
+        Self::new(spec.rate)
+    }
+
+    pub(crate) const fn spec(&self) -> Option<LimitSpec> {
+        Some(LimitSpec::new(self.rate))
     }
 
     /// The rate it was made of.
@@ -135,6 +155,11 @@ impl SlidingLog {
 
 impl Counter for SlidingLog {
     type State = SlidingLogState;
+
+    const PROFILE: Profile = Profile {
+        max_requests: MAX_REQUESTS,
+        ..Profile::new("sliding_log", "~sl", include_str!("sliding_log.lua"))
+    };
 
     fn new_state(&self, now_us: u64) -> SlidingLogState {
         SlidingLogState {
@@ -210,16 +235,45 @@ impl Counter for SlidingLog {
         SlidingLogState { last_us, ..state }
     }
 
-    fn mark_us(&self, state: &SlidingLogState) -> u64 {
-        state.last_us
-    }
-
     fn counts_like(&self, old: &Self) -> bool {
         self.rate.window_us() == old.rate.window_us()
     }
 
-    fn adopt(&self, _: &Self, state: SlidingLogState, _: u64) -> SlidingLogState {
-        state
+    fn write_limit(&self, _: Cost, out: &mut Vec<u8>) {
+        let requests = self.rate.requests().into();
+        put(out, [(requests, 4), (self.rate.window_us(), 6)]);
+    }
+
+    fn read_state(&self, now_us: u64, numbers: &mut Numbers<'_>) -> Option<(Self::State, u64)> {
+        let state = SlidingLogState {
+            used: numbers.next_u32()?,
+            reset_after_us: numbers.next()?,
+            retry_after_us: numbers.next()?,
+            last_us: now_us,
+        };
+        Some((state, numbers.next()?))
+    }
+
+    fn emptied(state: SlidingLogState) -> SlidingLogState {
+        SlidingLogState { used: 0, ..state }
+    }
+
+    fn write_parcel(&self, own: &SlidingLogState, _: &Parcel, out: &mut Vec<u8>) {
+        put_parcel(out, [own.used.into()]);
+    }
+
+    fn arrive(&self, state: SlidingLogState, own: &SlidingLogState, _: &Parcel) -> SlidingLogState {
+        match own.used.min(MAX_COUNT.saturating_sub(state.used)) {
+            0 => state,
+            added => self.with_event(state, added),
+        }
+    }
+}
+
+#[cfg(feature = "audit")]
+impl SlidingLog {
+    pub(crate) fn rules(&self, nodes: &Nodes<'_>) -> Rules {
+        smallvec![Rule::Any(nodes.window(self.rate))]
     }
 }
 

@@ -15,13 +15,26 @@
 //! is `6*50/60 + 1 = 6.0`, and 4 remain. A cost of 5 has to wait until
 //! `6*(60 - e)/60 <= 10 - 1 - 5`, `e = 20`: 10 s.
 
-use super::{Algorithm, Compact, Counter, Outcome, Packed, PastCharge, Used, mul_div};
+#[cfg(feature = "audit")]
+use smallvec::smallvec;
+
+use super::remote::{put, put_parcel};
+use super::{
+    Algorithm, Compact, Counter, Numbers, Outcome, Packed, Parcel, PastCharge, Profile, Used,
+    mul_div,
+};
+#[cfg(feature = "audit")]
+use crate::audit::{Nodes, Rule, Rules, Window};
 use crate::cost::Cost;
 use crate::error::LimitError;
+use crate::limit::LimitSpec;
 use crate::rate::Rate;
 
 /// The most requests a sliding window counts.
 const MAX_REQUESTS: u32 = 1 << 28;
+
+/// The most it counts in one window: nodes in the mode `background` pass the limit.
+const MAX_COUNT: u32 = (1 << 30) - 1;
 
 /// At most `requests` per window, smoothed over the edge.
 ///
@@ -65,6 +78,14 @@ impl SlidingWindow {
             });
         }
         Ok(Self { rate })
+    }
+
+    pub(crate) const fn from_spec(spec: LimitSpec) -> Result<Self, LimitError> {
+        Self::new(spec.rate)
+    }
+
+    pub(crate) const fn spec(&self) -> Option<LimitSpec> {
+        Some(LimitSpec::new(self.rate))
     }
 
     /// The rate it was made of.
@@ -133,6 +154,11 @@ impl SlidingWindow {
 
 impl Counter for SlidingWindow {
     type State = SlidingWindowState;
+
+    const PROFILE: Profile = Profile {
+        max_requests: MAX_REQUESTS,
+        ..Profile::new("sliding_window", "~sw", include_str!("sliding_window.lua"))
+    };
 
     fn new_state(&self, now_us: u64) -> SlidingWindowState {
         SlidingWindowState {
@@ -267,6 +293,94 @@ impl Counter for SlidingWindow {
             cur: estimate,
             ..self.new_state(now_us)
         }
+    }
+
+    fn write_limit(&self, _: Cost, out: &mut Vec<u8>) {
+        let requests = self.rate.requests().into();
+        put(out, [(requests, 4), (self.rate.window_us(), 6)]);
+    }
+
+    fn read_state(&self, now_us: u64, numbers: &mut Numbers<'_>) -> Option<(Self::State, u64)> {
+        let state = SlidingWindowState {
+            prev: numbers.next_u32()?,
+            cur: numbers.next_u32()?,
+            elapsed_us: numbers.next()?,
+            last_us: now_us,
+        };
+        let mark_us = numbers.next()?;
+        (state.elapsed_us < self.rate.window_us()).then_some((state, mark_us))
+    }
+
+    fn emptied(state: SlidingWindowState) -> SlidingWindowState {
+        SlidingWindowState {
+            prev: 0,
+            cur: 0,
+            ..state
+        }
+    }
+
+    /// The end of this window or of the last one, whichever was open then.
+    fn mark_at(&self, state: &SlidingWindowState, charged_at_us: u64) -> u64 {
+        let start_us = state.last_us.saturating_sub(state.elapsed_us);
+        if charged_at_us >= start_us {
+            self.mark_us(state)
+        } else if charged_at_us.saturating_add(self.rate.window_us()) >= start_us {
+            start_us
+        } else {
+            0
+        }
+    }
+
+    fn write_parcel(&self, own: &SlidingWindowState, parcel: &Parcel, out: &mut Vec<u8>) {
+        let cost = u64::from(own.cur) + u64::from(own.prev);
+        put_parcel(out, [cost, own.prev.into(), told_elapsed_us(own, parcel)]);
+    }
+
+    /// An edge may have passed on the way.
+    fn arrive(
+        &self,
+        state: SlidingWindowState,
+        own: &SlidingWindowState,
+        parcel: &Parcel,
+    ) -> SlidingWindowState {
+        let behind_us = told_elapsed_us(own, parcel).saturating_sub(state.elapsed_us);
+        let (last, this) = match 2 * behind_us > self.rate.window_us() {
+            true => (own.cur, 0),
+            false => (own.prev, own.cur),
+        };
+        SlidingWindowState {
+            prev: state.prev.saturating_add(last).min(MAX_COUNT),
+            cur: state.cur.saturating_add(this).min(MAX_COUNT),
+            ..state
+        }
+    }
+}
+
+/// How much of its window has elapsed: by a clock that is not the store's, nobody knows.
+fn told_elapsed_us(own: &SlidingWindowState, parcel: &Parcel) -> u64 {
+    match parcel.on_time {
+        true => own.elapsed_us,
+        false => 0,
+    }
+}
+
+#[cfg(feature = "audit")]
+impl SlidingWindow {
+    pub(crate) fn rules(&self, nodes: &Nodes<'_>) -> Rules {
+        let window = nodes.window(self.rate);
+        let both = match nodes.background {
+            // Any window lies in two of the grid, of which the first has faded by
+            // what the second has.
+            None => window.most + u64::from(self.rate.requests()) - 1,
+            Some(_) => window.most.saturating_mul(2),
+        };
+        smallvec![
+            Rule::Aligned(window),
+            Rule::Any(Window {
+                most: both,
+                ..window
+            }),
+        ]
     }
 }
 

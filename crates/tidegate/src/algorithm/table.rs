@@ -4,250 +4,17 @@
 use std::fmt;
 
 use super::{
-    Block, Compact, Counter, FixedWindow, Outcome, Packed, PastCharge, SlidingLog, SlidingWindow,
-    TokenBucket,
+    Block, Compact, Counter, FixedWindow, LeaseTerms, Numbers, Outcome, Packed, Parcel, PastCharge,
+    Profile, SlidingLog, SlidingWindow, TokenBucket,
 };
 use crate::cost::Cost;
-use crate::limit::Limit;
+use crate::error::LimitError;
+use crate::limit::{Limit, LimitSpec};
 
-/// Makes the enums and their verbs. `compact` algorithms keep their state in an entry
-/// of the in-memory table, `other` ones elsewhere or nowhere.
+/// Makes the enums, and what looks into them.
 macro_rules! algorithms {
-    (
-        compact {
-            $($(#[$compact_doc:meta])* $compact:ident = $compact_name:literal,)+
-        }
-        other { $($(#[$other_doc:meta])* $other:ident = $other_name:literal,)+ }
-    ) => {
-        /// What counts the requests.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Algorithm {
-            $($(#[$compact_doc])* $compact,)+
-            $($(#[$other_doc])* $other,)+
-        }
-
-        impl Algorithm {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$compact,)+ $(Self::$other,)+];
-
-            /// Its name, as in a config file.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$compact => $compact_name,)+
-                    $(Self::$other => $other_name,)+
-                }
-            }
-        }
-
-        /// A limit, taken apart by its algorithm.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Kind {
-            $($(#[$compact_doc])* $compact($compact),)+
-            $($(#[$other_doc])* $other($other),)+
-        }
-
-        /// What is counted for a key, whatever the algorithm. Under a limit of another
-        /// algorithm it says nothing, and the key counts as new.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum State {
-            $($(#[$compact_doc])* $compact(<$compact as Counter>::State),)+
-            $($(#[$other_doc])* $other(<$other as Counter>::State),)+
-        }
-
-        impl State {
-            /// The instant of the state.
-            #[must_use]
-            pub fn last_us(&self) -> u64 {
-                match self {
-                    $(Self::$compact(state) => $compact::last_us(state),)+
-                    $(Self::$other(state) => $other::last_us(state),)+
-                }
-            }
-
-            /// The same state on a clock that reads another time now.
-            #[must_use]
-            pub fn moved_to(self, last_us: u64) -> Self {
-                match self {
-                    $(Self::$compact(state) => {
-                        Self::$compact($compact::moved_to(state, last_us))
-                    })+
-                    $(Self::$other(state) => Self::$other($other::moved_to(state, last_us)),)+
-                }
-            }
-        }
-
-        /// The verbs of [`Counter`], for whatever algorithm the limit has.
-        impl Limit {
-            /// What counts the requests.
-            #[must_use]
-            pub const fn algorithm(&self) -> Algorithm {
-                match self.kind() {
-                    $(Kind::$compact(_) => Algorithm::$compact,)+
-                    $(Kind::$other(_) => Algorithm::$other,)+
-                }
-            }
-
-            /// [`Counter::new_state`].
-            #[must_use]
-            pub fn new_state(&self, now_us: u64) -> State {
-                match self.kind() {
-                    $(Kind::$compact(limit) => {
-                        State::$compact(limit.new_state(now_us))
-                    })+
-                    $(Kind::$other(limit) => State::$other(limit.new_state(now_us)),)+
-                }
-            }
-
-            /// [`Counter::at`].
-            #[must_use]
-            pub fn at(&self, state: State, now_us: u64) -> State {
-                match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
-                        State::$compact(limit.at(state, now_us))
-                    })+
-                    $((Kind::$other(limit), State::$other(state)) => {
-                        State::$other(limit.at(state, now_us))
-                    })+
-                    _ => self.new_state(now_us),
-                }
-            }
-
-            /// [`Counter::admits`].
-            #[must_use]
-            pub fn admits(&self, state: &State, cost: Cost) -> bool {
-                match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
-                        limit.admits(state, cost)
-                    })+
-                    $((Kind::$other(limit), State::$other(state)) => limit.admits(state, cost),)+
-                    _ => self.admits(&self.new_state(state.last_us()), cost),
-                }
-            }
-
-            /// [`Counter::charge`].
-            #[must_use]
-            pub fn charge(&self, state: State, cost: Cost) -> State {
-                match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
-                        State::$compact(limit.charge(state, cost))
-                    })+
-                    $((Kind::$other(limit), State::$other(state)) => {
-                        State::$other(limit.charge(state, cost))
-                    })+
-                    _ => self.charge(self.new_state(state.last_us()), cost),
-                }
-            }
-
-            /// [`Counter::saturate`].
-            #[must_use]
-            pub fn saturate(&self, state: State, cost: Cost) -> State {
-                match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
-                        State::$compact(limit.saturate(state, cost))
-                    })+
-                    $((Kind::$other(limit), State::$other(state)) => {
-                        State::$other(limit.saturate(state, cost))
-                    })+
-                    _ => self.saturate(self.new_state(state.last_us()), cost),
-                }
-            }
-
-            /// [`Counter::refund`].
-            #[must_use]
-            pub fn refund(&self, state: State, charge: PastCharge) -> State {
-                match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
-                        State::$compact(limit.refund(state, charge))
-                    })+
-                    $((Kind::$other(limit), State::$other(state)) => {
-                        State::$other(limit.refund(state, charge))
-                    })+
-                    _ => self.new_state(state.last_us()),
-                }
-            }
-
-            /// [`Counter::outcome`].
-            #[must_use]
-            pub fn outcome(&self, state: &State, cost: Cost, admitted: bool) -> Outcome {
-                match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
-                        limit.outcome(state, cost, admitted)
-                    })+
-                    $((Kind::$other(limit), State::$other(state)) => {
-                        limit.outcome(state, cost, admitted)
-                    })+
-                    _ => self.outcome(&self.new_state(state.last_us()), cost, admitted),
-                }
-            }
-
-            /// [`Counter::counts_for_us`].
-            #[must_use]
-            pub fn counts_for_us(&self, cost: Cost) -> u64 {
-                match self.kind() {
-                    $(Kind::$compact(limit) => limit.counts_for_us(cost),)+
-                    $(Kind::$other(limit) => limit.counts_for_us(cost),)+
-                }
-            }
-
-            /// [`Counter::mark_us`].
-            #[must_use]
-            pub fn mark_us(&self, state: &State) -> u64 {
-                match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
-                        limit.mark_us(state)
-                    })+
-                    $((Kind::$other(limit), State::$other(state)) => limit.mark_us(state),)+
-                    _ => 0,
-                }
-            }
-
-            /// [`Counter::counts_like`]: never, where the algorithm is another one.
-            #[must_use]
-            pub fn counts_like(&self, old: &Self) -> bool {
-                match (self.kind(), old.kind()) {
-                    $((Kind::$compact(limit), Kind::$compact(old)) => {
-                        limit.counts_like(old)
-                    })+
-                    $((Kind::$other(limit), Kind::$other(old)) => limit.counts_like(old),)+
-                    _ => false,
-                }
-            }
-
-            /// [`Counter::adopt`]: another algorithm starts anew.
-            #[must_use]
-            pub fn adopt(&self, old: &Self, state: State, now_us: u64) -> State {
-                match (self.kind(), old.kind(), state) {
-                    $((Kind::$compact(limit), Kind::$compact(old), State::$compact(state)) => {
-                        State::$compact(limit.adopt(old, state, now_us))
-                    })+
-                    $((Kind::$other(limit), Kind::$other(old), State::$other(state)) => {
-                        State::$other(limit.adopt(old, state, now_us))
-                    })+
-                    _ => self.new_state(now_us),
-                }
-            }
-
-            /// [`Compact::pack`]; `None` for a state that is kept elsewhere.
-            pub(crate) fn pack(&self, state: &State) -> Option<Packed> {
-                match (self.kind(), state) {
-                    $((Kind::$compact(limit), State::$compact(state)) => {
-                        Some(limit.pack(state))
-                    })+
-                    _ => None,
-                }
-            }
-
-            /// [`Compact::unpack`]; `None` for a state that is kept elsewhere.
-            pub(crate) fn unpack(&self, packed: Packed) -> Option<State> {
-                match self.kind() {
-                    $(Kind::$compact(limit) => {
-                        Some(State::$compact(limit.unpack(packed)))
-                    })+
-                    $(Kind::$other(_) => None,)+
-                }
-            }
-        }
+    (compact { $($compact:ident),+ } other { $($other:ident),+ }) => {
+        algorithms! { @all $($compact),+, $($other),+ }
 
         /// Runs generic code on the limit inside a [`Kind`] where it is [`Compact`].
         macro_rules! each_compact {
@@ -258,24 +25,174 @@ macro_rules! algorithms {
                 }
             };
         }
-        pub(crate) use each_compact;
+    };
+    (@all $($name:ident),+) => {
+        /// What counts the requests.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Algorithm {
+            $(#[doc = concat!("[`", stringify!($name), "`].")] $name,)+
+        }
+
+        impl Algorithm {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
+            /// What it is called, and what it can do.
+            #[must_use]
+            pub const fn profile(self) -> &'static Profile {
+                match self {
+                    $(Self::$name => &<$name as Counter>::PROFILE,)+
+                }
+            }
+        }
+
+        /// A limit, taken apart by its algorithm.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Kind {
+            $(#[doc = concat!("[`", stringify!($name), "`].")] $name($name),)+
+        }
+
+        impl Kind {
+            pub(crate) const fn new(spec: LimitSpec) -> Result<Self, LimitError> {
+                match spec.algorithm {
+                    $(Algorithm::$name => match $name::from_spec(spec) {
+                        Ok(limit) => Ok(Self::$name(limit)),
+                        Err(error) => Err(error),
+                    },)+
+                }
+            }
+
+            pub(crate) const fn spec(&self) -> Option<LimitSpec> {
+                match self {
+                    $(Self::$name(limit) => match limit.spec() {
+                        Some(spec) => Some(LimitSpec {
+                            algorithm: Algorithm::$name,
+                            ..spec
+                        }),
+                        None => None,
+                    },)+
+                }
+            }
+
+            pub(crate) const fn algorithm(&self) -> Algorithm {
+                match self {
+                    $(Self::$name(_) => Algorithm::$name,)+
+                }
+            }
+        }
+
+        /// What is counted for a key, whatever the algorithm. Under a limit of another
+        /// algorithm it says nothing, and the key counts as new.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[must_use]
+        pub enum State {
+            $(#[doc = concat!("Of a [`", stringify!($name), "`].")]
+            $name(<$name as Counter>::State),)+
+        }
+
+        $(impl Member for $name {
+            fn wrap(state: Self::State) -> State {
+                State::$name(state)
+            }
+
+            fn kind(self) -> Kind {
+                Kind::$name(self)
+            }
+
+            fn state_of(state: State) -> Option<Self::State> {
+                let State::$name(state) = state else {
+                    return None;
+                };
+                Some(state)
+            }
+
+            fn limit_of(kind: &Kind) -> Option<&Self> {
+                let Kind::$name(limit) = kind else {
+                    return None;
+                };
+                Some(limit)
+            }
+        })+
+
+        /// Runs generic code on the limit inside a [`Kind`].
+        macro_rules! each {
+            ($kind:expr, $limit:ident => $body:expr) => {
+                match $kind {
+                    $($crate::algorithm::Kind::$name($limit) => $body,)+
+                }
+            };
+        }
+
+        /// Runs generic code on the state inside a [`State`].
+        macro_rules! each_state {
+            ($state:expr, $counter:ident, $inner:ident => $body:expr) => {
+                match $state {
+                    $(State::$name($inner) => {
+                        type $counter = $name;
+                        $body
+                    })+
+                }
+            };
+        }
     };
 }
 
+// A line per algorithm. `compact` ones keep their state in an entry of the in-memory table,
+// `other` ones elsewhere or nowhere.
 algorithms! {
     compact {
-        /// A bucket that refills continuously ([`TokenBucket`]).
-        TokenBucket = "token_bucket",
-        /// One counter per window ([`FixedWindow`]).
-        FixedWindow = "fixed_window",
-        /// Two counters, the older one fading out ([`SlidingWindow`]).
-        SlidingWindow = "sliding_window",
+        TokenBucket,
+        FixedWindow,
+        SlidingWindow
     }
     other {
-        /// Every admitted event of the last window ([`SlidingLog`]).
-        SlidingLog = "sliding_log",
-        /// Nothing is counted: everything is refused ([`Block`]).
-        Block = "block",
+        SlidingLog,
+        Block
+    }
+}
+pub(crate) use {each, each_compact};
+
+/// How the values of an algorithm become those of any algorithm, and back.
+trait Member: Counter {
+    fn wrap(state: Self::State) -> State;
+    fn kind(self) -> Kind;
+    fn state_of(state: State) -> Option<Self::State>;
+    fn limit_of(kind: &Kind) -> Option<&Self>;
+}
+
+fn wrap<C: Member>(_: &C, state: C::State) -> State {
+    C::wrap(state)
+}
+
+/// The state as one of this limit's algorithm. One of another algorithm says nothing: the
+/// key counts as new.
+fn own<C: Member>(limit: &C, state: State) -> C::State {
+    C::state_of(state).unwrap_or_else(|| limit.new_state(state.last_us()))
+}
+
+/// The other limit, if it has the algorithm of this one.
+fn alike<'l, C: Member>(_: &C, other: &'l Limit) -> Option<&'l C> {
+    C::limit_of(other.kind())
+}
+
+impl Algorithm {
+    /// All that count something: all but [`Block`].
+    pub fn counting() -> impl Iterator<Item = Self> + Clone {
+        let all = Self::ALL.iter().copied();
+        all.filter(|algorithm| algorithm.profile().counts)
+    }
+
+    /// The names of those that count something and have this in their profile.
+    pub fn names(has: impl Fn(&Profile) -> bool) -> Vec<&'static str> {
+        let profiles = Self::counting().map(Self::profile);
+        let having = profiles.filter(|profile| has(profile));
+        having.map(|profile| profile.name).collect()
+    }
+
+    /// Its name, as in a config file.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.profile().name
     }
 }
 
@@ -292,5 +209,188 @@ impl Default for Algorithm {
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+impl State {
+    /// The instant of the state.
+    pub fn last_us(&self) -> u64 {
+        each_state!(self, C, state => C::last_us(state))
+    }
+
+    /// The same state on a clock that reads another time now.
+    pub fn moved_to(self, last_us: u64) -> Self {
+        each_state!(self, C, state => C::wrap(C::moved_to(state, last_us)))
+    }
+
+    /// [`Counter::emptied`].
+    pub fn emptied(self) -> Self {
+        each_state!(self, C, state => C::wrap(C::emptied(state)))
+    }
+
+    /// [`Counter::is_forgotten`].
+    pub fn is_forgotten(&self, cost: u64) -> bool {
+        each_state!(self, C, own => C::is_forgotten(own, cost))
+    }
+}
+
+/// The verbs of [`Counter`], for whatever algorithm the limit has.
+impl Limit {
+    /// What counts the requests.
+    pub const fn algorithm(&self) -> Algorithm {
+        self.kind().algorithm()
+    }
+
+    /// [`Counter::new_state`].
+    pub fn new_state(&self, now_us: u64) -> State {
+        each!(self.kind(), it => wrap(it, it.new_state(now_us)))
+    }
+
+    /// [`Counter::at`].
+    pub fn at(&self, state: State, now_us: u64) -> State {
+        each!(self.kind(), it => wrap(it, it.at(own(it, state), now_us)))
+    }
+
+    /// [`Counter::admits`].
+    pub fn admits(&self, state: &State, cost: Cost) -> bool {
+        each!(self.kind(), it => it.admits(&own(it, *state), cost))
+    }
+
+    /// [`Counter::charge`].
+    pub fn charge(&self, state: State, cost: Cost) -> State {
+        each!(self.kind(), it => wrap(it, it.charge(own(it, state), cost)))
+    }
+
+    /// [`Counter::saturate`].
+    pub fn saturate(&self, state: State, cost: Cost) -> State {
+        each!(self.kind(), it => wrap(it, it.saturate(own(it, state), cost)))
+    }
+
+    /// [`Counter::refund`].
+    pub fn refund(&self, state: State, charge: PastCharge) -> State {
+        each!(self.kind(), it => wrap(it, it.refund(own(it, state), charge)))
+    }
+
+    /// [`Counter::outcome`].
+    pub fn outcome(&self, state: &State, cost: Cost, admitted: bool) -> Outcome {
+        each!(self.kind(), it => it.outcome(&own(it, *state), cost, admitted))
+    }
+
+    /// How long until the key's quota is full again.
+    pub fn reset_after_us(&self, state: &State) -> u64 {
+        self.outcome(state, Cost::ONE, true).reset_after_us
+    }
+
+    /// [`Counter::counts_for_us`].
+    pub fn counts_for_us(&self, cost: Cost) -> u64 {
+        each!(self.kind(), it => it.counts_for_us(cost))
+    }
+
+    /// [`Counter::mark_us`].
+    pub fn mark_us(&self, state: &State) -> u64 {
+        each!(self.kind(), it => it.mark_us(&own(it, *state)))
+    }
+
+    /// [`Counter::counts_like`]: never, where the algorithm is another one.
+    pub fn counts_like(&self, old: &Self) -> bool {
+        each!(self.kind(), it => alike(it, old).is_some_and(|old| it.counts_like(old)))
+    }
+
+    /// [`Counter::adopt`]: another algorithm starts anew.
+    pub fn adopt(&self, old: &Self, state: State, now_us: u64) -> State {
+        each!(self.kind(), it => match alike(it, old) {
+            Some(old) => wrap(it, it.adopt(old, own(it, state), now_us)),
+            None => self.new_state(now_us),
+        })
+    }
+
+    /// [`Counter::numbered`].
+    pub(crate) fn numbered(&self) -> Self {
+        Self::from_kind(each!(self.kind(), it => it.numbered().kind()))
+    }
+
+    /// [`Compact::pack`]; `None` for a state that is kept elsewhere.
+    pub(crate) fn pack(&self, state: &State) -> Option<Packed> {
+        each_compact!(self.kind(), it => Some(it.pack(&own(it, *state))), _ => None)
+    }
+
+    /// [`Compact::unpack`]; `None` for a state that is kept elsewhere.
+    pub(crate) fn unpack(&self, packed: Packed) -> Option<State> {
+        each_compact!(self.kind(), it => Some(wrap(it, it.unpack(packed))), _ => None)
+    }
+}
+
+/// What the nodes of a store shared by many need.
+impl Limit {
+    /// [`Counter::write_limit`].
+    pub fn write_limit(&self, cost: Cost, out: &mut Vec<u8>) {
+        each!(self.kind(), it => it.write_limit(cost, out));
+    }
+
+    /// [`Counter::read_state`].
+    pub fn read_state(&self, now_us: u64, numbers: &mut Numbers<'_>) -> Option<(State, u64)> {
+        each!(self.kind(), it => {
+            let (state, mark) = it.read_state(now_us, numbers)?;
+            Some((wrap(it, state), mark))
+        })
+    }
+
+    /// [`Counter::lease_terms`].
+    pub fn lease_terms(&self) -> LeaseTerms {
+        each!(self.kind(), it => it.lease_terms())
+    }
+
+    /// [`Counter::write_price`].
+    pub fn write_price(&self, cost: Cost, out: &mut Vec<u8>) {
+        each!(self.kind(), it => it.write_price(cost, out));
+    }
+
+    /// [`Counter::with_leased`].
+    pub fn with_leased(&self, state: State, tokens: u32) -> State {
+        each!(self.kind(), it => wrap(it, it.with_leased(own(it, state), tokens)))
+    }
+
+    /// [`Counter::charge_own`].
+    pub fn charge_own(&self, mine: State, cost: Cost, with_it: &State) -> State {
+        each!(self.kind(), it => {
+            wrap(it, it.charge_own(own(it, mine), cost, &own(it, *with_it)))
+        })
+    }
+
+    /// [`Counter::mark_at`].
+    pub fn mark_at(&self, state: &State, charged_at_us: u64) -> u64 {
+        each!(self.kind(), it => it.mark_at(&own(it, *state), charged_at_us))
+    }
+
+    /// [`Counter::write_parcel`].
+    pub fn write_parcel(&self, mine: &State, parcel: &Parcel, out: &mut Vec<u8>) {
+        each!(self.kind(), it => it.write_parcel(&own(it, *mine), parcel, out));
+    }
+
+    /// [`Counter::arrive`], from what the store had before.
+    pub fn arrive(
+        &self,
+        before: Option<State>,
+        mine: &State,
+        parcel: &Parcel,
+        now_us: u64,
+    ) -> State {
+        let state = before.map_or_else(|| self.new_state(now_us), |it| self.at(it, now_us));
+        if mine.is_forgotten(parcel.cost) {
+            return state;
+        }
+        let full_at_us = before.map(|it| it.last_us() + self.reset_after_us(&it));
+        let parcel = Parcel {
+            idle_us: full_at_us.map_or(parcel.idle_us, |it| now_us.saturating_sub(it)),
+            ..*parcel
+        };
+        each!(self.kind(), it => {
+            wrap(it, it.arrive(own(it, state), &own(it, *mine), &parcel))
+        })
+    }
+
+    /// [`Counter::write_give_back`].
+    pub fn write_give_back(&self, cost: Cost, out: &mut Vec<u8>) {
+        each!(self.kind(), it => it.write_give_back(cost, out));
     }
 }

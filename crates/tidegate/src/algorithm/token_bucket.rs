@@ -24,13 +24,34 @@
 //! | 90,000 | 210,000 | 1 | no | 210,000 | 0 | 10,000 |
 //! | 100,000 | 200,000 | 1 | yes | 300,000 | 0 | 0 |
 
-use super::{Compact, Counter, Outcome, Packed, PastCharge, Used};
+use std::time::Duration;
+
+#[cfg(feature = "audit")]
+use smallvec::smallvec;
+
+use super::remote::{put, put_parcel};
+use super::{
+    Compact, Counter, FULL_KEPT, LeaseTerms, Numbers, Outcome, Packed, Parcel, PastCharge, Profile,
+    Used,
+};
+#[cfg(feature = "audit")]
+use crate::audit::{Nodes, Refill, Rule, Rules};
+use crate::clock::micros;
 use crate::cost::Cost;
 use crate::error::LimitError;
+use crate::limit::LimitSpec;
 use crate::rate::{Rate, gcd};
 
 /// The longest time a bucket may take to refill: 100 years of 365.25 days.
 const MAX_REFILL_US: u64 = 36_525 * 86_400_000_000;
+
+/// The longest debt that the scripts count for tokens that are out, and more microseconds
+/// than any bucket holds: the price of a cost that never fits.
+const MAX_LEASED_US: u64 = 1 << 52;
+const NEVER: Span = Span {
+    us: 1 << 54,
+    parts: 0,
+};
 
 /// A length of time: whole microseconds and parts of one, in units of `1/N'`
 /// microseconds.
@@ -111,41 +132,19 @@ impl TokenBucket {
     /// more than `requests`.
     pub const fn new(rate: Rate, burst: Option<u64>, strict: bool) -> Result<Self, LimitError> {
         let requests = rate.requests();
-        #[expect(clippy::cast_possible_truncation, reason = "just found to fit")]
-        let burst = match burst {
-            Some(burst) if burst == 0 || burst > u32::MAX as u64 => {
-                return Err(LimitError::Burst(burst));
-            }
-            Some(burst) => burst as u32,
-            None => requests,
+        let burst = match Self::size(burst, requests) {
+            Ok(burst) => burst,
+            Err(error) => return Err(error),
         };
         if strict && burst >= requests {
             return Err(LimitError::StrictBurst { burst, requests });
         }
         let refill = if strict { requests - burst } else { requests };
-        let window_us = rate.window_us();
-        let max = MAX_REFILL_US as u128 * refill as u128 / window_us as u128;
-        if burst as u128 > max {
-            #[expect(clippy::cast_possible_truncation, reason = "below `burst`")]
-            return Err(LimitError::BurstRefill {
-                burst,
-                max: max as u32,
-            });
-        }
-        let divisor = gcd(refill as u64, window_us);
+        let divisor = gcd(refill as u64, rate.window_us());
         #[expect(clippy::cast_possible_truncation, reason = "a part of a u32")]
         let parts_per_us = (refill as u64 / divisor) as u32;
-        let token_parts = window_us / divisor;
-        Ok(Self {
-            rate,
-            burst,
-            strict,
-            parts_per_us,
-            token_parts,
-            token: tokens(1, token_parts, parts_per_us),
-            capacity: tokens(burst, token_parts, parts_per_us),
-            is_gcra: false,
-        })
+        let token_parts = rate.window_us() / divisor;
+        Self::in_parts(rate, burst, parts_per_us, token_parts, (strict, false))
     }
 
     /// A bucket in the arithmetic of redis-cell, for numbers that come with each call:
@@ -160,28 +159,64 @@ impl TokenBucket {
         if token_parts == 0 {
             return Err(LimitError::Requests(requests as u64));
         }
-        if burst == 0 || burst > u32::MAX as u64 {
-            return Err(LimitError::Burst(burst));
+        match Self::size(Some(burst), requests) {
+            Ok(burst) => Self::in_parts(rate, burst, NS_PER_US, token_parts, (false, true)),
+            Err(error) => Err(error),
         }
-        #[expect(clippy::cast_possible_truncation, reason = "just found to fit")]
-        let burst = burst as u32;
-        let max = MAX_REFILL_US * NS_PER_US as u64 / token_parts;
-        if burst as u64 > max {
+    }
+
+    const fn size(burst: Option<u64>, requests: u32) -> Result<u32, LimitError> {
+        match burst {
+            Some(burst) if burst == 0 || burst > u32::MAX as u64 => Err(LimitError::Burst(burst)),
+            #[expect(clippy::cast_possible_truncation, reason = "just found to fit")]
+            Some(burst) => Ok(burst as u32),
+            None => Ok(requests),
+        }
+    }
+
+    const fn in_parts(
+        rate: Rate,
+        burst: u32,
+        parts_per_us: u32,
+        token_parts: u64,
+        (strict, is_gcra): (bool, bool),
+    ) -> Result<Self, LimitError> {
+        let max = MAX_REFILL_US as u128 * parts_per_us as u128 / token_parts as u128;
+        if burst as u128 > max {
             #[expect(clippy::cast_possible_truncation, reason = "below `burst`")]
-            return Err(LimitError::BurstRefill {
-                burst,
-                max: max as u32,
-            });
+            let max = max as u32;
+            return Err(LimitError::BurstRefill { burst, max });
         }
         Ok(Self {
             rate,
             burst,
-            strict: false,
-            parts_per_us: NS_PER_US,
+            strict,
+            parts_per_us,
             token_parts,
-            token: tokens(1, token_parts, NS_PER_US),
-            capacity: tokens(burst, token_parts, NS_PER_US),
-            is_gcra: true,
+            token: tokens(1, token_parts, parts_per_us),
+            capacity: tokens(burst, token_parts, parts_per_us),
+            is_gcra,
+        })
+    }
+
+    pub(crate) const fn from_spec(spec: LimitSpec) -> Result<Self, LimitError> {
+        match (spec.gcra, spec.burst) {
+            (true, Some(burst)) => Self::gcra(spec.rate, burst),
+            (true, None) => Self::gcra(spec.rate, spec.rate.requests() as u64),
+            (false, burst) => Self::new(spec.rate, burst, spec.strict),
+        }
+    }
+
+    pub(crate) const fn spec(&self) -> Option<LimitSpec> {
+        Some(LimitSpec {
+            burst: if self.burst == self.rate.requests() {
+                None
+            } else {
+                Some(self.burst as u64)
+            },
+            strict: self.strict,
+            gcra: self.is_gcra,
+            ..LimitSpec::new(self.rate)
         })
     }
 
@@ -213,15 +248,6 @@ impl TokenBucket {
     #[must_use]
     pub const fn burst(&self) -> u32 {
         self.burst
-    }
-
-    /// The burst, where it is not the number of requests.
-    pub(crate) const fn explicit_burst(&self) -> Option<u64> {
-        if self.burst == self.rate.requests() {
-            None
-        } else {
-            Some(self.burst as u64)
-        }
     }
 
     /// Whether any window is held to the rate's requests.
@@ -299,10 +325,36 @@ impl TokenBucket {
     fn parts(&self, span: Span) -> u128 {
         u128::from(span.us) * u128::from(self.parts_per_us) + u128::from(span.parts)
     }
+
+    /// So many tokens, in parts.
+    fn tokens(&self, tokens: u64) -> u128 {
+        u128::from(tokens) * u128::from(self.token_parts)
+    }
+
+    /// The span of so many parts, at most `max_us`.
+    fn span(&self, parts: u128, max_us: u64) -> Span {
+        let per_us = u128::from(self.parts_per_us);
+        match u64::try_from(parts / per_us) {
+            Ok(us) if us < max_us => Span {
+                us,
+                parts: u32::try_from(parts % per_us).unwrap_or(0),
+            },
+            _ => Span {
+                us: max_us,
+                parts: 0,
+            },
+        }
+    }
 }
 
 impl Counter for TokenBucket {
     type State = TokenBucketState;
+
+    const PROFILE: Profile = Profile {
+        has_burst: true,
+        can_lease: true,
+        ..Profile::new("token_bucket", "", include_str!("token_bucket.lua"))
+    };
 
     fn new_state(&self, now_us: u64) -> TokenBucketState {
         TokenBucketState {
@@ -393,11 +445,6 @@ impl Counter for TokenBucket {
         TokenBucketState { last_us, ..state }
     }
 
-    #[inline]
-    fn mark_us(&self, state: &TokenBucketState) -> u64 {
-        state.last_us
-    }
-
     /// The sizes may differ, but not what a token is.
     #[inline]
     fn counts_like(&self, old: &Self) -> bool {
@@ -418,6 +465,122 @@ impl Counter for TokenBucket {
             debt: Span { us, parts: 0 },
             ..state
         }
+    }
+
+    /// All buckets in nanoseconds have one number.
+    fn numbered(&self) -> Self {
+        const GCRA: TokenBucket = {
+            let Ok(rate) = Rate::new(1, Duration::from_secs(1)) else {
+                panic!("in range")
+            };
+            let Ok(bucket) = TokenBucket::gcra(rate, 1) else {
+                panic!("in range")
+            };
+            bucket
+        };
+        if self.is_gcra { GCRA } else { *self }
+    }
+
+    fn write_limit(&self, cost: Cost, out: &mut Vec<u8>) {
+        self.write_price(cost, out);
+        let size = self.capacity;
+        put(out, [(size.us, 7), (size.parts.into(), 4)]);
+        let per_us = self.parts_per_us.into();
+        put(out, [(per_us, 4), (self.stored_token_parts(), 6)]);
+    }
+
+    fn read_state(&self, now_us: u64, numbers: &mut Numbers<'_>) -> Option<(Self::State, u64)> {
+        let state = TokenBucketState {
+            debt: Span {
+                us: numbers.next()?,
+                parts: numbers.next_u32()?,
+            },
+            last_us: now_us,
+        };
+        Some((state, numbers.next()?))
+    }
+
+    fn lease_terms(&self) -> LeaseTerms {
+        LeaseTerms {
+            size: self.burst,
+            refill_us: self.capacity.us,
+            token_us: Some(self.token.us),
+        }
+    }
+
+    fn write_price(&self, cost: Cost, out: &mut Vec<u8>) {
+        let price = self.price(cost).unwrap_or(NEVER);
+        put(out, [(price.us, 7), (price.parts.into(), 4)]);
+    }
+
+    fn with_leased(&self, state: TokenBucketState, tokens: u32) -> TokenBucketState {
+        let parts = self.parts(state.debt) + self.tokens(tokens.into());
+        TokenBucketState {
+            debt: self.span(parts, MAX_LEASED_US),
+            ..state
+        }
+    }
+
+    fn emptied(state: TokenBucketState) -> TokenBucketState {
+        TokenBucketState {
+            debt: Span::ZERO,
+            ..state
+        }
+    }
+
+    /// Charges that have drained by themselves may still weigh on those of others.
+    fn is_forgotten(_: &TokenBucketState, cost: u64) -> bool {
+        cost == 0
+    }
+
+    fn write_parcel(&self, own: &TokenBucketState, parcel: &Parcel, out: &mut Vec<u8>) {
+        let price = self.span(self.tokens(parcel.cost), MAX_REFILL_US);
+        put_parcel(out, [parcel.cost, price.us, price.parts.into()]);
+        put_parcel(out, [own.debt.us, own.debt.parts.into()]);
+        put_parcel(out, [parcel.idle_us, micros(FULL_KEPT)]);
+    }
+
+    /// Charges drain, and it matters when they were made: charges `C` that would have left
+    /// the debt `own` in a bucket of their own leave, in a bucket that had the debt `d` so
+    /// long ago,
+    ///
+    /// ```text
+    /// max(d + C - elapsed, own)
+    /// ```
+    ///
+    /// The first is what is left if the bucket was never full in between, and the second
+    /// if it was full at some time: then only what was charged after that counts, and
+    /// `own` is the most of that which any such time leaves.
+    fn arrive(
+        &self,
+        state: TokenBucketState,
+        own: &TokenBucketState,
+        parcel: &Parcel,
+    ) -> TokenBucketState {
+        let mut debt = self.parts(state.debt) + self.tokens(parcel.cost);
+        if state.debt == Span::ZERO {
+            let idle = u128::from(parcel.idle_us) * u128::from(self.parts_per_us);
+            debt = debt.saturating_sub(idle);
+        }
+        TokenBucketState {
+            debt: self.span(debt.max(self.parts(own.debt)), MAX_REFILL_US),
+            ..state
+        }
+    }
+}
+
+#[cfg(feature = "audit")]
+impl TokenBucket {
+    pub(crate) fn rules(&self, nodes: &Nodes<'_>) -> Rules {
+        let request = u128::from(self.token_parts);
+        let refill = u128::from(self.parts_per_us);
+        let burst = u128::from(self.burst) * request;
+        let stale = refill * u128::from(nodes.staleness_us());
+        smallvec![Rule::Rate(Refill {
+            capacity: nodes.forgotten(burst + nodes.unheard(burst + stale, request)),
+            refill,
+            request,
+        })]
     }
 }
 

@@ -6,10 +6,10 @@
 //! interval could begin later), and add the cost. So one pass covers all pairs of instants.
 
 use super::Event;
-use super::rule::Rate;
+use super::rule::Refill;
 use super::verdict::{Found, Span};
 
-pub(super) fn scan(events: &[Event], rate: Rate) -> Found {
+pub(super) fn scan(events: &[Event], rate: Refill) -> Found {
     let Some(first) = events.first() else {
         return Ok(None);
     };

@@ -69,7 +69,8 @@ use crate::decision::{Decision, Source};
 use crate::limit::Limit;
 pub use background::Background;
 use keys::KeyTable;
-use rule::{Rule, rules};
+pub use rule::most_in;
+pub(crate) use rule::{Nodes, Refill, Rule, Rules, Window};
 use verdict::{Found, Span};
 pub use verdict::{Stretch, Verdict};
 
@@ -241,12 +242,12 @@ impl Audit {
         self.admitted.sort_unstable();
         self.refunds.sort_unstable();
         let is_partial = self.partial || self.losses > 0 || !self.refunds.is_empty();
-        let rules = rules(
-            &self.limit,
-            self.losses,
-            self.background.as_ref(),
+        let nodes = Nodes {
+            background: self.background.as_ref(),
+            losses: self.losses,
             is_partial,
-        );
+        };
+        let rules = rule::rules(&self.limit, &nodes);
         let mut verdict = Verdict {
             admitted: self.admitted.len() as u64,
             refused: self.refused,

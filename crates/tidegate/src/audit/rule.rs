@@ -1,15 +1,19 @@
 //! The bounds that the records of a limit are checked against.
 
-use smallvec::{SmallVec, smallvec};
+use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use super::Background;
-use crate::limit::{Align, Kind, Limit};
+use crate::algorithm::each;
+use crate::limit::Limit;
+use crate::rate::Rate;
 
 /// The bound for every interval of a key's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rule {
+pub(crate) enum Rule {
     /// At most `capacity + refill * t` in any closed interval of length `t`.
-    Rate(Rate),
+    Rate(Refill),
     /// At most this much in each epoch-aligned window.
     Aligned(Window),
     /// At most this much in any window.
@@ -22,92 +26,114 @@ pub(super) enum Rule {
 
 /// A bound that grows with time, in parts of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rate {
+pub(crate) struct Refill {
     /// What may be admitted at once.
-    pub(super) capacity: u128,
+    pub(crate) capacity: u128,
     /// What may be admitted more each microsecond.
-    pub(super) refill: u128,
+    pub(crate) refill: u128,
     /// A request.
-    pub(super) request: u128,
+    pub(crate) request: u128,
 }
 
 /// An amount per window. Windows are half open: a request of the window's age has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Window {
-    pub(super) most: u64,
-    pub(super) length_us: u64,
+pub(crate) struct Window {
+    pub(crate) most: u64,
+    pub(crate) length_us: u64,
 }
 
-/// The rules of a limit. Where windows open with a request and some requests are not
-/// known, so are the windows.
-pub(super) fn rules(
-    limit: &Limit,
-    losses: u32,
-    background: Option<&Background>,
-    is_partial: bool,
-) -> SmallVec<[Rule; 2]> {
-    // Every node that has not heard of the others may admit what it is offered, up to
-    // the limit.
-    let unheard =
-        |most: u128, request: u128| background.map_or(0, |nodes| nodes.unheard(most, request));
-    let window_of = |rate: crate::rate::Rate, of_others: u64| {
-        let requests = u64::from(rate.requests());
-        let most = u128::from(requests * of_others);
-        let more = u64::try_from(unheard(most, 1)).unwrap_or(u64::MAX);
-        // What is forgotten may be given out again: with what was over the limit.
-        let most = requests
-            .saturating_add(more)
-            .saturating_mul(u64::from(losses) + 1);
+impl Rule {
+    /// The most in a stretch of this length. Windows of a grid may be cut at both ends.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a figure to read, not to judge by"
+    )]
+    fn most_in(&self, length: Duration) -> f64 {
+        let windows = |window: &Window, cut: f64| {
+            let whole = (length.as_micros() / u128::from(window.length_us)) as f64;
+            window.most as f64 * (whole + cut)
+        };
+        match self {
+            Self::Rate(rate) => {
+                let more = length.as_micros() * rate.refill;
+                (rate.capacity + more) as f64 / rate.request as f64
+            }
+            Self::Aligned(window) => windows(window, 2.0),
+            Self::Any(window) | Self::FromFirst(window) | Self::Partition(window) => {
+                windows(window, 1.0)
+            }
+        }
+    }
+}
+
+/// The most that a limit admits of a key in a stretch of this length, by one node or by
+/// nodes in mode `background`.
+#[must_use]
+pub fn most_in(limit: &Limit, length: Duration, background: Option<&Background>) -> f64 {
+    let nodes = Nodes {
+        background,
+        losses: 0,
+        is_partial: false,
+    };
+    let rules = rules(limit, &nodes);
+    let most = rules.iter().map(|rule| rule.most_in(length));
+    most.fold(f64::INFINITY, f64::min)
+}
+
+/// The rules that a limit is held to.
+pub(crate) type Rules = SmallVec<[Rule; 2]>;
+
+/// Who recorded, and what may be missing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Nodes<'n> {
+    /// Nodes that count by themselves.
+    pub(crate) background: Option<&'n Background>,
+    /// How often the store has lost its state.
+    pub(super) losses: u32,
+    /// Whether some requests are not known. So are the windows that open with a request.
+    pub(super) is_partial: bool,
+}
+
+impl Nodes<'_> {
+    /// What nodes that have not heard of the others may admit: what they are offered, up to
+    /// `most` each; in parts, of which a request has so many.
+    pub(crate) fn unheard(&self, most: u128, request: u128) -> u128 {
+        self.background
+            .map_or(0, |nodes| nodes.unheard(most, request))
+    }
+
+    /// How old a node's knowledge of the others may be.
+    pub(crate) fn staleness_us(&self) -> u64 {
+        self.background.map_or(0, Background::staleness_us)
+    }
+
+    /// What is forgotten may be given out again: with what was over the limit.
+    pub(crate) fn forgotten(&self, most: u128) -> u128 {
+        most.saturating_mul(u128::from(self.losses) + 1)
+    }
+
+    /// Whether windows that open with a request may be others than those on record.
+    pub(crate) fn may_open_others(&self) -> bool {
+        self.is_partial || self.background.is_some()
+    }
+
+    /// The most of this rate in a window.
+    pub(crate) fn window(&self, rate: Rate) -> Window {
+        self.windows(rate, 1)
+    }
+
+    /// The same where a window may overlap so many of another node's.
+    pub(crate) fn windows(&self, rate: Rate, of_others: u64) -> Window {
+        let requests = u128::from(rate.requests());
+        let most = requests + self.unheard(requests * u128::from(of_others), 1);
         Window {
-            most,
+            most: u64::try_from(self.forgotten(most)).unwrap_or(u64::MAX),
             length_us: rate.window_us(),
         }
-    };
-    let window = |rate| window_of(rate, 1);
-    match limit.kind() {
-        Kind::TokenBucket(bucket) => {
-            let request = u128::from(bucket.token_parts());
-            let refill = u128::from(bucket.parts_per_us());
-            let burst = u128::from(bucket.burst()) * request;
-            let stale_us = background.map_or(0, Background::staleness_us);
-            let more = unheard(burst + refill * u128::from(stale_us), request);
-            smallvec![Rule::Rate(Rate {
-                capacity: (burst + more) * (u128::from(losses) + 1),
-                refill,
-                request,
-            })]
-        }
-        Kind::FixedWindow(fixed) => {
-            smallvec![match fixed.align() {
-                Align::Epoch => Rule::Aligned(window(fixed.rate())),
-                // Nodes that have not heard of each other open windows of their own: one of
-                // a node's may have the end of one and the start of the next in it.
-                Align::First if is_partial || background.is_some() => {
-                    Rule::Partition(window_of(fixed.rate(), 2))
-                }
-                Align::First => Rule::FromFirst(window(fixed.rate())),
-            }]
-        }
-        Kind::SlidingWindow(sliding) => {
-            let window = window(sliding.rate());
-            let both = match background {
-                // Any window lies in two of the grid, of which the first has faded by
-                // what the second has.
-                None => window.most + u64::from(sliding.rate().requests()) - 1,
-                Some(_) => window.most.saturating_mul(2),
-            };
-            smallvec![
-                Rule::Aligned(window),
-                Rule::Any(Window {
-                    most: both,
-                    ..window
-                }),
-            ]
-        }
-        Kind::SlidingLog(log) => smallvec![Rule::Any(window(log.rate()))],
-        Kind::Block(_) => smallvec![Rule::Any(Window {
-            most: 0,
-            length_us: 1,
-        })],
     }
+}
+
+/// The rules of a limit.
+pub(super) fn rules(limit: &Limit, nodes: &Nodes<'_>) -> Rules {
+    each!(limit.kind(), limit => limit.rules(nodes))
 }

@@ -12,6 +12,7 @@ use super::overrides::{Attribute, Condition, ConditionalLimit, Overrides};
 use super::settings::{Mode, OnError, Settings};
 use super::template::{Template, is_near, listed, name_problem, shown};
 use super::{Parts, Policy, PolicyLevel, Tag};
+use crate::algorithm::Profile;
 use crate::duration::Text;
 use crate::headers::Item;
 use crate::limit::{Algorithm, Limit};
@@ -465,28 +466,31 @@ fn check_settings(settings: &Settings, problems: &mut Problems) {
 /// What the modes can do, and which are there.
 fn check_mode(settings: &Settings, levels: &[Checked], problems: &mut Problems) {
     let mut add = |message: String| problems.add(Place::Policy, "mode", message);
-    let mut algorithms = levels
-        .iter()
-        .filter_map(|level| Some(level.limit?.algorithm()));
+    let without = |can: fn(&Profile) -> bool| {
+        let mut used = levels
+            .iter()
+            .filter_map(|level| Some(level.limit?.algorithm()));
+        let wrong = used.find(|it| it.profile().counts && !can(it.profile()))?;
+        let with = Algorithm::names(can);
+        Some((wrong, with.join(" and ")))
+    };
     match settings.mode {
         Mode::Exact => {}
         Mode::Lease => {
-            let can_lease = |algorithm: &Algorithm| {
-                matches!(
-                    algorithm,
-                    Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::Block
-                )
-            };
-            if let Some(algorithm) = algorithms.find(|algorithm| !can_lease(algorithm)) {
+            if let Some((algorithm, can)) = without(|profile| profile.can_lease) {
+                add(format!("\"lease\" with {algorithm}: only {can} can lease"));
+            }
+        }
+        Mode::Background => {
+            if settings.count_denied {
+                add("\"background\" with count_denied = true: expected \"exact\", which counts refusals".into());
+            }
+            if let Some((algorithm, can)) = without(|profile| profile.in_background) {
                 add(format!(
-                    "\"lease\" with {algorithm}: only token_bucket and fixed_window can lease"
+                    "\"background\" with {algorithm}: only {can} can count in the background"
                 ));
             }
         }
-        Mode::Background if settings.count_denied => {
-            add("\"background\" with count_denied = true: expected \"exact\", which counts refusals".into());
-        }
-        Mode::Background => {}
     }
 }
 

@@ -2,7 +2,7 @@
 //! override replaces.
 
 use crate::error::LimitError;
-use crate::limit::{Algorithm, Align, Kind, Limit, LimitSpec};
+use crate::limit::{Algorithm, Align, Limit, LimitSpec};
 use crate::rate::Rate;
 
 /// The fields of a limit. Those that were left out are `None`.
@@ -116,15 +116,11 @@ impl From<Limit> for LimitFields {
                 ..Self::default()
             };
         };
-        let bucket = match limit.kind() {
-            Kind::TokenBucket(bucket) => Some(bucket),
-            _ => None,
-        };
         Self {
             rate: Some(spec.rate),
             algorithm: Some(spec.algorithm),
-            burst: bucket.map(|bucket| bucket.burst().into()),
-            strict: bucket.map(|bucket| bucket.is_strict()),
+            burst: spec.capacity(),
+            strict: spec.capacity().map(|_| spec.strict),
             align: Some(spec.align),
             block: Some(false),
         }

@@ -7,9 +7,10 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{Policy, PolicyLevel};
+use crate::algorithm::Algorithm;
 use crate::attributes::Attributes;
 use crate::encoding;
-use crate::limit::{Algorithm, Limit};
+use crate::limit::Limit;
 
 /// The keys of one check of a policy: one per level, with the limit that applies to it.
 /// Levels that do not count this key are left out.
@@ -276,17 +277,21 @@ impl<'a> LevelKey<'a> {
     }
 
     /// The key in a shared store: `<prefix>:{<tag>}:<policy>:<level>[:<values>]`. The
-    /// values are left out if they equal the tag. Every algorithm has its own counter: for
-    /// all but the token bucket, `~fw`, `~sw` or `~sl` follows the level.
+    /// values are left out if they equal the tag. Every algorithm has its own counter: its
+    /// suffix follows the level (`~fw`, `~sw`, `~sl`, nothing for the token bucket).
     #[must_use]
     pub fn stored(&self, prefix: &str) -> String {
         let limit = self.own_limit();
-        self.counter(prefix, limit.map_or("", |limit| suffix(limit.algorithm())))
+        let suffix = limit.map_or("", |limit| limit.algorithm().profile().suffix);
+        self.counter(prefix, suffix)
     }
 
     /// The keys that the level can have in a shared store: one per algorithm.
-    pub(super) fn stored_all(&self, prefix: &str) -> [String; 4] {
-        SUFFIXES.map(|suffix| self.counter(prefix, suffix))
+    pub(super) fn stored_all(&self, prefix: &str) -> Vec<String> {
+        let suffixes = Algorithm::counting().map(|algorithm| algorithm.profile().suffix);
+        suffixes
+            .map(|suffix| self.counter(prefix, suffix))
+            .collect()
     }
 
     fn counter(&self, prefix: &str, suffix: &str) -> String {
@@ -317,17 +322,5 @@ impl<'a> LevelKey<'a> {
             key.push_str(&values);
         }
         key
-    }
-}
-
-/// The suffix of the level in the keys of each algorithm. Names contain no tilde.
-const SUFFIXES: [&str; 4] = ["", "~fw", "~sw", "~sl"];
-
-fn suffix(algorithm: Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::TokenBucket | Algorithm::Block => SUFFIXES[0],
-        Algorithm::FixedWindow => SUFFIXES[1],
-        Algorithm::SlidingWindow => SUFFIXES[2],
-        Algorithm::SlidingLog => SUFFIXES[3],
     }
 }

@@ -158,9 +158,6 @@ if admitted > 0 then
   changed = true
 end
 
---@lease-price
-_, _
-
 --@lease-grant
 do
   local left = left@ > 0 and left@ or epoch@ == 1 and window@ - now % window@ or window@

@@ -222,7 +222,7 @@ if admitted > 0 then
 end
 
 --@lease-price
-price_us@, price_parts@
+price_us@, price_parts@ = I7I4
 
 --@lease-grant
 do
