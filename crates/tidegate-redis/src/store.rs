@@ -151,25 +151,18 @@ impl RedisStore {
     pub fn stats(&self) -> RedisStats {
         let inner = &self.0;
         let count = |counter: &AtomicU64| counter.load(Relaxed);
-        let errors = ErrorKind::ALL.iter().zip(&inner.errors);
+        let errors = ErrorKind::ALL.into_iter().zip(&inner.errors);
+        let servers = inner.cluster.servers();
+        let round_trip_us = count(&inner.counters.round_trip_us);
         RedisStats {
             up: inner.up.load(Relaxed),
-            breaker_open: inner
-                .cluster
-                .servers()
-                .iter()
-                .any(|server| server.is_open()),
+            breaker_open: servers.iter().any(|server| server.is_open()),
             questions: count(&inner.counters.questions),
             commands: count(&inner.counters.commands),
             batches: count(&inner.counters.batches),
             retries: count(&inner.retries),
-            errors: errors
-                .map(|(kind, errors)| (*kind, count(errors)))
-                .collect(),
-            round_trip: match count(&inner.counters.round_trip_us) {
-                0 => None,
-                us => Some(Duration::from_micros(us)),
-            },
+            errors: errors.map(|(kind, errors)| (kind, count(errors))).collect(),
+            round_trip: (round_trip_us > 0).then(|| Duration::from_micros(round_trip_us)),
         }
     }
 
@@ -549,10 +542,7 @@ impl RedisStore {
     ) {
         let inner = &self.0;
         let kind = error.kind();
-        let index = ErrorKind::ALL.iter().position(|other| *other == kind);
-        if let Some(counter) = index.and_then(|index| inner.errors.get(index)) {
-            counter.fetch_add(1, Relaxed);
-        }
+        inner.errors[kind as usize].fetch_add(1, Relaxed);
         if kind.is_about_a_key() || kind == ErrorKind::QueueFull {
             // The server has answered, after all.
             if let Some(permit) = permit.filter(|_| kind.is_about_a_key()) {
