@@ -18,7 +18,7 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::agreement::ask_several;
-use crate::connect::{Connector, connect};
+use crate::connect::{Connector, Direct};
 use crate::credentials::Credentials;
 use crate::error::{ErrorKind, StoreError};
 use crate::lane::LaneOptions;
@@ -81,9 +81,8 @@ impl Cluster {
         let (mut cluster, mut map) = (None, Map::default());
         let connector = match url.as_ref().map(|url| (url, url.servers())) {
             None | Some((_, Servers::One)) => {
-                let client = credentials.client(text)?;
-                let address = client.get_connection_info().addr().to_string();
-                Some((address, Connector::direct(text, &credentials)?))
+                let direct = Direct::new(text, &credentials)?;
+                Some((direct.address(), Connector::Direct(Arc::new(direct))))
             }
             Some((url, Servers::Sentinel(master))) => {
                 let sentinels = Sentinels::new(url, master, &credentials)?;
@@ -91,7 +90,7 @@ impl Cluster {
             }
             Some((url, Servers::Cluster)) => {
                 for seed in url.addresses() {
-                    credentials.client(&url.server(&seed))?;
+                    Direct::new(&url.server(&seed), &credentials)?;
                 }
                 options.is_cluster = true;
                 cluster = Some(url.clone());
@@ -203,7 +202,8 @@ impl Cluster {
         }
         let inner = &self.0;
         let url = inner.url.as_ref().map(|url| url.server(address));
-        let connector = Connector::direct(&url.unwrap_or_default(), &inner.credentials)?;
+        let direct = Direct::new(&url.unwrap_or_default(), &inner.credentials)?;
+        let connector = Connector::Direct(Arc::new(direct));
         let server = Arc::new(Server::new(address.into(), &connector, &inner.options));
         servers.insert(address.into(), (Arc::clone(&server), Instant::now()));
         Ok(server)
@@ -302,13 +302,9 @@ impl Inner {
     /// The map as one server knows it.
     async fn map_of(&self, asked: &str) -> RedisResult<Vec<Range>> {
         let url = self.url.as_ref().map(|url| url.server(asked));
-        let client = self
-            .credentials
-            .client_now(&url.unwrap_or_default())
-            .await?;
-        let mut connection = connect(&client, PATIENCE, PATIENCE).await?;
+        let direct = Direct::new(&url.unwrap_or_default(), &self.credentials)?;
         let mut question = redis::cmd("CLUSTER");
-        let slots: Value = question.arg("SLOTS").query_async(&mut connection).await?;
+        let slots: Value = direct.ask(question.arg("SLOTS"), PATIENCE).await?;
         match ranges(&slots, asked) {
             ranges if ranges.is_empty() => {
                 Err((redis::ErrorKind::Io, "the server has no slots").into())

@@ -6,11 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use redis::io::tcp::TcpSettings;
-use redis::{
-    ErrorKind as Client, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisError,
-    RedisResult,
-};
+use redis::{ErrorKind as Client, RedisConnectionInfo, RedisError, RedisResult};
 
 use crate::config::read_text;
 
@@ -47,43 +43,12 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// A client of the server at this URL, as the URL logs in.
-    pub(crate) fn client(&self, url: &str) -> RedisResult<redis::Client> {
-        // A batch does not wait until the one before it has arrived.
-        let tcp = TcpSettings::default().set_nodelay(true);
-        self.open(url.into_connection_info()?.set_tcp_settings(tcp))
-    }
-
-    /// The same with the password as it is now.
-    pub(crate) async fn client_now(&self, url: &str) -> RedisResult<redis::Client> {
-        let client = self.client(url)?;
-        let settings = self.settings(&client).await?;
-        let info = client.get_connection_info().clone();
-        self.open(info.set_redis_settings(settings))
-    }
-
-    fn open(&self, server: redis::ConnectionInfo) -> RedisResult<redis::Client> {
-        let Some(Certificates { authority, own }) = self.certificates.clone() else {
-            return redis::Client::open(server);
-        };
-        let certificates = redis::TlsCertificates {
-            client_tls: own.map(|(client_cert, client_key)| redis::ClientTlsConfig {
-                client_cert,
-                client_key,
-            }),
-            root_cert: authority,
-        };
-        redis::Client::build_with_tls(server, certificates)
-    }
-
-    /// How to greet the client's server, with the password as it is now.
+    /// How to greet a server whose URL has these settings, with the password as it is now.
     pub(crate) async fn settings(
         &self,
-        client: &redis::Client,
+        url: &RedisConnectionInfo,
     ) -> RedisResult<RedisConnectionInfo> {
-        let settings = client.get_connection_info().redis_settings().clone();
-        // The protocol that `wire.rs` reads, whatever the URL asks for.
-        let mut settings = settings.set_protocol(ProtocolVersion::RESP2);
+        let mut settings = url.clone();
         if let Some(username) = &self.username {
             settings = settings.set_username(username);
         }
@@ -93,21 +58,10 @@ impl Credentials {
         Ok(settings)
     }
 
-    /// Whether a server that has answered like this may let us in with the password that
-    /// there is now, and not with the one it was shown.
-    pub(crate) async fn has_changed(
-        &self,
-        error: &RedisError,
-        client: &redis::Client,
-        shown: &RedisConnectionInfo,
-    ) -> bool {
-        let is_refused = error.kind() == Client::AuthenticationFailed
-            || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"));
-        if !is_refused || self.password.is_none() {
-            return false;
-        }
-        let now = self.settings(client).await;
-        now.is_ok_and(|now| now.password() != shown.password())
+    /// Whether the server has answered that it does not let us in with these.
+    pub(crate) fn are_refused(error: &RedisError) -> bool {
+        error.kind() == Client::AuthenticationFailed
+            || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
     }
 }
 

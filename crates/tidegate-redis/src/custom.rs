@@ -153,6 +153,7 @@ fn read(value: &Value, policy: &Policy) -> Result<(bool, ScriptAnswer), String> 
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::Okay => Some("OK".into()),
         Value::SimpleString(text) => Some(text.clone()),
         Value::Int(number) => Some(number.to_string()),
         _ => None,

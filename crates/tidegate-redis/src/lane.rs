@@ -6,48 +6,44 @@
 //! larger batches instead of more of them, which costs the server less, and late replies
 //! hold up no batch.
 //!
-//! The lane's task owns the connection. It writes and reads in one place, and answers
-//! every caller as soon as its reply is there: a connection that is lost afterwards makes
-//! no answer unknown that has arrived.
+//! The lane's task drives the connection and its batches, so a check wakes no other task. A
+//! batch answers every caller as soon as its reply is there: a connection that is lost
+//! afterwards makes no answer unknown that has arrived.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use futures_util::future::{BoxFuture, FutureExt, MaybeDone, maybe_done, poll_immediate};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, RedisResult, Value};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::acks::Acks;
-use crate::batch::{Call, Command, Held, PARTS, Reply, Request, Retry, calls};
-use crate::connect::{Connected, Connector, SILENCE};
+use crate::batch::{Call, Command, PARTS, Reply, Request, Retry, calls};
+use crate::connect::{Connection, Connector, SILENCE};
 use crate::error::{ErrorKind, StoreError};
-use crate::wire;
 
 /// Requests that may wait for a lane, and checks that may wait for a leased key.
 pub(crate) const QUEUE: usize = 8_192;
 
 /// Requests of one batch.
-const BATCH: usize = 512;
+pub(crate) const BATCH: usize = 512;
 
 /// Batches of one lane in flight at once: while one is being answered, the next is being
 /// written.
-const IN_FLIGHT: u64 = 3;
+pub(crate) const IN_FLIGHT: usize = 3;
 
 /// How long a batch may wait for more requests while another one is in flight. Within a
 /// data center the answers arrive sooner.
 const HOLD: Duration = Duration::from_millis(1);
-
-/// What the buffer of replies begins with, and the most that an idle lane keeps of it.
-const BUFFER: usize = 16 << 10;
-const KEPT_BUFFER: usize = 1 << 20;
 
 /// How the connections of a server are made, and how many of them there are.
 #[derive(Clone)]
@@ -74,19 +70,21 @@ pub(crate) struct Counters {
 /// One connection to a server, made when it is first needed.
 pub(crate) struct Lane {
     connector: Connector,
-    options: LaneOptions,
     /// To the task, once there is one. Its end of the queue goes with it.
     queue: Mutex<Option<mpsc::Sender<Request>>>,
-    signals: Arc<Signals>,
+    shared: Arc<Shared>,
 }
 
-/// What a lane and its task tell each other.
-struct Signals {
+/// What a lane, its task and its batches share.
+struct Shared {
+    options: LaneOptions,
     /// The queue has enough requests for a call.
     is_full: Notify,
     start: Instant,
     /// When the server last answered, in microseconds since the start.
     heard_us: AtomicU64,
+    /// Whether the connection is given up because the server says nothing.
+    is_silent: AtomicBool,
 }
 
 pub(crate) fn queue_full() -> StoreError {
@@ -98,12 +96,13 @@ impl Lane {
     pub(crate) fn new(connector: Connector, options: &LaneOptions) -> Self {
         Self {
             connector,
-            options: options.clone(),
             queue: Mutex::default(),
-            signals: Arc::new(Signals {
+            shared: Arc::new(Shared {
+                options: options.clone(),
                 is_full: Notify::new(),
                 start: Instant::now(),
                 heard_us: AtomicU64::new(0),
+                is_silent: AtomicBool::new(false),
             }),
         }
     }
@@ -146,7 +145,7 @@ impl Lane {
         }
         match sent {
             Some((Err(TrySendError::Full(_)), _)) => return Err(queue_full()),
-            Some((_, waiting)) if waiting >= PARTS => self.signals.is_full.notify_one(),
+            Some((_, waiting)) if waiting >= PARTS => self.shared.is_full.notify_one(),
             _ => {}
         }
         Ok(answer)
@@ -155,64 +154,75 @@ impl Lane {
     /// How long a command that was put into the queue at `start` has waited behind others,
     /// while the server answered them. `None` if the server has been silent since.
     pub(crate) fn queued(&self, command: &Command, start: Instant) -> Option<Duration> {
-        let signals = &self.signals;
-        let heard = signals.start + Duration::from_micros(signals.heard_us.load(Relaxed));
-        (heard > start).then(|| {
+        (self.shared.heard() > start).then(|| {
             let left = command.sent().unwrap_or_else(Instant::now);
             left.saturating_duration_since(start)
         })
     }
 }
 
-/// A connection, what is on its way on it, and what has arrived.
+impl Shared {
+    /// When the server last answered.
+    fn heard(&self) -> Instant {
+        self.start + Duration::from_micros(self.heard_us.load(Relaxed))
+    }
+
+    /// The server has answered, to a batch that was sent to an idle connection at this time.
+    fn hear(&self, sent: Option<Instant>) {
+        let now = Instant::now();
+        let us = |since| u64::try_from(now.duration_since(since).as_micros()).unwrap_or(u64::MAX);
+        self.heard_us.store(us(self.start), Relaxed);
+        if let Some(sent) = sent {
+            let round_trip_us = &self.options.counters.round_trip_us;
+            round_trip_us.store(us(sent).max(1), Relaxed);
+        }
+    }
+
+    /// Requests as few calls.
+    fn calls(&self, requests: impl IntoIterator<Item = Request>, by_name: bool) -> Vec<Call> {
+        let calls = calls(requests, self.options.is_cluster, by_name);
+        let commands = &self.options.counters.commands;
+        commands.fetch_add(calls.len() as u64, Relaxed);
+        calls
+    }
+
+    /// What becomes of a call that did not run.
+    fn again(&self, call: Call, retry: &Retry) -> Vec<Call> {
+        let now = Instant::now();
+        let again = call.again(retry).filter(|it| it.is_wanted(now));
+        self.calls(again, !matches!(retry, Retry::ByText))
+    }
+
+    /// The error of what was on its way when the connection was lost: it may have run.
+    fn lost(&self, error: &RedisError) -> StoreError {
+        let detail = match self.is_silent.load(Relaxed) {
+            true => "the server stopped answering".into(),
+            false => format!("the connection was lost: {error}"),
+        };
+        StoreError::new(ErrorKind::OutcomeUnknown, detail)
+    }
+}
+
+/// A connection, and the batches that are on their way on it.
 struct Link {
-    socket: crate::socket::Socket,
+    connection: Connection,
     /// Where it leads, if another one may lead elsewhere.
     server: Option<Arc<str>>,
     /// No more is sent on it: another one may lead to a master.
     is_left: bool,
-    out: Vec<u8>,
-    written: usize,
-    /// Whether the socket may have kept some of what was written.
-    is_unflushed: bool,
-    /// Replies, up to `filled`; the rest is room for more.
-    arrived: Vec<u8>,
-    filled: usize,
-    sent: VecDeque<Sent>,
-    /// What was wrong with the last ASKING.
-    refused: Option<StoreError>,
-    /// Replies that wait until replicas have what they charged.
-    held: Vec<Held>,
-    batches: u64,
-    /// When something was last sent or heard.
-    active: Instant,
-    /// When a batch was sent with nothing before it, until something is heard.
-    timed: Option<Instant>,
-}
-
-/// A command on its way, and the number of its batch.
-struct Sent {
-    batch: u64,
-    what: What,
-}
-
-enum What {
-    /// The keys of the next command are on their way to this server.
-    Asking,
-    Call(Call),
-    /// Replicas must have all that was sent before.
-    Wait,
+    /// When a batch was last sent.
+    sent: Instant,
+    /// Each says at its end whether the server is a replica.
+    batches: Vec<BoxFuture<'static, bool>>,
 }
 
 /// What the task of a lane needs.
 struct Task {
     connector: Connector,
-    options: LaneOptions,
-    signals: Arc<Signals>,
+    shared: Arc<Shared>,
     queue: mpsc::Receiver<Request>,
     /// Requests out of the queue that are about to be sent.
     requests: Vec<Request>,
-    acks: Option<Acks>,
     link: Option<Link>,
     /// When a connection that says nothing is given up.
     silence: Pin<Box<Sleep>>,
@@ -227,9 +237,7 @@ impl Task {
     fn new(lane: &Lane, queue: mpsc::Receiver<Request>) -> Self {
         Self {
             connector: lane.connector.clone(),
-            acks: Acks::new(lane.options.replica_acks, lane.options.timeout),
-            options: lane.options.clone(),
-            signals: Arc::clone(&lane.signals),
+            shared: Arc::clone(&lane.shared),
             queue,
             requests: Vec::new(),
             link: None,
@@ -248,7 +256,11 @@ impl Task {
                 return;
             }
             // WAIT holds up whatever comes after it on the connection.
-            let most = if self.acks.is_some() { 1 } else { IN_FLIGHT };
+            let most = if self.shared.options.replica_acks > 0 {
+                1
+            } else {
+                IN_FLIGHT
+            };
             let has_room = in_flight < most;
             if has_room && !self.requests.is_empty() {
                 // They were left when the connection turned out to lead elsewhere.
@@ -259,47 +271,46 @@ impl Task {
             let is_held = self.is_held && in_flight > 0 && self.queue.len() < PARTS;
             tokio::select! {
                 biased;
-                arrived = poll_fn(|context| match &mut self.link {
+                is_alive = poll_fn(|context| match &mut self.link {
                     Some(link) => link.poll(context),
                     None => Poll::Pending,
-                }) => match arrived {
-                    Ok(()) => self.read(),
-                    Err(error) => self.lose(&format!("the connection was lost: {error}")),
+                }) => if !is_alive {
+                    self.lose().await;
                 },
                 count = self.queue.recv_many(&mut self.requests, BATCH), if has_room && !is_held => {
                     self.is_over = count == 0;
                     self.send().await;
                 }
-                () = self.signals.is_full.notified(), if has_room && is_held => {}
+                () = self.shared.is_full.notified(), if has_room && is_held => {}
                 () = &mut self.hold, if has_room && is_held => self.is_held = false,
-                () = &mut self.silence, if in_flight > 0 => self.look_for_silence(),
+                () = &mut self.silence, if in_flight > 0 => self.look_for_silence().await,
             }
         }
     }
 
     /// How many batches are on their way; more than there can be, where no other may follow.
-    fn in_flight(&self) -> u64 {
-        let oldest = self
-            .link
-            .as_ref()
-            .and_then(|link| Some((link, link.sent.front()?)));
-        oldest.map_or(0, |(link, oldest)| match link.is_left {
-            true => u64::MAX,
-            false => link.batches - oldest.batch + 1,
-        })
+    fn in_flight(&self) -> usize {
+        match &self.link {
+            Some(link) if link.is_left && !link.batches.is_empty() => usize::MAX,
+            Some(link) => link.batches.len(),
+            None => 0,
+        }
     }
 
     /// A connection with something on its way that has said nothing for a while is given up.
-    fn look_for_silence(&mut self) {
+    async fn look_for_silence(&mut self) {
         let Some(link) = &self.link else {
             return;
         };
         // Later than the breaker opens: it counts deadlines anew on a new connection.
-        let until = link.active + SILENCE.max(2 * self.options.timeout);
-        match Instant::now() < until {
-            true => self.silence.as_mut().reset(until),
-            false => self.lose("the server stopped answering"),
+        let patience = SILENCE.max(2 * self.shared.options.timeout);
+        let until = link.sent.max(self.shared.heard()) + patience;
+        if Instant::now() < until {
+            self.silence.as_mut().reset(until);
+            return;
         }
+        self.shared.is_silent.store(true, Relaxed);
+        self.lose().await;
     }
 
     /// Sends the requests, over a connection that is made if need be.
@@ -317,16 +328,21 @@ impl Task {
         }
         self.requests.iter().for_each(|it| it.command.leave(now));
         self.requests.retain(|it| it.is_wanted(now));
-        let counters = &self.options.counters;
-        counters
-            .questions
-            .fetch_add(self.requests.len() as u64, Relaxed);
+        let counters = &self.shared.options.counters;
+        let questions = self.requests.len() as u64;
+        counters.questions.fetch_add(questions, Relaxed);
         if let Some(link) = &mut self.link
             && !self.requests.is_empty()
         {
-            link.batches += 1;
             counters.batches.fetch_add(1, Relaxed);
-            link.send(self.requests.drain(..), &self.options, true);
+            let batch = Batch {
+                commands: link.connection.commands.clone(),
+                shared: Arc::clone(&self.shared),
+                timed: link.batches.is_empty().then_some(now),
+            };
+            let calls = self.shared.calls(self.requests.drain(..), true);
+            link.batches.push(Box::pin(batch.run(calls)));
+            link.sent = now;
             self.hold.as_mut().reset(now + HOLD);
             self.is_held = true;
         }
@@ -339,13 +355,22 @@ impl Task {
             if !link.is_left {
                 return true;
             }
-            if !link.sent.is_empty() {
+            if !link.batches.is_empty() {
                 // What is on its way is waited for.
                 return false;
             }
         }
         match self.connector.connect().await {
-            Ok(connected) => self.link = Some(Link::new(connected)),
+            Ok((connection, server)) => {
+                self.shared.is_silent.store(false, Relaxed);
+                self.link = Some(Link {
+                    connection,
+                    server,
+                    is_left: false,
+                    sent: Instant::now(),
+                    batches: Vec::new(),
+                });
+            }
             Err(error) => {
                 self.link = None;
                 let error = StoreError::from_client(&error, false);
@@ -358,210 +383,179 @@ impl Task {
         self.link.is_some()
     }
 
-    /// Hands out what has arrived.
-    fn read(&mut self) {
-        let Some(link) = &mut self.link else {
-            return;
-        };
-        let heard = link.active.duration_since(self.signals.start);
-        let heard_us = u64::try_from(heard.as_micros()).unwrap_or(u64::MAX);
-        self.signals.heard_us.store(heard_us, Relaxed);
-        match link.read(&self.options, self.acks) {
-            Ok(()) => {}
-            Err(wrong) => self.lose(wrong),
-        }
-    }
-
     /// The connection is of no use any more. What was sent may have run.
-    fn lose(&mut self, why: &str) {
-        let Some(link) = self.link.take() else {
-            return;
-        };
-        let error = StoreError::new(ErrorKind::OutcomeUnknown, why);
-        for (reply, _) in link.held {
-            drop(reply.send(Err(error.clone())));
-        }
-        for sent in link.sent {
-            if let What::Call(call) = sent.what {
-                call.fail(&error);
+    async fn lose(&mut self) {
+        if let Some(link) = self.link.take() {
+            // Without it, all that is on its way fails at once.
+            drop(link.connection.driver);
+            for batch in link.batches {
+                batch.await;
             }
         }
     }
 }
 
 impl Link {
-    fn new((socket, server): Connected) -> Self {
-        Self {
-            socket,
-            server,
-            is_left: false,
-            out: Vec::with_capacity(16 << 10),
-            written: 0,
-            is_unflushed: false,
-            arrived: vec![0; BUFFER],
-            filled: 0,
-            sent: VecDeque::new(),
-            refused: None,
-            held: Vec::new(),
-            batches: 0,
-            active: Instant::now(),
-            timed: None,
+    /// Goes on with what is on its way. Ready when a batch is over, or the connection is lost:
+    /// says whether it is still there.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        // The driver writes what batches send, and hands them what it reads.
+        let is_over = self.poll_batches(context);
+        if self.connection.driver.as_mut().poll(context).is_ready() {
+            return Poll::Ready(false);
+        }
+        match self.poll_batches(context) || is_over {
+            true => Poll::Ready(true),
+            false => Poll::Pending,
         }
     }
 
-    /// Writes what there is to write. Ready when something has arrived.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        while self.written < self.out.len() {
-            let socket = Pin::new(&mut self.socket);
-            match socket.poll_write(context, &self.out[self.written..]) {
-                Poll::Ready(Ok(0)) => {
-                    return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into()));
-                }
-                Poll::Ready(Ok(length)) => self.written += length,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => break,
-            }
-            if self.written == self.out.len() {
-                self.out.clear();
-                self.written = 0;
-                self.is_unflushed = true;
-            }
-        }
-        // TLS may have kept some of it, and may not be able to send it yet.
-        if self.is_unflushed {
-            match Pin::new(&mut self.socket).poll_flush(context) {
-                Poll::Ready(Ok(())) => self.is_unflushed = false,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {}
-            }
-        }
-        if self.filled == self.arrived.len() {
-            self.arrived.resize(2 * self.filled, 0);
-        }
-        let mut buffer = ReadBuf::new(&mut self.arrived[self.filled..]);
-        match Pin::new(&mut self.socket).poll_read(context, &mut buffer) {
-            Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
-                Poll::Ready(Err(std::io::ErrorKind::UnexpectedEof.into()))
-            }
-            Poll::Ready(Ok(())) => {
-                self.filled += buffer.filled().len();
-                self.active = Instant::now();
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
-        }
+    /// Whether one of them is over.
+    fn poll_batches(&mut self, context: &mut Context<'_>) -> bool {
+        let before = self.batches.len();
+        self.batches.retain_mut(|batch| {
+            let polled = batch.as_mut().poll(context);
+            self.is_left |= polled == Poll::Ready(true);
+            polled.is_pending()
+        });
+        self.batches.len() < before
     }
+}
 
-    /// Writes requests into the buffer as few commands, and remembers what their replies are
-    /// for.
-    fn send(
-        &mut self,
-        requests: impl IntoIterator<Item = Request>,
-        options: &LaneOptions,
-        by_name: bool,
-    ) {
-        self.active = Instant::now();
-        if self.sent.is_empty() {
-            self.timed = Some(self.active);
-        }
-        let calls = calls(requests, options.is_cluster, by_name);
-        options
-            .counters
-            .commands
-            .fetch_add(calls.len() as u64, Relaxed);
+/// A call on its way. Replies arrive in the order of calls.
+type Sent = MaybeDone<BoxFuture<'static, (Call, RedisResult<Value>)>>;
+
+/// What is sent together.
+struct Batch {
+    commands: MultiplexedConnection,
+    shared: Arc<Shared>,
+    /// When it was sent, if nothing was on its way before it.
+    timed: Option<Instant>,
+}
+
+impl Batch {
+    /// Sends calls, and again what did not run. Every caller is answered, but for those whose
+    /// charges replicas must have: they wait for the others. Returns whether the server is a
+    /// replica: it stays one, and another connection may lead to its successor.
+    async fn run(mut self, calls: Vec<Call>) -> bool {
+        let (mut is_replica, mut held) = (false, Vec::new());
+        let needs_replicas = self.shared.options.replica_acks > 0;
+        let mut sent = VecDeque::new();
         for call in calls {
-            if call.is_asking() {
-                self.write(&redis::cmd("ASKING"), What::Asking);
-            }
-            self.write(&call.command(), What::Call(call));
+            sent.push_back(self.send(call).await);
         }
-    }
-
-    fn write(&mut self, command: &Cmd, what: What) {
-        command.write_packed_command(&mut self.out);
-        let batch = self.batches;
-        self.sent.push_back(Sent { batch, what });
-    }
-
-    /// Takes replies out of what has arrived, and hands them out.
-    fn read(&mut self, options: &LaneOptions, acks: Option<Acks>) -> Result<(), &'static str> {
-        if let Some(sent) = self.timed.take() {
-            let took_us = self.active.duration_since(sent).as_micros();
-            let took_us = u64::try_from(took_us).unwrap_or(u64::MAX);
-            let round_trip_us = &options.counters.round_trip_us;
-            round_trip_us.store(took_us.max(1), Relaxed);
-        }
-        let mut at = 0;
-        while at < self.filled {
-            let reply = wire::reply(&self.arrived[at..self.filled]);
-            let reply = reply.map_err(|_| "the server's reply is not valid RESP")?;
-            let Some((value, length)) = reply else {
-                break;
+        while let Some(mut next) = sent.pop_front() {
+            (&mut next).await;
+            let Some((call, reply)) = Pin::new(&mut next).take_output() else {
+                continue;
             };
-            let sent = self.sent.pop_front();
-            let sent = sent.ok_or("the server sent more replies than requested")?;
-            self.answer(sent.what, value, options, acks);
-            at += length;
+            if reply.is_ok() {
+                self.shared.hear(self.timed.take());
+            }
+            let error = match reply {
+                Ok(Value::ServerError(error)) => match call.retry(&error) {
+                    Ok(retry) => {
+                        for call in self.shared.again(call, &retry) {
+                            sent.push_back(self.send(call).await);
+                        }
+                        continue;
+                    }
+                    Err(error) => error,
+                },
+                Ok(value) => {
+                    call.answer(value, needs_replicas.then_some(&mut held));
+                    continue;
+                }
+                Err(error) => self.shared.lost(&error),
+            };
+            is_replica |= matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::MasterDown);
+            call.fail(&error);
         }
-        self.arrived.copy_within(at..self.filled, 0);
-        self.filled -= at;
-        if self.filled == 0 && self.arrived.len() > KEPT_BUFFER {
-            self.arrived = vec![0; BUFFER];
+        // Not with the calls: a batch that has charged nothing waits for nobody.
+        if !held.is_empty() {
+            let missing = self.wait().await;
+            for (reply, answer) in held {
+                drop(reply.send(missing.clone().map_or(Ok(answer), Err)));
+            }
         }
-        // Not with the batch: one that has charged nothing waits for nobody.
-        if let Some(acks) = acks.filter(|_| self.sent.is_empty() && !self.held.is_empty()) {
-            self.write(&acks.command(), What::Wait);
-        }
-        Ok(())
+        is_replica
     }
 
-    fn answer(&mut self, what: What, value: Value, options: &LaneOptions, acks: Option<Acks>) {
-        let refused = self.refused.take();
-        match (what, value) {
-            (What::Asking, Value::ServerError(error)) => {
-                self.refused = Some(StoreError::from_server(&error));
-            }
-            (What::Asking, _) => {}
-            (What::Wait, value) => {
-                let missing = acks.and_then(|acks| acks.missing(&value));
-                for (reply, answer) in self.held.drain(..) {
-                    let answer = missing.clone().map_or(Ok(answer), Err);
-                    drop(reply.send(answer));
-                }
-            }
-            (What::Call(call), Value::ServerError(error)) => match call.retry(&error) {
-                Ok(retry) => {
-                    let now = Instant::now();
-                    let again = call.again(&retry).filter(|it| it.is_wanted(now));
-                    self.send(again, options, !matches!(retry, Retry::ByText));
-                }
-                Err(error) => {
-                    // It stays a replica; another connection may lead to its successor.
-                    self.is_left |=
-                        matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::MasterDown);
-                    // A user who may not say ASKING is sent back and forth: that is why.
-                    call.fail(&refused.unwrap_or(error));
-                }
-            },
-            (What::Call(call), value) => {
-                call.answer(value, acks.is_some().then_some(&mut self.held));
-            }
-        }
+    async fn send(&self, call: Call) -> Sent {
+        let mut sent = maybe_done(exchange(self.commands.clone(), call).boxed());
+        // It leaves when it is first polled: also where tokio would have the task yield, which
+        // it would after some sixty calls.
+        unconstrained(poll_immediate(&mut sent)).await;
+        sent
     }
+
+    /// Waits until enough replicas have everything that the connection has written. What is
+    /// wrong, if they do not. The connection does nothing else meanwhile, so the next batch
+    /// waits for this one. Batches grow with it, and the server is not held up.
+    async fn wait(&mut self) -> Option<StoreError> {
+        let LaneOptions {
+            replica_acks: expected,
+            timeout,
+            ..
+        } = self.shared.options;
+        // So that what is missing can still be told before the deadline. Zero would be for ever.
+        let patience_ms = u64::try_from((timeout * 3 / 4).as_millis()).unwrap_or(u64::MAX);
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(expected).arg(patience_ms.max(1));
+        let replicas = match self.commands.send_packed_command(&wait).await {
+            Ok(Value::Int(replicas)) => replicas,
+            // Whatever else it is, such as a master that has become a replica meanwhile,
+            // says that nobody knows of a replica.
+            Ok(Value::ServerError(error)) => {
+                let error = StoreError::from_server(&error);
+                return Some(match error.kind() {
+                    ErrorKind::NoPermission => error,
+                    _ => StoreError::new(ErrorKind::NoReplicas, error.detail()),
+                });
+            }
+            Ok(_) => 0,
+            Err(error) => return Some(self.shared.lost(&error)),
+        };
+        self.shared.hear(None);
+        (replicas < i64::from(expected)).then(|| {
+            let detail = format!("{replicas} replicas have the charge: expected {expected}");
+            StoreError::new(ErrorKind::NoReplicas, detail)
+        })
+    }
+}
+
+/// Sends a call, after ASKING where its keys are on their way to this server.
+async fn exchange(mut commands: MultiplexedConnection, call: Call) -> (Call, RedisResult<Value>) {
+    let command = call.command();
+    if !call.is_asking() {
+        let reply = commands.send_packed_command(&command).await;
+        return (call, reply);
+    }
+    let mut both = redis::pipe();
+    both.cmd("ASKING").add_command(command);
+    let replies = commands.send_packed_commands(&both, 0, 2).await;
+    let reply = replies.map(|replies| match <[Value; 2]>::try_from(replies) {
+        // A user who may not say ASKING is sent back and forth: that is why.
+        Ok([refusal @ Value::ServerError(_), Value::ServerError(_)]) => refusal,
+        Ok([_, reply]) => reply,
+        Err(_) => Value::Nil,
+    });
+    (call, reply)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connect::Direct;
     use crate::options::RedisOptions;
-    use crate::socket::Socket;
     use crate::store::RedisStore;
+    use futures_util::future::join_all;
     use tidegate_testkit::certificates::Certificates;
     use tidegate_testkit::redis::Server;
 
-    /// A connection over TLS, and its server.
-    async fn over_tls() -> (Server, Link) {
+    /// R1: what TLS has buffered is sent as soon as the server reads, not with the next batch.
+    #[tokio::test]
+    async fn r1_bytes_that_tls_has_buffered_are_sent_without_another_batch() {
         drop(rustls::crypto::ring::default_provider().install_default());
         let certificates = Certificates::make();
         let tls = certificates.redis("{port}") + " --port 0";
@@ -569,40 +563,25 @@ mod tests {
         let url = format!("rediss://127.0.0.1:{}/", server.port());
         let options = RedisOptions::default();
         let options = options.certificates(Some(certificates.read("authority.crt")), None);
-        let connector = Connector::direct(&url, &options.credentials).expect("a valid URL");
-        let connected = connector.connect().await.expect("a running server");
-        (server, Link::new(connected))
-    }
-
-    /// R1: what TLS has buffered is sent as soon as the server reads, not with the next batch.
-    #[tokio::test]
-    async fn r1_bytes_that_tls_has_buffered_are_sent_without_another_batch() {
-        let (server, mut link) = over_tls().await;
+        let direct = Direct::new(&url, &options.credentials).expect("a valid URL");
+        let connection = direct.connect(SILENCE).await.expect("a running server");
+        tokio::spawn(connection.driver);
         server.signal("STOP");
-        let value = "v".repeat(16_000);
-        let command = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$16000\r\n{value}\r\n");
-        let mut commands = 0;
-        let keeps_some = |link: &Link| match &link.socket {
-            Socket::Tls(stream) => stream.get_ref().1.wants_write(),
-            Socket::Tcp(_) | Socket::Unix(_) => false,
-        };
-        // Until the socket takes no more, and TLS keeps the rest.
-        while !keeps_some(&link) {
-            commands += 1;
-            link.out.extend_from_slice(command.as_bytes());
-            let polled = poll_fn(|context| Poll::Ready(link.poll(context))).await;
-            assert!(polled.is_pending(), "{polled:?}");
-        }
-        assert!(link.out.is_empty(), "TLS has taken the whole batch");
+        // More than fits between them, so that some of it stays in TLS.
+        let mut set = redis::cmd("SET");
+        set.arg("k").arg("v".repeat(16_000));
+        let sent = (0..1_000).map(|_| {
+            let (mut commands, set) = (connection.commands.clone(), set.clone());
+            async move { commands.send_packed_command(&set).await }
+        });
+        let mut answers = tokio::spawn(join_all(sent));
+        let early = tokio::time::timeout(Duration::from_millis(200), &mut answers).await;
+        assert!(early.is_err(), "the server is stopped");
         server.signal("CONT");
-        let answered = async {
-            while link.filled < commands * "+OK\r\n".len() {
-                let read = poll_fn(|context| link.poll(context)).await;
-                read.expect("a running server");
-            }
-        };
-        let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
-        assert!(answered.is_ok(), "the end of the batch was not sent");
+        let answers = tokio::time::timeout(Duration::from_secs(20), answers).await;
+        let answers = answers.expect("the end of the batch was not sent");
+        let answers = answers.expect("nothing panics");
+        assert!(answers.iter().all(|answer| *answer == Ok(Value::Okay)));
     }
 
     /// R2: a runtime that is shutting down drops a new task inside `spawn`, and the task locks

@@ -77,13 +77,10 @@ mod eviction;
 mod outage;
 mod retry;
 
-mod acks;
 mod batch;
 mod call;
 mod lane;
 mod script;
-mod socket;
-mod wire;
 
 #[cfg(test)]
 mod conformance;

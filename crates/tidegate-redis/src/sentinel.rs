@@ -10,10 +10,9 @@ use tidegate_config::RedisUrl;
 use tokio::time::{Instant, timeout};
 
 use crate::agreement::ask_several;
-use crate::connect::{Connected, Direct, connect};
+use crate::connect::{Connected, Connection, Direct};
 use crate::credentials::Credentials;
 use crate::slots::address;
-use crate::socket::Socket;
 
 /// How often sentinels are asked whether the master is still the same.
 const NEWS: Duration = Duration::from_secs(2);
@@ -48,7 +47,7 @@ impl Sentinels {
     ) -> RedisResult<Self> {
         let addresses = url.addresses();
         for address in &addresses {
-            credentials.client(&url.server(address))?;
+            Direct::new(&url.server(address), credentials)?;
         }
         Ok(Self {
             url: url.clone(),
@@ -121,14 +120,8 @@ impl Sentinels {
     /// Where the master is, according to a sentinel, which needs no password or the
     /// master's.
     async fn master(&self, sentinel: &str) -> RedisResult<String> {
-        let anybody = self
-            .credentials
-            .client(&self.url.sentinel(sentinel, false))?;
-        let answer = match self.ask(&anybody).await {
-            Err(error) if error.code() == Some("NOAUTH") => {
-                let url = self.url.sentinel(sentinel, true);
-                self.ask(&self.credentials.client_now(&url).await?).await?
-            }
+        let answer = match self.ask(sentinel, false).await {
+            Err(error) if error.code() == Some("NOAUTH") => self.ask(sentinel, true).await?,
             answer => answer?,
         };
         match answer {
@@ -141,29 +134,25 @@ impl Sentinels {
         }
     }
 
-    async fn ask(&self, client: &redis::Client) -> RedisResult<Option<(String, u16)>> {
-        let mut connection = connect(client, SENTINEL, SENTINEL).await?;
+    async fn ask(&self, sentinel: &str, is_known: bool) -> RedisResult<Option<(String, u16)>> {
+        let mut credentials = self.credentials.clone();
+        if !is_known {
+            (credentials.username, credentials.password) = (None, None);
+        }
+        let direct = Direct::new(&self.url.sentinel(sentinel, is_known), &credentials)?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("get-master-addr-by-name").arg(&self.master);
-        question.query_async(&mut connection).await
+        direct.ask(&question, SENTINEL).await
     }
 
-    async fn connect_to(&self, master: &str) -> RedisResult<Socket> {
-        let url = self.url.server(master);
-        let direct = Direct::new(&url, self.credentials.clone())?;
+    async fn connect_to(&self, master: &str) -> RedisResult<Connection> {
+        let direct = Direct::new(&self.url.server(master), &self.credentials)?;
+        let mut connection = direct.connect(MASTER).await?;
         // A sentinel may not have heard yet that it is none any more.
-        let (connection, role) = direct.connect(true).await?;
-        let role = role.unwrap_or(Value::Nil);
-        let is_master = match &role {
-            Value::Array(parts) => matches!(
-                parts.first(),
-                Some(Value::BulkString(role)) if role == b"master"
-            ),
-            _ => false,
-        };
-        match is_master {
-            true => Ok(connection),
-            false => Err((
+        let role: Vec<Value> = connection.ask(&redis::cmd("ROLE"), MASTER).await?;
+        match role.first() {
+            Some(Value::BulkString(role)) if role == b"master" => Ok(connection),
+            _ => Err((
                 Client::Io,
                 "the server that a sentinel named is not a master",
             )

@@ -93,8 +93,7 @@ pub struct RedisStats {
 impl RedisStore {
     /// A store at `redis://` or `rediss://`, with user, password and database from the URL;
     /// or behind sentinels, `redis-sentinel://h1:p1,h2:p2/master`; or on a cluster,
-    /// `redis-cluster://h1:p1,h2:p2`. Connections speak RESP2, also where the URL asks for
-    /// another protocol.
+    /// `redis-cluster://h1:p1,h2:p2`. Connections speak RESP2, or what the URL asks for.
     ///
     /// Fails if the URL names no server, or if the prefix is invalid.
     pub fn new(url: &str, options: RedisOptions) -> Result<Self, StoreError> {

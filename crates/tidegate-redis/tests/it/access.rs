@@ -199,7 +199,7 @@ async fn password_is_read_again_when_the_server_refuses_it() {
     // A pipe gives each reader what was written last: the old one first.
     let writer = file.clone();
     let writing = std::thread::spawn(move || {
-        for password in ["first\n", "second\n", "second\n"] {
+        for password in ["first\n", "second\n"] {
             std::fs::write(&writer, password).expect("a reader");
             // The reader has to see the end before the next one begins.
             std::thread::sleep(Duration::from_millis(50));

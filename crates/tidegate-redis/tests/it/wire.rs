@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Limit, Policy};
+use tidegate::{Limit, Policy, Which};
 use tidegate_redis::{Policies, RedisStore};
 use tidegate_testkit::cluster::run;
 use tokio::task::JoinSet;
@@ -190,6 +190,28 @@ async fn checks_of_different_keys_that_wait_together_leave_as_one_call() {
     }
     assert_eq!(sent(), (2, 2), "16 checks leave as one call");
     drop((first, more));
+}
+
+/// Resets share no call.
+#[tokio::test]
+async fn calls_that_wait_together_leave_together() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::new(&proxy.url(), patient().connections(1)).expect("a right url");
+    let limiter = Arc::new(limiter_over(store, [policy("p", Limit::per(9, YEAR))]));
+    let _ = check(&limiter, "p", &[("key", "connected")]).await;
+    proxy.set(Replies::Delay(Duration::from_millis(200)));
+    let mut asked = JoinSet::new();
+    for key in 0..400 {
+        let limiter = Arc::clone(&limiter);
+        asked.spawn(async move {
+            let key = key.to_string();
+            limiter.of("p").reset(&[("key", &*key)], Which::Only).await
+        });
+    }
+    let answers = tokio::time::timeout(Duration::from_secs(10), asked.join_all()).await;
+    let answers = answers.expect("a few round trips, not one for each");
+    assert!(answers.iter().all(|answer| *answer == Ok(0)), "{answers:?}");
 }
 
 #[tokio::test]
