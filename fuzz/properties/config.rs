@@ -28,7 +28,7 @@ pub(crate) fn check(text: &str) {
         Err(errors) => {
             let lines = text.split('\n').count();
             for error in errors.as_slice() {
-                assert!((1..=lines).contains(&error.line()), "{error}");
+                assert!((1..=lines).contains(&error.line), "{error}");
                 assert!(!error.to_string().contains(char::is_control), "{error:?}");
             }
         }

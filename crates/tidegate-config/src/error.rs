@@ -12,38 +12,18 @@ pub struct ConfigErrors(Vec<ConfigError>);
 /// One error in a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {field}: {message}")]
+#[non_exhaustive]
 pub struct ConfigError {
-    file: String,
-    line: usize,
-    column: usize,
-    field: String,
-    message: String,
-}
-
-impl ConfigError {
+    /// The name of the file.
+    pub file: String,
     /// The line, counted from 1.
-    #[must_use]
-    pub fn line(&self) -> usize {
-        self.line
-    }
-
+    pub line: usize,
     /// The column, counted from 1 in characters.
-    #[must_use]
-    pub fn column(&self) -> usize {
-        self.column
-    }
-
+    pub column: usize,
     /// The path of the field, such as `policies.login.limit`.
-    #[must_use]
-    pub fn field(&self) -> &str {
-        &self.field
-    }
-
+    pub field: String,
     /// The invalid value, and what was expected.
-    #[must_use]
-    pub fn message(&self) -> &str {
-        &self.message
-    }
+    pub message: String,
 }
 
 impl ConfigErrors {
@@ -104,13 +84,14 @@ impl<'t> Errors<'t> {
         if self.is_full() {
             return;
         }
-        let field = field.into();
+        let (field, message) = (field.into(), message.into());
         self.fields.borrow_mut().insert(field.clone());
-        self.found.borrow_mut().push(Found {
+        let found = Found {
             span,
             field,
-            message: message.into(),
-        });
+            message,
+        };
+        self.found.borrow_mut().push(found);
     }
 
     /// Whether the maximum is reached, so that there is no need to look for more.

@@ -12,32 +12,41 @@ const MOST_CONDITIONS: usize = 8;
 /// The most warnings about one level, or about the exemptions of a policy.
 const MOST_WARNINGS: usize = 10;
 
-/// What an override asks for: attributes and their values.
+/// What an override asks for: attributes and their values, sorted.
 type Conditions<'l> = Vec<(&'l str, &'l [u8])>;
+
+/// The overrides of a level, and whether each exempts.
+fn overrides(level: &PolicyLevel) -> impl Iterator<Item = (Conditions<'_>, bool)> {
+    level.overrides().map(|(mut conditions, limit)| {
+        conditions.sort_unstable();
+        (conditions, limit.is_none())
+    })
+}
 
 /// One line each.
 pub(crate) fn warnings(policy: &Policy) -> Vec<String> {
     let mut warnings: Vec<String> = Vec::new();
-    for level in policy.levels() {
-        for warning in in_level(policy.name(), level) {
-            // An exemption is in every level.
-            if !warnings.contains(&warning) {
-                warnings.push(warning);
-            }
+    for warning in policy
+        .levels()
+        .iter()
+        .flat_map(|level| in_level(policy, level))
+    {
+        // An exemption is in every level.
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
         }
     }
     warnings.extend(exemptions(policy));
     warnings
 }
 
-fn in_level(policy: &str, level: &PolicyLevel) -> Vec<String> {
+fn in_level(policy: &Policy, level: &PolicyLevel) -> Vec<String> {
+    let policy = policy.name();
     let mut earlier: HashMap<Conditions<'_>, usize> = HashMap::new();
     let mut warnings = Vec::new();
-    for (index, (mut conditions, _)) in level.overrides().enumerate() {
-        conditions.sort_unstable();
+    for (number, (conditions, _)) in (1..).zip(overrides(level)) {
         let place = format!(
-            "policy {policy:?}, override {} ({})",
-            index + 1,
+            "policy {policy:?}, override {number} ({})",
             shown(&conditions)
         );
         if let Some((name, value)) = conditions.iter().find(|(_, value)| value.contains(&b'*')) {
@@ -48,14 +57,13 @@ fn in_level(policy: &str, level: &PolicyLevel) -> Vec<String> {
         }
         let mut others = subsets(&conditions).into_iter();
         if let Some(first) = others.find_map(|subset| earlier.get(&subset)) {
-            let (other, _) = level.overrides().nth(*first).unwrap_or_default();
+            let (other, _) = level.overrides().nth(first - 1).unwrap_or_default();
             warnings.push(format!(
-                "{place}: never applies: override {} ({}) comes before it and matches the same keys",
-                first + 1,
+                "{place}: never applies: override {first} ({}) comes before it and matches the same keys",
                 shown(&other)
             ));
         }
-        earlier.entry(conditions).or_insert(index);
+        earlier.entry(conditions).or_insert(number);
     }
     let more = warnings.len().saturating_sub(MOST_WARNINGS);
     warnings.truncate(MOST_WARNINGS);
@@ -70,20 +78,11 @@ fn in_level(policy: &str, level: &PolicyLevel) -> Vec<String> {
 
 /// What still counts or refuses the checks that an override exempts.
 fn exemptions(policy: &Policy) -> Vec<String> {
-    let exempt = |level| -> Vec<Conditions<'_>> {
-        let overrides = PolicyLevel::overrides(level);
-        let exempt = overrides.filter(|(_, limit)| limit.is_none());
-        exempt
-            .map(|(mut conditions, _)| {
-                conditions.sort_unstable();
-                conditions
-            })
-            .collect()
-    };
-    let by_level: Vec<HashSet<Conditions<'_>>> = policy
+    let exempt = |level| overrides(level).filter_map(|(it, is_exempt)| is_exempt.then_some(it));
+    let levels: Vec<(&PolicyLevel, HashSet<Conditions<'_>>)> = policy
         .levels()
         .iter()
-        .map(|level| exempt(level).into_iter().collect())
+        .map(|level| (level, exempt(level).collect()))
         .collect();
     let mut warnings = Vec::new();
     let mut seen = HashSet::new();
@@ -104,7 +103,7 @@ fn exemptions(policy: &Policy) -> Vec<String> {
                 ));
             }
         }
-        for (level, exempt) in policy.levels().iter().zip(&by_level) {
+        for (level, exempt) in &levels {
             let name = level.name();
             if *level.limit() == Limit::block() {
                 warnings.push(format!(

@@ -2,7 +2,6 @@
 //! code. Errors are reported with their position in the file.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::Duration;
 
 use tidegate::draft::{LevelDraft, Place, Problem, Settings};
 use tidegate::text::{listed, shown};
@@ -293,18 +292,14 @@ fn headers(fields: &Fields<'_>) -> Dialect {
 /// Whether a setting may be there with the others is decided where policies are built.
 impl Table for Settings {
     fn rows(&mut self, rows: &mut Rows<'_>) {
-        let minute = Duration::from_secs(60);
         let modes = Mode::ALL.map(|mode| (mode.as_str(), mode));
         rows.choice("mode", &modes, &mut self.mode);
         rows.print_if(self.mode == Mode::Background);
-        let intervals = Duration::from_millis(1)..=minute;
+        let intervals = Self::SYNC_INTERVALS;
         rows.duration("sync_interval", intervals, &mut self.sync_interval);
         rows.print_if(self.mode == Mode::Exact);
-        rows.duration(
-            "refusal_memory",
-            Duration::ZERO..=minute,
-            &mut self.refusal_memory,
-        );
+        let memories = Self::REFUSAL_MEMORIES;
+        rows.duration("refusal_memory", memories, &mut self.refusal_memory);
         rows.print_if(true);
         let answers = OnError::ALL.map(|answer| (answer.as_str(), answer));
         rows.choice("on_error", &answers, &mut self.on_error);

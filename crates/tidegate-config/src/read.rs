@@ -34,7 +34,7 @@ pub fn read<T>(
         syntax::report(text, &syntax, &errors);
         return Err(errors.into_errors(file));
     }
-    let root = Fields::root(document.get_ref(), &errors);
+    let root = Fields::new(document.get_ref(), String::new(), 0..0, &errors);
     let read = sections(&root);
     root.finish();
     match errors.is_empty() {
@@ -58,10 +58,6 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn root(table: &'a DeTable<'a>, errors: &'a Errors<'a>) -> Self {
-        Self::new(table, String::new(), 0..0, errors)
-    }
-
     fn new(
         table: &'a DeTable<'a>,
         path: String,

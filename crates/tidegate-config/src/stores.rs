@@ -91,13 +91,10 @@ fn store(fields: &Fields<'_>) -> StoreConfig {
     if fields.has("username") && !fields.has("password") {
         fields.error("password", "missing: expected it together with username");
     }
-    if let StoreUrl::Redis(url) = &store.url
-        && !url.user().is_empty()
-    {
+    if matches!(&store.url, StoreUrl::Redis(url) if !url.user().is_empty()) {
         let message = "the URL already has credentials: expected user and password in one place";
-        let (username, password) = (store.username.is_some(), store.password.is_some());
-        for (field, is_said) in [("username", username), ("password", password)] {
-            if is_said {
+        for field in ["username", "password"] {
+            if fields.has(field) && !fields.is_wrong(field) {
                 fields.error(field, message);
             }
         }

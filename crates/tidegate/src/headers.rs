@@ -182,7 +182,7 @@ impl<'p> Headers<'p> {
     fn add_ietf(&mut self, decision: &PolicyDecision<'p>) {
         let refused = !decision.allowed();
         for level in decision.levels() {
-            let item = decision.policy().levels()[level.index()].item();
+            let item = &decision.policy().levels()[level.index()].item;
             let limit = match level.is_overridden() {
                 true => limit_item(&item.name, level.limit()).into(),
                 false => Cow::Borrowed(&*item.limit),
@@ -289,8 +289,7 @@ pub(crate) fn problem<'p: 'd, 'd>(
             if !violated.is_empty() {
                 violated.push(',');
             }
-            write!(violated, "\"{}\"", level.level().item().name)
-                .expect("a string takes everything");
+            write!(violated, "\"{}\"", level.level().item.name).expect("a string takes everything");
         }
     }
     format!(

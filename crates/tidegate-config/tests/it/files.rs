@@ -15,7 +15,7 @@ const SECRET: &str = "hunter2";
 /// Where errors are, and in which fields.
 fn places(errors: ConfigErrors) -> Vec<(usize, usize, String)> {
     let errors = errors.as_slice().iter();
-    let places = errors.map(|error| (error.line(), error.column(), error.field().to_owned()));
+    let places = errors.map(|error| (error.line, error.column, error.field.clone()));
     places.collect()
 }
 

@@ -64,15 +64,15 @@ fn reads_or_says_where(text: &str) -> Result<(), TestCaseError> {
     let lines: Vec<&str> = text.split('\n').collect();
     let mut before = (1, 1);
     for error in errors.as_slice() {
-        let place = (error.line(), error.column());
+        let place = (error.line, error.column);
         prop_assert!(before <= place, "{}", errors);
         before = place;
-        let line = lines.get(error.line() - 1);
+        let line = lines.get(error.line - 1);
         let columns = line.map_or(0, |line| line.chars().count() + 1);
-        let is_inside = (1..=columns).contains(&error.column());
+        let is_inside = (1..=columns).contains(&error.column);
         prop_assert!(is_inside, "{} {:?}", error, text);
         prop_assert!(!error.to_string().contains(char::is_control), "{}", error);
-        prop_assert!(!error.field().is_empty() && !error.message().is_empty());
+        prop_assert!(!error.field.is_empty() && !error.message.is_empty());
     }
     prop_assert_eq!(errors.to_string().lines().count(), errors.as_slice().len());
     Ok(())

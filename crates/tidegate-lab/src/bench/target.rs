@@ -303,12 +303,12 @@ fn limit(arguments: &Bench) -> anyhow::Result<Limit> {
 /// Errors of the config that the flags were made into, as errors of the flags.
 fn in_flags(errors: &ConfigErrors) -> anyhow::Error {
     let lines = errors.as_slice().iter().map(|error| {
-        match error.field().rsplit('.').next().unwrap_or_default() {
+        match error.field.rsplit('.').next().unwrap_or_default() {
             "url" => format!(
                 "the URL: {}, or a server: \"http://host:port\"",
-                error.message()
+                error.message
             ),
-            field => format!("--{}: {}", field.replace('_', "-"), error.message()),
+            field => format!("--{}: {}", field.replace('_', "-"), error.message),
         }
     });
     anyhow!(lines.collect::<Vec<_>>().join("; "))

@@ -414,8 +414,8 @@ fn errors(start: &str, field: &str, value: &str) -> Vec<String> {
     let file = format!("{start}{field} = {value}\n");
     let errors = settings::parse(&file, "tidegate.toml", None).err();
     let errors = errors.iter().flat_map(|errors| errors.as_slice());
-    let about = errors.filter(|error| error.field().ends_with(&format!(".{field}")));
-    about.map(|error| error.message().to_owned()).collect()
+    let about = errors.filter(|error| error.field.ends_with(&format!(".{field}")));
+    about.map(|error| error.message.clone()).collect()
 }
 
 /// A value with another number in it, unless that is below zero.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -422,45 +423,41 @@ fn check_names(levels: &[Checked], problems: &mut Problems) {
 /// A setting that would have no effect is refused, unless it says what holds anyway.
 fn check_settings(settings: &Settings, problems: &mut Problems) {
     let standard = Settings::default();
-    problems.extend(Place::Policy, "store", name_problem(&settings.store));
     let (mode, share) = (settings.mode, settings.local_share);
     let (sync, memory) = (settings.sync_interval, settings.refusal_memory);
-    let intervals = Duration::from_millis(1)..=Duration::from_secs(60);
-    let is_share = share > 0.0 && share <= 1.0;
-    let is_local = settings.on_error == Some(OnError::Local);
-    let rules = [
-        (
-            mode != Mode::Background && sync != standard.sync_interval,
-            "sync_interval",
-            format!("{}: only mode = \"background\" has one", Text(sync)),
-        ),
-        (
-            !intervals.contains(&sync),
-            "sync_interval",
-            format!("{}: expected 1ms to 60s", Text(sync)),
-        ),
-        (
-            mode != Mode::Exact && memory != standard.refusal_memory,
-            "refusal_memory",
-            format!("{}: only mode = \"exact\" has one", Text(memory)),
-        ),
-        (
-            memory > *intervals.end(),
-            "refusal_memory",
-            format!("{}: expected 0s to 60s", Text(memory)),
-        ),
-        (
-            !is_share,
-            "local_share",
-            format!("{share:?}: expected more than 0 and at most 1"),
-        ),
-        (
-            is_share && !is_local && share < 1.0,
-            "local_share",
-            format!("{share:?}: only on_error = \"local\" has one"),
-        ),
-    ];
-    problems.check(Place::Policy, rules);
+    let mut add = |field, message| problems.extend(Place::Policy, field, message);
+    add("store", name_problem(&settings.store));
+    let has_sync = mode == Mode::Background || sync == standard.sync_interval;
+    let only = "only mode = \"background\" has one";
+    add(
+        "sync_interval",
+        (!has_sync).then(|| format!("{}: {only}", Text(sync))),
+    );
+    add("sync_interval", beyond(Settings::SYNC_INTERVALS, sync));
+    let has_memory = mode == Mode::Exact || memory == standard.refusal_memory;
+    let only = "only mode = \"exact\" has one";
+    add(
+        "refusal_memory",
+        (!has_memory).then(|| format!("{}: {only}", Text(memory))),
+    );
+    add("refusal_memory", beyond(Settings::REFUSAL_MEMORIES, memory));
+    let expected = if !(share > 0.0 && share <= 1.0) {
+        Some("expected more than 0 and at most 1")
+    } else if settings.on_error != Some(OnError::Local) && share < 1.0 {
+        Some("only on_error = \"local\" has one")
+    } else {
+        None
+    };
+    add(
+        "local_share",
+        expected.map(|expected| format!("{share:?}: {expected}")),
+    );
+}
+
+fn beyond(range: RangeInclusive<Duration>, duration: Duration) -> Option<String> {
+    let (from, to) = (Text(*range.start()), Text(*range.end()));
+    let message = format!("{}: expected {from} to {to}", Text(duration));
+    (!range.contains(&duration)).then_some(message)
 }
 
 /// What the modes can do, and which are there.

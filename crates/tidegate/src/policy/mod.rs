@@ -99,7 +99,7 @@ pub struct PolicyLevel {
     /// The positions of the tag's attributes in the key.
     tag_slots: Box<[u16]>,
     /// Its parts of header fields.
-    item: Item,
+    pub(crate) item: Item,
 }
 
 /// The attributes that select the cluster slot of a policy's keys.
@@ -292,10 +292,6 @@ impl PolicyLevel {
     #[must_use]
     pub fn header_item(&self) -> &str {
         &self.item.limit
-    }
-
-    pub(crate) fn item(&self) -> &Item {
-        &self.item
     }
 
     /// Its overrides in order: the attributes with the values they must have, and the

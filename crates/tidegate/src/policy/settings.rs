@@ -1,5 +1,6 @@
 //! The settings of a policy that are not limits: its mode, and what happens when its store fails.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// When a node asks its store.
@@ -92,6 +93,15 @@ pub struct Settings {
     pub enabled: bool,
     /// The name of the store that keeps its counters.
     pub store: String,
+}
+
+impl Settings {
+    /// How often a node in background mode can send its counts.
+    pub const SYNC_INTERVALS: RangeInclusive<Duration> =
+        Duration::from_millis(1)..=Duration::from_secs(60);
+
+    /// How long a refusal can be remembered.
+    pub const REFUSAL_MEMORIES: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(60);
 }
 
 impl Default for Settings {
