@@ -12,7 +12,7 @@ pub enum LayerPolicy {
     Memory(PolicyLimiter),
     /// Counts in Redis or Valkey.
     #[cfg(feature = "redis")]
-    Shared(tidegate_redis::PolicyLimiter),
+    Redis(tidegate_redis::PolicyLimiter),
 }
 
 impl From<PolicyLimiter> for LayerPolicy {
@@ -26,7 +26,7 @@ impl From<tidegate_redis::PolicyLimiter> for LayerPolicy {
     fn from(limiter: tidegate_redis::PolicyLimiter) -> Self {
         match limiter.in_memory() {
             Some(limiter) => Self::Memory(limiter.clone()),
-            None => Self::Shared(limiter),
+            None => Self::Redis(limiter),
         }
     }
 }
@@ -36,7 +36,7 @@ impl LayerPolicy {
         match self {
             Self::Memory(limiter) => limiter.policy(),
             #[cfg(feature = "redis")]
-            Self::Shared(limiter) => limiter.policy(),
+            Self::Redis(limiter) => limiter.policy(),
         }
     }
 
@@ -59,7 +59,7 @@ impl LayerPolicy {
         match self {
             Self::Memory(limiter) => limiter.check(values, cost),
             #[cfg(feature = "redis")]
-            Self::Shared(limiter) => limiter.check(values, cost).await,
+            Self::Redis(limiter) => limiter.check(values, cost).await,
         }
     }
 
@@ -69,7 +69,7 @@ impl LayerPolicy {
         match self {
             Self::Memory(limiter) => drop(limiter.refund(values, receipt)),
             #[cfg(feature = "redis")]
-            Self::Shared(limiter) => drop(limiter.refund(values, receipt).await),
+            Self::Redis(limiter) => drop(limiter.refund(values, receipt).await),
         }
     }
 }

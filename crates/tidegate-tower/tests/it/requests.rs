@@ -210,7 +210,7 @@ async fn used(limiter: &LayerPolicy, attributes: &[&str]) -> u32 {
     let attributes: Vec<(&str, String)> = attributes.collect();
     let look = match limiter {
         LayerPolicy::Memory(limiter) => limiter.peek(&attributes, Cost::ONE).ok(),
-        LayerPolicy::Shared(limiter) => limiter.peek(&attributes, Cost::ONE).await.ok(),
+        LayerPolicy::Redis(limiter) => limiter.peek(&attributes, Cost::ONE).await.ok(),
         _ => panic!("neither memory nor Redis"),
     };
     let look = look.expect("an answer");
