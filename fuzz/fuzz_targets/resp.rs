@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use libfuzzer_sys::fuzz_target;
+use tidegate_server::cli::Addresses;
 use tidegate_server::engine::Engine;
 use tidegate_server::resp::frame::{self, Arguments, MAX_COMMAND, Next};
 use tidegate_server::resp::{Pass, Session};
@@ -119,8 +120,12 @@ fn engine() -> Arc<Engine> {
     ENGINE.with_borrow_mut(|engine| {
         let make = || {
             let resp = vec!["127.0.0.1:0".parse().expect("an address")];
-            let listen = Listen {
+            let addresses = Addresses {
                 resp,
+                ..Addresses::default()
+            };
+            let listen = Listen {
+                addresses,
                 ..Listen::default()
             };
             let loaded = Settings::listening(listen).load().expect("the default config");

@@ -137,12 +137,9 @@ pub struct Source {
 /// would repeat the URL, and with it a password.
 pub type MaybeUrl = Result<StoreUrl, String>;
 
-/// `tidegate serve`.
-#[derive(Debug, Clone, Args)]
-pub struct Serve {
-    /// Config and store.
-    #[command(flatten)]
-    pub source: Source,
+/// Where to listen.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Addresses {
     /// Where to listen for HTTP, instead of the config's addresses: host:port or unix:PATH.
     #[arg(
         long,
@@ -178,6 +175,17 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub resp: Vec<Address>,
+}
+
+/// `tidegate serve`.
+#[derive(Debug, Clone, Args)]
+pub struct Serve {
+    /// Config and store.
+    #[command(flatten)]
+    pub source: Source,
+    /// Where to listen.
+    #[command(flatten)]
+    pub addresses: Addresses,
     /// Where to listen for HTTP if neither the config nor --http says so; for container
     /// images.
     #[arg(
@@ -229,10 +237,7 @@ impl Serve {
     #[must_use]
     pub fn listen(&self) -> Listen {
         Listen {
-            http: self.http.clone(),
-            admin: self.admin.clone(),
-            resp: self.resp.clone(),
-            grpc: self.grpc.clone(),
+            addresses: self.addresses.clone(),
             http_default: self.http_default.clone(),
             log: self.log,
             drain: self.drain,
@@ -246,10 +251,7 @@ impl Print {
     #[must_use]
     pub fn listen(&self) -> Listen {
         Listen {
-            http: self.http.clone(),
-            admin: self.admin.clone(),
-            resp: self.resp.clone(),
-            grpc: self.grpc.clone(),
+            addresses: self.addresses.clone(),
             ..Listen::default()
         }
     }
@@ -369,40 +371,9 @@ pub struct Print {
         value_parser = store
     )]
     pub store: Option<MaybeUrl>,
-    /// Where to listen for HTTP, instead of the config's addresses: host:port or unix:PATH.
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "TIDEGATE_HTTP",
-        value_delimiter = ','
-    )]
-    pub http: Vec<Address>,
-    /// A separate address for operators, instead of the config's: host:port or unix:PATH.
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "TIDEGATE_ADMIN",
-        value_delimiter = ','
-    )]
-    pub admin: Vec<Address>,
-    /// Where to answer Envoy over gRPC, instead of the config's addresses: host:port or
-    /// unix:PATH.
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "TIDEGATE_GRPC",
-        value_delimiter = ','
-    )]
-    pub grpc: Vec<Address>,
-    /// Where to listen for the Redis protocol, instead of the config's addresses: host:port
-    /// or unix:PATH.
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "TIDEGATE_RESP",
-        value_delimiter = ','
-    )]
-    pub resp: Vec<Address>,
+    /// Where to listen.
+    #[command(flatten)]
+    pub addresses: Addresses,
 }
 
 fn attribute(text: &str) -> Result<(String, String), String> {

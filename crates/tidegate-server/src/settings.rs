@@ -10,7 +10,7 @@ use tidegate::ScriptSource;
 use tidegate_config::{Config, ConfigErrors, Secret, StoreUrl, read};
 use tidegate_redis::{read_file, read_text};
 
-use crate::cli::{Level, Source};
+use crate::cli::{Addresses, Level, Source};
 use crate::envoy::rules::{Domains, MAX_MEBIBYTES, RulesErrors, files, read_all};
 use crate::envoy::section::Envoy;
 use crate::section::{Address, Server};
@@ -28,14 +28,8 @@ pub struct Settings {
 /// What the command line says in place of the file's section `[server]`.
 #[derive(Debug, Clone, Default)]
 pub struct Listen {
-    /// Where clients ask.
-    pub http: Vec<Address>,
-    /// Where operators ask.
-    pub admin: Vec<Address>,
-    /// Where clients of Redis ask.
-    pub resp: Vec<Address>,
-    /// Where Envoy asks.
-    pub grpc: Vec<Address>,
+    /// Where to listen.
+    pub addresses: Addresses,
     /// Where clients ask if neither `http` nor the file says so.
     pub http_default: Vec<Address>,
     /// How much to log.
@@ -210,12 +204,12 @@ impl Settings {
         if !named.contains(&"http") && !self.listen.http_default.is_empty() {
             server.http.clone_from(&self.listen.http_default);
         }
-        let mut replaced = Vec::new();
+        let (addresses, mut replaced) = (&self.listen.addresses, Vec::new());
         for (field, given, used) in [
-            ("http", &self.listen.http, &mut server.http),
-            ("admin", &self.listen.admin, &mut server.admin),
-            ("resp", &self.listen.resp, &mut server.resp),
-            ("grpc", &self.listen.grpc, &mut server.grpc),
+            ("http", &addresses.http, &mut server.http),
+            ("admin", &addresses.admin, &mut server.admin),
+            ("resp", &addresses.resp, &mut server.resp),
+            ("grpc", &addresses.grpc, &mut server.grpc),
         ] {
             if given.is_empty() {
                 continue;
