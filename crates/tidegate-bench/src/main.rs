@@ -22,6 +22,7 @@
 )]
 
 mod allocator;
+mod callgrind;
 mod cpu;
 mod envoy;
 mod keys;

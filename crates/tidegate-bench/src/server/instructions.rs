@@ -1,20 +1,12 @@
-//! Instructions per request, counted by callgrind, which does not care what else the
-//! machine does.
+//! Instructions per request.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use super::process::Process;
 use super::request::Request;
+use crate::callgrind::{self, PAUSE};
 use crate::report::table;
-
-/// Requests of the two runs; what differs between them is what requests take.
-const RUNS: [usize; 2] = [500, 1_500];
-
-/// Before each request, so that it is not answered together with another one.
-const PAUSE: Duration = Duration::from_micros(500);
 
 /// What is counted: its name, the server, the request, and the goal.
 type Lane = (&'static str, Server, fn() -> Request, Option<u64>);
@@ -34,15 +26,16 @@ enum Server {
 
 /// The table, or why there is none.
 pub(super) fn counted() -> String {
-    let mut valgrind = Command::new("valgrind");
-    let found = valgrind.arg("--version").stdout(Stdio::null()).status();
-    if !found.is_ok_and(|status| status.success()) {
-        return "Instructions were not counted: valgrind is not installed.\n".into();
+    if !callgrind::is_installed() {
+        return callgrind::MISSING.into();
     }
     let rows = LANES.map(|(label, server, request, goal)| {
         eprintln!("counting instructions: {label}");
-        let [fewer, more] = RUNS.map(|requests| run(server, request(), requests));
-        let each = (more - fewer) / (RUNS[1] - RUNS[0]) as u64;
+        let start = |valgrind| match server {
+            Server::Hello => Process::hello_under(valgrind),
+            Server::Tidegate => Process::tidegate_under(valgrind),
+        };
+        let each = callgrind::each(start, |process, requests| run(process, request(), requests));
         let verdict = goal.map(|goal| if each <= goal { "met" } else { "missed" });
         [
             label.to_owned(),
@@ -55,17 +48,8 @@ pub(super) fn counted() -> String {
     table(header, rows.into_iter())
 }
 
-/// The instructions of a server that answers so many requests on one connection.
-fn run(server: Server, mut request: Request, requests: usize) -> u64 {
-    let name = format!("tidegate-callgrind-{}", std::process::id());
-    let profile = std::env::temp_dir().join(name);
-    let mut valgrind = Command::new("valgrind");
-    let out = format!("--callgrind-out-file={}", profile.display());
-    valgrind.args(["--quiet", "--tool=callgrind", &out]);
-    let server = match server {
-        Server::Hello => Process::hello_under(valgrind),
-        Server::Tidegate => Process::tidegate_under(valgrind),
-    };
+/// Asks a server so many times, on one connection.
+fn run(server: &Process, mut request: Request, requests: usize) {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("a server");
     stream.set_nodelay(true).expect("a socket");
     let mut buffer = [0; 16 << 10];
@@ -87,11 +71,4 @@ fn run(server: Server, mut request: Request, requests: usize) -> u64 {
     for number in 0..requests {
         ask(&mut request, number % 100);
     }
-    server.terminate();
-    let text = std::fs::read_to_string(&profile).expect("callgrind's profile");
-    drop(std::fs::remove_file(&profile));
-    let line = |start| text.lines().find_map(|line| line.strip_prefix(start));
-    let total = line("totals: ").or_else(|| line("summary: "));
-    let total = total.and_then(|total| total.trim().parse().ok());
-    total.expect("a total")
 }
