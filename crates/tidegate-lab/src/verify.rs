@@ -52,7 +52,7 @@ struct Records<'a> {
     config: Option<Config>,
     /// In the order of their first lines.
     groups: Vec<Group>,
-    /// Lines that are told to be missing.
+    /// Lines that the record says are missing.
     dropped: u64,
     /// Files so far.
     files: usize,
@@ -217,7 +217,7 @@ impl Records<'_> {
         let Some(found) = levels.find(|other| other.name() == level) else {
             bail!("level {level:?}: expected one of policy {policy:?}");
         };
-        // Which override is in force cannot be told from a key that is hashed.
+        // A hashed key does not show which override is in force.
         let overrides = found.overrides().filter_map(|(_, limit)| limit);
         let mut limits = std::iter::once(found.limit()).chain(overrides);
         match own {

@@ -112,7 +112,7 @@ fn in_policy(before: &Policy, policy: &Policy) -> Vec<String> {
         let text = text.split("[[policies.").next().unwrap_or_default();
         let is_own = |line: &&str| {
             let name = line.split(' ').next().unwrap_or_default();
-            // Those of a level, which are told above.
+            // Changes of a level are reported above.
             ![
                 "key",
                 "limit",

@@ -21,7 +21,7 @@
 //! | [`serve`] | sockets, connections, and how they end |
 //! | `live` | what happens now: one message per second for all viewers |
 //! | `top` | who is limited: the most frequent keys of each policy |
-//! | [`reload`] | a new config while requests go on |
+//! | [`reload`] | a new config while the server runs |
 //! | [`log`] | how much is logged, and how it looks |
 
 pub mod cli;

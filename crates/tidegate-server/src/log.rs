@@ -35,7 +35,7 @@ pub enum Format {
     Json,
 }
 
-/// Changes how much is logged.
+/// Changes the log level.
 pub struct Control(reload::Handle<LevelFilter, Registry>);
 
 impl Level {
@@ -69,16 +69,16 @@ impl Level {
 }
 
 impl Control {
-    /// Of a log that nobody keeps.
+    /// A control without a log.
     #[cfg(test)]
     pub(crate) fn of_nothing() -> Self {
         let (_, handle) = reload::Layer::new(LevelFilter::OFF);
         Self(handle)
     }
 
-    /// Logs so much from now on.
+    /// Sets the level from now on.
     pub(crate) fn set(&self, level: Level) {
-        // Fails when nobody listens any more.
+        // Fails if the subscriber is gone.
         drop(self.0.reload(level.filter()));
     }
 }

@@ -99,7 +99,7 @@ async fn look(settings: &Settings, taken: &Seen) -> (Option<Seen>, Option<String
     read.await.unwrap_or_default()
 }
 
-/// Reads the config and puts it in force, or says why not and goes on with the old one.
+/// Reads the config and puts it in force, or logs why not and keeps the old one.
 /// Returns what was read, if it was a config.
 async fn reload(engine: &Engine, settings: &Settings, started: &Started) -> Option<Seen> {
     let before = Arc::clone(&engine.current());

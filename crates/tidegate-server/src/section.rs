@@ -48,7 +48,7 @@ pub struct Server {
     /// The permissions of unix sockets; as the umask of the process has it where none
     /// are given.
     pub socket_mode: Option<u32>,
-    /// After SIGTERM, how long to go on answering.
+    /// How long to keep answering after SIGTERM.
     pub drain: Duration,
     /// How long a connection may be without a request.
     pub idle: Duration,

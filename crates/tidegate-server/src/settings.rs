@@ -34,7 +34,7 @@ pub struct Listen {
     pub http_default: Vec<Address>,
     /// How much to log.
     pub log: Option<Level>,
-    /// How long to go on answering after SIGTERM.
+    /// How long to keep answering after SIGTERM.
     pub drain: Option<Duration>,
     /// How long a connection may be idle.
     pub idle: Option<Duration>,

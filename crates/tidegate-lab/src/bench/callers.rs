@@ -24,7 +24,7 @@ const AGE: Duration = Duration::from_millis(100);
 /// So many checks of a caller before others have their turn.
 const TURN: u32 = 16;
 
-/// A run that goes on.
+/// A run in progress.
 pub(super) struct Run {
     pub(super) plan: Plan,
     pub(super) start: Instant,

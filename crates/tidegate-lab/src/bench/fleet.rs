@@ -100,7 +100,7 @@ pub(super) async fn run(plan: &Plan) -> anyhow::Result<Gathered> {
                     bail!("interrupted twice: nothing is reported");
                 }
                 for input in &mut inputs {
-                    // One that has ended needs not be told.
+                    // A process that has ended needs no message.
                     drop(input.write_all(b"stop\n").await);
                 }
             }

@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(most(&[], time(10), time(30)), 0);
     }
 
-    /// With nobody else, with two others that were offered few checks, or many.
+    /// Alone, and with two other nodes that were offered few checks, or many.
     #[test]
     fn what_a_bound_allows_over_a_run() {
         let formula = |offered: [Option<u64>; 3]| Formula {

@@ -20,7 +20,7 @@ pub(super) struct Pace {
     processes: u64,
     number: u64,
     duration: Duration,
-    /// Checks whose time has come, and that nobody has taken.
+    /// Checks that are due and that no caller has taken.
     due: Semaphore,
     taken: AtomicU64,
 }

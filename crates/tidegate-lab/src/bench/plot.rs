@@ -20,7 +20,7 @@ const HEIGHT: u32 = 860;
 const LEFT: i32 = 88;
 const FONT: &str = "Helvetica, Arial, 'DejaVu Sans', sans-serif";
 
-// Told apart by people who see few colours, too.
+// Distinguishable with color blindness, too.
 const BLUE: RGBColor = RGBColor(0, 114, 178);
 const ORANGE: RGBColor = RGBColor(213, 94, 0);
 const GREEN: RGBColor = RGBColor(0, 121, 90);

@@ -104,7 +104,7 @@ impl Subject {
         }
         let is_own = match &self.target {
             Target::Server { .. } => false,
-            // The policy of the flags is nobody else's, and nor is memory.
+            // A policy from flags, or in memory, has no other clients.
             Target::Store { file, .. } => file.is_empty() || self.is_in_memory()?,
         };
         let is_shared = |level: &&PolicyLevel| {

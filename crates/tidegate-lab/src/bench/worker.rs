@@ -61,7 +61,7 @@ pub async fn run() -> anyhow::Result<ExitCode> {
     telling.abort();
     drop(telling.await);
     if let Some(probing) = probing {
-        // If nobody receives it, the task has ended.
+        // It fails only if the task has ended.
         let _ = stop.send(());
         run.tally().counted.told = probing.await?;
     }

@@ -1,6 +1,6 @@
 //! How right an approximation is: the same requests by two algorithms, and where they differ.
 //!
-//! Each of the two goes on from its own decisions, as it would alone.
+//! Each of the two continues from its own decisions, as it would alone.
 
 use anyhow::{Context, anyhow};
 use tidegate::{Algorithm, Align, Limit, LimitSpec, Policy};

@@ -84,7 +84,7 @@ static OPENAPI: LazyLock<String> = LazyLock::new(|| {
     include_str!("openapi.json").replace("ALGORITHMS", &names.join("\", \""))
 });
 
-// Types of bodies. Constants, so that nobody looks at their letters when it runs.
+// Types of bodies. Constants, so that they are not validated at run time.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain");
 const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
@@ -229,7 +229,7 @@ fn finished(api: &Api, connection: &Connection, head: &Parts, mut answer: Answer
     headers.insert(CACHE_CONTROL, NO_STORE);
     let is_last = api.engine.is_draining() || connection.is_spare();
     if is_last && head.version < Version::HTTP_2 {
-        // So that nobody sends another request into a connection that is about to end.
+        // So that clients send no other request on a connection that is about to close.
         let close = HeaderValue::from_static("close");
         headers.insert(CONNECTION, close);
     }
@@ -366,7 +366,7 @@ fn has_numbers(policy: &Policy) -> Result<(), Problem> {
     }
 }
 
-/// What came in with a request to be told from others; it goes back with the answer.
+/// The request's `X-Request-Id`, which the response repeats.
 fn request_id(head: &Parts) -> Option<HeaderValue> {
     let id = head.headers.get(&REQUEST_ID)?;
     (id.len() <= 128 && id.to_str().is_ok()).then(|| id.clone())

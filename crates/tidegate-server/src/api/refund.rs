@@ -29,7 +29,7 @@ pub(super) async fn answer(
     let returned = receipt::decode(&body.receipt)
         .ok_or_else(|| Problem::bad("receipt: expected the receipt of a decision"))?;
     let entry = current.entry(&returned.policy)?;
-    // One who counts in memory cannot give back what another one has counted.
+    // A server that counts in memory cannot refund what another server counted.
     if entry.instance() != returned.instance {
         return Err(Problem::new(
             StatusCode::CONFLICT,

@@ -134,7 +134,7 @@ fn in_flags(error: anyhow::Error) -> anyhow::Error {
     )
 }
 
-/// Of two values of one attribute, nobody could say which is meant.
+/// An attribute with two values would be ambiguous.
 fn each_once(question: &Question) -> anyhow::Result<()> {
     let names = || question.attributes.iter().map(|(name, _)| name);
     match names()

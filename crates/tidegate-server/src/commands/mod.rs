@@ -63,12 +63,11 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(FAILED)
 }
 
-/// Says on one line what is wrong with the command line; help and the version are what
-/// they are.
+/// Reports a wrong command line in one line. Help and version are printed as they are.
 #[must_use]
 pub fn misunderstood(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // Nobody is left to be told where this does not arrive.
+        // If standard error is closed, there is nowhere to report to.
         drop(error.print());
         return ExitCode::from(u8::from(error.use_stderr()) * FAILED);
     }

@@ -31,7 +31,7 @@ const LAST_LINES: Duration = Duration::from_secs(10);
 pub(super) const ADMINS: usize = 100;
 
 pub(super) async fn run(arguments: &Serve) -> anyhow::Result<ExitCode> {
-    // Before anybody could know that it runs.
+    // Before any client can know that it runs.
     let (signals, hangup) = (Signals::new()?, signal(SignalKind::hangup())?);
     let settings = Settings::new(&arguments.source, arguments.listen())?;
     let loaded = settings.load()?;

@@ -45,14 +45,14 @@ pub struct Current {
     adhoc: Option<AdHoc>,
 }
 
-/// Whether somebody may change anything.
+/// Whether a request may change state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// They may.
     Granted,
     /// The token is missing, or wrong.
     Refused,
-    /// No token is configured, so nobody may.
+    /// No token is configured, so none may.
     Nobody,
 }
 
@@ -308,12 +308,12 @@ impl Current {
         self.server.log_keys
     }
 
-    /// Whether this token lets somebody change anything.
+    /// Whether this token allows changes.
     pub fn access(&self, token: Option<&[u8]>) -> Access {
         let Some(expected) = &self.admin_token else {
             return Access::Nobody;
         };
-        // In constant time, so that nobody can feel their way to it.
+        // In constant time, so that timing does not reveal the token.
         match token {
             Some(token) if bool::from(token.ct_eq(expected.as_bytes())) => Access::Granted,
             _ => Access::Refused,

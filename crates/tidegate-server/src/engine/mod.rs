@@ -63,7 +63,7 @@ pub struct Engine {
     /// Whether every request has a log line.
     logs_access: AtomicBool,
     notes: Arc<Notes>,
-    /// What those see who watch.
+    /// State behind the dashboard's live view.
     pub(crate) live: Live,
     start: Instant,
     /// How Envoy's limits are answered.
@@ -449,7 +449,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts another config in force: requests under way go on with the old one.
+    /// Puts another config in force; requests in progress finish with the old one.
     pub(crate) async fn change(&self, loaded: Loaded) -> Result<Arc<Current>, StartError> {
         let _alone = self.changing.lock().await;
         self.change_from(&self.current.load_full(), loaded).await

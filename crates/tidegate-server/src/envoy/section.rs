@@ -35,13 +35,13 @@ pub(super) const ALGORITHMS: [(&str, Algorithm); 3] = [
     ("sliding_log", Algorithm::SlidingLog),
 ];
 
-/// What Envoy is told when a store cannot be asked.
+/// The answer to Envoy while a store is down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnError {
     /// An error of gRPC: Envoy's `failure_mode_deny` decides.
     #[default]
     Error,
-    /// That the request may go on.
+    /// Admit the request.
     Allow,
     /// That it may not.
     Deny,

@@ -87,7 +87,7 @@ pub struct RateLimitResponse {
 /// What a descriptor says.
 #[derive(Clone, PartialEq, Message)]
 pub struct DescriptorStatus {
-    /// Whether it lets the request go on.
+    /// Whether it admits the request.
     #[prost(enumeration = "Code", tag = "1")]
     pub code: i32,
     /// The limit it has found.
@@ -126,7 +126,7 @@ pub struct HeaderValue {
     pub value: String,
 }
 
-/// Whether a request may go on.
+/// Whether a request is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub enum Code {

@@ -74,7 +74,7 @@ struct PolicyBody<'s> {
     per_s: Option<Results<f64>>,
     p50_us: Option<f64>,
     p99_us: Option<f64>,
-    /// Decisions per second by who made them, where there were any.
+    /// Decisions per second by source, where there were any.
     sources: BTreeMap<&'static str, f64>,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Live {
     /// The last message; empty before the first, and when the server is about to end.
     last: watch::Sender<Bytes>,
     seats: Arc<Semaphore>,
-    /// Somebody has come while nobody was there.
+    /// A viewer has come while there was none.
     came: Notify,
 }
 

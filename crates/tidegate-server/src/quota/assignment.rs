@@ -1,4 +1,4 @@
-//! What an Envoy is told: admit all, refuse all, or a token bucket.
+//! What is assigned to an Envoy: admit all, refuse all, or a token bucket.
 //!
 //! Envoy 1.40 counts fill intervals in whole seconds. It keeps the level of its bucket when
 //! an assignment comes again, compares sizes and tokens for that but not the seconds, and
@@ -6,7 +6,7 @@
 
 use super::whole_32;
 
-/// What an Envoy is told to do with the requests of a bucket.
+/// What an Envoy does with the requests of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assignment {
     /// Admit all.

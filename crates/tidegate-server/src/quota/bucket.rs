@@ -34,12 +34,12 @@ pub enum Terms {
         /// The most that can be charged at once.
         burst: f64,
     },
-    /// Everything may go on. What was admitted is charged, if that is measured.
+    /// All requests are admitted, and charged if the policy measures them.
     Open {
         /// The most that can be charged at once; `None` where nothing is charged.
         burst: Option<f64>,
     },
-    /// Nothing may go on.
+    /// All requests are refused.
     Closed,
 }
 
@@ -119,7 +119,7 @@ impl Holder {
         given.is_some_and(|given| now_s < given.changed_at_s + time_s)
     }
 
-    /// The rate it was told last.
+    /// The rate that was last assigned to it.
     fn told(&self) -> f64 {
         let given = self.given.as_ref();
         given.map_or(0.0, |given| given.assignment.rate())
@@ -395,7 +395,7 @@ impl Bucket {
         self.holders.keys().copied().zip(shares).collect()
     }
 
-    /// Assigns smaller rates where they are due, and renews what nobody has reported lately.
+    /// Assigns smaller rates where they are due, and renews assignments without recent reports.
     fn shrink(&mut self, now_s: f64, targets: &[(HolderId, f64)], out: &mut Vec<Action>) {
         let total: f64 = self.holders.values().map(Holder::told).sum();
         let is_starved = |(id, target): &(HolderId, f64)| {
@@ -576,7 +576,7 @@ impl Bucket {
         self.contended_until_s = now_s + self.contended_for_s;
     }
 
-    /// Whether somebody waits for a rate that others give up.
+    /// Whether a stream waits for a rate that others give up.
     pub(super) fn is_hungry(&self, now_s: f64) -> bool {
         let targets = self.targets(now_s);
         targets

@@ -310,7 +310,7 @@ impl Quotas {
 /// Ticks for as long as there is something to tick for.
 async fn tick(quotas: Weak<Quotas>) {
     while let Some(quotas) = quotas.upgrade() {
-        // Charges come back within a deadline, and reports soon: nobody waits for long.
+        // Charges return within a deadline, and reports soon, so the wait is short.
         let due = quotas.tick().unwrap_or(Duration::from_secs(1));
         let changed = quotas.changed.notified();
         drop(tokio::time::timeout(due.min(Duration::from_secs(1)), changed).await);

@@ -460,7 +460,7 @@ fn prometheus(it: &Variables) -> Option<(String, String)> {
 
 fn statsd(it: &Variables) -> Option<(String, Duration)> {
     let is_wanted = it.flag("USE_STATSD", true) && !it.flag("DISABLE_STATS", false);
-    // The reference sends to statsd unless told otherwise, whether one is there or not.
+    // The reference sends to statsd by default, even if no server listens.
     let is_named = it.get("STATSD_HOST").is_some() || it.get("STATSD_PORT").is_some();
     let is_asked = it.get("USE_STATSD").is_some() || is_named;
     let host = it.text("STATSD_HOST", "localhost");

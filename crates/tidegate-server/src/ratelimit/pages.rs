@@ -162,7 +162,7 @@ impl Handler for Pages {
             }
             let is_last = pages.engine.is_draining() || connection.is_spare();
             if is_last && version < Version::HTTP_2 {
-                // So that nobody sends another request into a connection that is about to end.
+                // So that clients send no other request on a connection that is about to close.
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             answer

@@ -207,7 +207,7 @@ pub(super) mod tests {
         for number in 0..=MAX_LIMITS {
             count(&statistics, &["user", &number.to_string()]);
         }
-        // While somebody reads, nobody can write.
+        // A reader blocks writers.
         let reading = statistics.limits.read().unwrap();
         let (counted, wait) = std::sync::mpsc::channel();
         let shared = Arc::clone(&statistics);

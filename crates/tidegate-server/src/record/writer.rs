@@ -64,7 +64,7 @@ impl Writer {
         }
     }
 
-    /// Whether it ended because it was told to, and not because the file is full.
+    /// Whether it ended on request, and not because the file is full.
     fn write(&self, lines: &Receiver<Vec<u8>>) -> std::io::Result<bool> {
         let mut file = BufWriter::with_capacity(1 << 16, &self.file);
         let mut left = self.limit.saturating_sub(self.written);

@@ -114,7 +114,7 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: Stream, connection: Arc<C
     while let Some(buffer) = poll_fn(|cx| client.poll(cx)).await {
         client.take(&buffer).await;
     }
-    // An error of ours, or nothing: nobody waits for the client in vain.
+    // Ends the stream, so that the client does not wait for more.
     drop(poll_fn(|cx| Pin::new(&mut client.stream).poll_shutdown(cx)).await);
     let mut left = LINGER;
     while client.pass.is_over() && left > 0 {

@@ -122,7 +122,7 @@ pub(super) async fn refund(engine: &Engine, current: &Current, replies: &mut Rep
         Ok(entry) => entry,
         Err(error) => return write_error(replies, &error.into()),
     };
-    // One who counts in memory cannot give back what another one has counted.
+    // A server that counts in memory cannot refund what another server counted.
     if entry.instance() != returned.instance {
         let message = "receipt: issued by another server, which counts in its own memory";
         return replies.error("ERR", message);

@@ -23,7 +23,7 @@ pub struct Session {
 /// The user whose token is that of `admin_token`.
 const ADMIN: &[u8] = b"admin";
 
-/// The user that a client is who names none.
+/// The user of a client that names none.
 const DEFAULT: &[u8] = b"default";
 
 impl Session {

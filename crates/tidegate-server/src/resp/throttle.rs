@@ -153,7 +153,7 @@ impl Dialect {
         let burst = bucket.numbers.burst;
         let level = decision.levels().first().map(|level| level.outcome());
         let asked = cost.map_or(0, |cost| u64::from(cost.get()));
-        // Admitted although nobody knows how much is left: as for a new key.
+        // Admitted with an unknown remainder: reported as for a new key.
         let remaining = level.map_or(burst.saturating_sub(asked), |it| it.remaining().into());
         let reset_us = level.map_or(0, |it| it.reset_after_us);
         let retry_us = level.and_then(|it| it.retry_after_us).filter(|_| limited);

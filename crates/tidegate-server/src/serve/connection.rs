@@ -25,7 +25,7 @@ pub const TAKE: Duration = Duration::from_secs(30);
 /// How long a connection above the limit may live.
 pub const SPARE: Duration = Duration::from_secs(1);
 
-/// How long a connection that was told to end may take to do so.
+/// How long a connection may take to close.
 const END: Duration = Duration::from_secs(10);
 
 /// How a connection behaves, and what to do next.
@@ -60,7 +60,7 @@ pub struct Connection {
     task: OnceLock<Waker>,
 }
 
-/// The connection goes on.
+/// The connection stays open.
 const OPEN: u8 = 0;
 /// The protocol should finish what it is doing and end.
 const ENDING: u8 = 1;
@@ -72,7 +72,7 @@ const OVER: u8 = 2;
 pub(super) enum Verdict {
     /// Nothing.
     Keep,
-    /// The protocol is told to end.
+    /// The protocol shuts the connection down.
     End,
     /// The connection is dropped.
     Drop(&'static str),

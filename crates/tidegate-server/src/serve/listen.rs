@@ -76,7 +76,7 @@ enum Socket {
     Memory(tokio::sync::Mutex<mpsc::UnboundedReceiver<DuplexStream>>),
 }
 
-/// A connection that nobody has looked at yet.
+/// A connection that no worker has taken yet.
 enum Accepted {
     Tcp(std::net::TcpStream, SocketAddr),
     Unix(std::os::unix::net::UnixStream),
@@ -101,7 +101,7 @@ impl Room {
         Arc::clone(&self.places).acquire_owned().await.ok()
     }
 
-    /// Whether somebody has a spare place by now.
+    /// Whether all places but the spare ones are taken.
     fn is_full(&self) -> bool {
         self.places.available_permits() < self.spare
     }
@@ -201,7 +201,7 @@ impl Listener {
         &self.room
     }
 
-    /// Takes connections until told to stop, and those that have come before that.
+    /// Accepts connections until the server stops, including those that arrived before.
     pub(super) async fn accept(self, shared: Arc<Shared>) {
         let mut closing = shared.closing.clone();
         let mut last = false;
@@ -378,14 +378,14 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
 fn listen_unix(path: &Path, mode: Option<u32>) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
     socket.bind(path)?;
-    // Before anybody can connect.
+    // Before any client can connect.
     if let Some(mode) = mode {
         std::fs::set_permissions(path, Permissions::from_mode(mode))?;
     }
     socket.listen(BACKLOG)
 }
 
-/// A socket that nobody listens on is left over from a process that has died.
+/// A socket without a listener is left over from a process that has died.
 async fn remove_stale(path: &Path, flag: &str) -> anyhow::Result<()> {
     match UnixStream::connect(path).await {
         Ok(_) => anyhow::bail!(

@@ -17,7 +17,7 @@ use crate::section::Server;
 pub(crate) struct Acceptors {
     /// For any client.
     any: TlsAcceptor,
-    /// For clients with a certificate, where the config says who signs it.
+    /// Verifies client certificates, if the config names their CA.
     known: Option<TlsAcceptor>,
 }
 

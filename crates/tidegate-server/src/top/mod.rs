@@ -23,7 +23,7 @@ use crate::serve::worker;
 use gate::Gate;
 use window::{Sum, Window};
 
-/// The most bytes of a key that are kept. Longer ones are told apart all the same.
+/// How many bytes of a key are kept. Longer keys are still distinguished, by their hash.
 const MAX_KEY: usize = 256;
 
 /// What keys are ranked by.
@@ -61,7 +61,7 @@ pub(crate) struct Top {
     /// Of each worker; the first for threads that are no workers.
     gates: Box<[Gates]>,
     counts: Mutex<Counts>,
-    /// Keys are told apart by a hash that no client can foresee.
+    /// Keys are distinguished by a hash that no client can predict.
     random: RandomState,
     start: Instant,
 }

@@ -46,7 +46,7 @@ async fn health_is_answered_beside_ten_thousand_half_sent_heads_and_bodies() {
         let start = Instant::now();
         let mut half = crowd(&server, sent).await;
         assert_taken(&server).await;
-        // One that leaves is nobody's problem.
+        // A client that leaves affects no other client.
         half.pop();
         let answer = half[0].answer().await;
         let detail = "the body: not received within 10s";
