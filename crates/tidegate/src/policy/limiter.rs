@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::decision::PolicyDecision;
 use super::error::{CheckError, PoliciesError};
-use super::keys::{Keys, MissingAttribute};
+use super::keys::{Keys, LevelKey, MissingAttribute};
 use super::which::{Explained, Which};
 use super::{Policy, PolicyLevel};
 use crate::attributes::Attributes;
@@ -251,19 +251,19 @@ impl PolicyLimiter {
     pub fn decide_keys(&self, keys: &Keys<'_>, cost: Cost, charge: Charge) -> Decision {
         // Of a limit that came with the check there is no level yet. Where there are too
         // many of them, the level's own has to do.
-        let given: SmallVec<[Option<Level>; 2]> = keys
-            .iter()
-            .map(|key| self.level_of(key.level, *key.given_limit()?).ok())
-            .collect();
-        let checks: SmallVec<[Check<'_>; 4]> = keys
-            .iter()
-            .zip(&given)
-            .map(|(key, given)| {
-                let level = self.level(key.level, key.case);
-                let level = given.as_ref().unwrap_or(level);
-                level.check_values(key.values).cost(cost)
-            })
-            .collect();
+        let given: Vec<Option<Level>> = match keys.given_limit() {
+            None => Vec::new(),
+            Some(_) => {
+                let level = |key: LevelKey<'_>| self.level_of(key.level, *key.given_limit()?).ok();
+                keys.iter().map(level).collect()
+            }
+        };
+        let mut checks: SmallVec<[Check<'_>; 4]> = SmallVec::new();
+        for (index, key) in keys.iter().enumerate() {
+            let given = given.get(index).and_then(Option::as_ref);
+            let level = given.unwrap_or_else(|| self.level(key.level, key.case));
+            checks.push(level.check_values(key.values).cost(cost));
+        }
         self.0.store.decide(&checks, charge)
     }
 
@@ -315,58 +315,9 @@ impl PolicyLimiter {
             let decision = self.0.store.decide(&[check.cost(cost)], charge);
             return Ok(self.decided(case, decision));
         }
-        if let (2..=4, true) = (self.0.policy.levels.len(), self.0.policy.enabled())
-            && let Some(decision) = self.decide_few(attributes, cost, charge)
-        {
-            return Ok(decision);
-        }
         let keys = self.keys(attributes)?;
         let decision = self.decide_keys(&keys, cost, charge);
         Ok(PolicyDecision::from_store(&self.0.policy, &keys, decision))
-    }
-
-    /// Two to four levels with few attributes, without lists. `None` if there are more, if
-    /// an attribute is missing, or if a level does not count.
-    #[inline]
-    fn decide_few<A>(
-        &self,
-        attributes: &A,
-        cost: Cost,
-        charge: Charge,
-    ) -> Option<PolicyDecision<'_>>
-    where
-        A: Attributes + ?Sized,
-    {
-        let Inner { policy, store, .. } = &*self.0;
-        let mut values: [&[u8]; 8] = [&[]; 8];
-        let (mut ends, mut cases) = ([0; 5], [(0, 0); 4]);
-        let mut end = 0;
-        for (number, level) in (0_u16..).zip(&policy.levels) {
-            let start = end;
-            for name in level.key.names() {
-                *values.get_mut(end)? = attributes.value(name)?;
-                end += 1;
-            }
-            let case = level.overrides.find(&values[start..end], attributes);
-            if !level.overrides.counts(case) {
-                return None;
-            }
-            cases[usize::from(number)] = (number, case);
-            ends[usize::from(number) + 1] = end;
-        }
-        let check = |level: usize| {
-            let (number, case) = cases[level];
-            let values = &values[ends[level]..ends[level + 1]];
-            self.level(number, case).check_values(values).cost(cost)
-        };
-        let decision = match policy.levels.len() {
-            2 => store.decide(&[check(0), check(1)], charge),
-            3 => store.decide(&[check(0), check(1), check(2)], charge),
-            4 => store.decide(&[check(0), check(1), check(2), check(3)], charge),
-            _ => return None,
-        };
-        let cases = SmallVec::from_slice(&cases[..policy.levels.len()]);
-        Some(PolicyDecision::new(policy, cases, decision))
     }
 
     /// The keys to check; none if nothing is measured.
