@@ -499,15 +499,16 @@ fn id_at(id: NonZeroU64, decided_at_us: u64) -> NonZeroU64 {
 
 #[inline]
 pub(crate) fn fresh_id() -> NonZeroU64 {
-    LAST_ID.with(|last| {
-        let id = match last.get() {
-            0 => RandomState::new().hash_one(0),
-            last => last.wrapping_add(1),
-        };
-        let id = NonZeroU64::new(id).unwrap_or(NonZeroU64::MIN);
-        last.set(id.get());
-        id
-    })
+    let last = LAST_ID.get();
+    let id = if last == 0 { first_id() } else { last };
+    let id = NonZeroU64::new(id.wrapping_add(1)).unwrap_or(NonZeroU64::MIN);
+    LAST_ID.set(id.get());
+    id
+}
+
+#[cold]
+fn first_id() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 #[cfg(test)]

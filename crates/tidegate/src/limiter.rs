@@ -285,28 +285,30 @@ impl Limiter {
 
     #[inline(always)]
     fn decide(&self, key: &impl Key, cost: Cost, charge: Charge, at_us: Option<u64>) -> Decision {
-        self.with_check(key, |check| {
+        self.with_check(key, move |check| {
             self.store.decide_one(check.cost(cost), charge, at_us)
         })
     }
 
     #[inline(always)]
     fn with_check<T>(&self, key: &impl Key, ask: impl FnOnce(Check<'_>) -> T) -> T {
-        key.with_values(|values| self.with_level(|level| ask(level.check_values(values))))
+        key.with_values(move |values| self.with_level(move |level| ask(level.check_values(values))))
     }
 
     /// Most limits never change. Then the handle's own copy is current, and threads share
     /// only a number that is never written.
     #[inline(always)]
     fn with_level<T>(&self, ask: impl FnOnce(&Level) -> T) -> T {
-        let changed;
-        let level = if self.current.turn.load(Acquire) == self.turn {
-            &self.level
+        if self.current.turn.load(Acquire) == self.turn {
+            ask(&self.level)
         } else {
-            changed = self.current.level.load();
-            &changed
-        };
-        ask(level)
+            self.with_changed(ask)
+        }
+    }
+
+    #[cold]
+    fn with_changed<T>(&self, ask: impl FnOnce(&Level) -> T) -> T {
+        ask(&self.current.level.load())
     }
 }
 

@@ -130,11 +130,14 @@ impl Seeds {
         let Scope([low, high]) = match value.last_chunk::<16>() {
             None => self.mix(scope, short_words(value)),
             Some(last) => {
-                let (blocks, rest) = value.as_chunks::<16>();
+                let (mut scope, mut rest) = (scope, value);
+                while let Some((block, more)) = rest.split_first_chunk()
+                    && !more.is_empty()
+                {
+                    scope = self.mix(scope, words(block));
+                    rest = more;
+                }
                 // The last block overlaps the one before it, or is it.
-                let before = blocks.len() - usize::from(rest.is_empty());
-                let blocks = blocks.iter().take(before);
-                let scope = blocks.fold(scope, |scope, block| self.mix(scope, words(block)));
                 self.mix(scope, words(last))
             }
         };
