@@ -16,7 +16,7 @@ use tidegate::{
 };
 
 use crate::batch::{Command, Reply};
-use crate::lease::out::Out;
+use crate::mode::lease::out::Out;
 use crate::script::{Script, Scripts, Task};
 
 /// What a script is given that takes a cost off the count of a window.

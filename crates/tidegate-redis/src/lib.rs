@@ -48,16 +48,10 @@ mod limiter;
 mod policies;
 mod policy;
 
-mod background;
-mod custom;
-mod decider;
 mod fingerprint;
-mod lease;
-mod leased;
-mod local;
+mod mode;
 mod node;
-mod refusals;
-mod shared;
+mod on_error;
 
 mod options;
 mod store;
@@ -92,8 +86,8 @@ pub use config::SetupError;
 pub use config::{read_file, read_text};
 pub use credentials::Password;
 pub use error::{ErrorKind, StoreError};
-pub use lease::LeaseStats;
 pub use limiter::{Limiter, LimiterBuilder};
+pub use mode::lease::LeaseStats;
 pub use options::RedisOptions;
 pub use policies::Policies;
 pub use policy::{AnyStore, PolicyLimiter, TryCheckError};

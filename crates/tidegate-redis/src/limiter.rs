@@ -1,8 +1,7 @@
 //! One limit for many keys and any number of machines: the methods of
 //! [`tidegate::Limiter`], with the counters in Redis.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -67,15 +66,15 @@ struct Inner {
     /// The policy, without its key and its limit.
     policy: PolicyBuilder,
     store: RedisStore,
-    current: RwLock<Current>,
+    current: RwLock<Arc<Current>>,
 }
 
 /// The current limit, for all clones of a limiter.
 #[derive(Debug)]
 struct Current {
     limit: Limit,
-    /// One policy per number of values in a key, made for the first key of that kind.
-    policies: BTreeMap<usize, PolicyLimiter>,
+    /// The policies for keys of no value, of one and so on, made for the first of them.
+    policies: Vec<OnceLock<PolicyLimiter>>,
 }
 
 /// Builds a [`Limiter`] with your own settings.
@@ -208,22 +207,27 @@ impl Limiter {
     /// Other processes keep their own limit, over the same counters. Change it there as
     /// well.
     pub fn set_limit(&self, limit: Limit) -> Result<(), SetupError> {
+        // Whatever is wrong is found now, not by the first check.
+        self.0.policy(1, limit)?;
         let current = &self.0.current;
         let mut current = current.write().unwrap_or_else(PoisonError::into_inner);
-        let policies = current.policies.iter().map(|(values, limiter)| {
-            let policy = self.0.policy(*values, limit)?;
-            Ok((*values, limiter.changed(policy)?))
+        let policies = current.policies.iter().enumerate();
+        let policies = policies.map(|(values, limiter)| match limiter.get() {
+            Some(limiter) => {
+                let policy = self.0.policy(values, limit)?;
+                Ok(OnceLock::from(limiter.changed(policy)?))
+            }
+            None => Ok(OnceLock::new()),
         });
         let policies = policies.collect::<Result<_, SetupError>>()?;
-        *current = Current { limit, policies };
+        *current = Arc::new(Current { limit, policies });
         Ok(())
     }
 
     /// The current limit.
     #[must_use]
     pub fn limit(&self) -> Limit {
-        let current = self.0.current.read();
-        current.unwrap_or_else(PoisonError::into_inner).limit
+        self.0.current().limit
     }
 
     /// The store that keeps the counters, for its [statistics](RedisStore::stats) or for
@@ -272,17 +276,10 @@ impl Limiter {
     /// whether that was done within this time. Call it before the program ends, because
     /// unsent counts are lost. In [`Mode::Exact`], there is nothing to send.
     pub async fn flush(&self, within: Duration) -> bool {
-        let limiters: Vec<_> = {
-            let current = self.0.current.read();
-            let current = current.unwrap_or_else(PoisonError::into_inner);
-            current.policies.values().cloned().collect()
-        };
-        let start = Instant::now();
-        let mut all = true;
-        for limiter in limiters {
-            all &= limiter.flush(within.saturating_sub(start.elapsed())).await;
-        }
-        all
+        let current = self.0.current();
+        let limiters = current.policies.iter().filter_map(OnceLock::get);
+        let flushed = join_all(limiters.map(|limiter| limiter.flush(within))).await;
+        flushed.into_iter().all(|is_flushed| is_flushed)
     }
 
     async fn check_key(&self, key: &impl Key, cost: Cost) -> Decision {
@@ -301,7 +298,14 @@ impl Limiter {
                 .map(|(name, value)| (*name, value.to_vec()))
                 .collect()
         });
-        (self.0.limiter(values.len()), values)
+        let current = self.0.current();
+        let limiter = current.policies[values.len()].get_or_init(|| {
+            let policy = self.0.policy(values.len(), current.limit);
+            let store = self.0.store.clone();
+            let limiter = policy.and_then(|policy| PolicyLimiter::over(store, policy));
+            limiter.expect("only the number of values is new")
+        });
+        (limiter.clone(), values)
     }
 }
 
@@ -314,23 +318,9 @@ const NAMES: [&str; 16] = [
 ];
 
 impl Inner {
-    /// The limiter for keys with this number of values.
-    fn limiter(&self, values: usize) -> PolicyLimiter {
-        let find = |current: &Current| current.policies.get(&values).cloned();
+    fn current(&self) -> Arc<Current> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        let found = find(&current);
-        drop(current);
-        found.unwrap_or_else(|| {
-            let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-            // Another thread may have been quicker.
-            find(&current).unwrap_or_else(|| {
-                let made = self.policy(values, current.limit);
-                let made = made.and_then(|policy| PolicyLimiter::over(self.store.clone(), policy));
-                let made = made.expect("only the number of values is new");
-                current.policies.insert(values, made.clone());
-                made
-            })
-        })
+        Arc::clone(&current)
     }
 
     fn policy(&self, values: usize, limit: Limit) -> Result<Policy, SetupError> {
@@ -404,10 +394,10 @@ impl LimiterBuilder {
         let inner = Inner {
             policy: self.policy,
             store,
-            current: RwLock::new(Current {
+            current: RwLock::new(Arc::new(Current {
                 limit: self.limit,
-                policies: BTreeMap::new(),
-            }),
+                policies: (0..=NAMES.len()).map(|_| OnceLock::new()).collect(),
+            })),
         };
         // Whatever is wrong is found now, not by the first check.
         inner.policy(1, self.limit)?;

@@ -101,7 +101,7 @@ impl Outage {
 pub(crate) struct FallbackNote {
     policy: String,
     does: &'static str,
-    /// What its callers do instead, if they say so.
+    /// What is done instead, if callers say so.
     callers_do: OnceLock<&'static str>,
 }
 
@@ -114,13 +114,16 @@ impl FallbackNote {
     pub(crate) fn new(policy: &Policy) -> Arc<Self> {
         Arc::new(Self {
             policy: policy.name().into(),
-            does: match (policy.mode(), policy.on_error()) {
-                (Mode::Background, _) => "decided in the background",
-                (_, OnError::Allow) => "allowed",
-                (_, OnError::Deny) => "denied",
-                (_, OnError::Local) => "decided locally",
+            does: match policy.on_error() {
+                OnError::Allow => "allowed",
+                OnError::Deny => "denied",
+                OnError::Local => "decided locally",
             },
-            callers_do: OnceLock::new(),
+            // Nobody waits for the store there, and sees no error of it.
+            callers_do: match policy.mode() {
+                Mode::Background => OnceLock::from("decided in the background"),
+                Mode::Exact | Mode::Lease => OnceLock::new(),
+            },
         })
     }
 

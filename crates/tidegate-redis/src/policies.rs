@@ -11,7 +11,8 @@ use tidegate::{Attributes, CheckError, Cost, Decisions, PoliciesError, Policy, P
 
 use crate::config::SetupError;
 use crate::error::StoreError;
-use crate::lease::LeaseStats;
+use crate::mode::Mode;
+use crate::mode::lease::LeaseStats;
 use crate::policy::{AnyStore, PolicyLimiter};
 
 /// Policies over any stores, by name.
@@ -183,11 +184,11 @@ impl Policies {
     /// those of stores that are down.
     pub async fn verify_scripts(&self) -> Vec<(&str, StoreError)> {
         let mut wrong = Vec::new();
-        for shared in self.limiters.values().filter_map(PolicyLimiter::redis) {
-            if let Some(custom) = shared.decider.script()
-                && let Err(error) = shared.store.load(custom.script()).await
+        for redis in self.limiters.values().filter_map(PolicyLimiter::redis) {
+            if let Mode::Script(script) = &redis.mode
+                && let Err(error) = script.verify().await
             {
-                wrong.push((shared.policy.name(), error));
+                wrong.push((redis.policy.name(), error));
             }
         }
         wrong
@@ -206,11 +207,11 @@ impl Policies {
     /// On a cluster, all keys of a policy whose levels have no attribute in common are on
     /// one server, which also gives a warning.
     pub async fn warnings(&self) -> Vec<String> {
-        let shared = self.limiters.values().filter_map(PolicyLimiter::redis);
+        let redis = self.limiters.values().filter_map(PolicyLimiter::redis);
         let in_one_place =
-            shared.filter(|shared| shared.store.is_cluster() && shared.policy.tag().len() == 0);
-        let in_one_place = in_one_place.map(|shared| {
-            let name = shared.policy.name();
+            redis.filter(|redis| redis.store.is_cluster() && redis.policy.tag().len() == 0);
+        let in_one_place = in_one_place.map(|redis| {
+            let name = redis.policy.name();
             format!("policy {name:?}: its levels have no attribute in common, so all its keys are in one slot, and one server of the cluster answers all its checks")
         });
         let mut warnings: Vec<String> = in_one_place.collect();

@@ -1,18 +1,19 @@
-//! One policy over one store: [`PolicyLimiter`].
+//! One policy over one store: from attributes to a decision.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{
-    Attributes, Charge, CheckError, Cost, Explained, MemoryStore, Mode, Policy, PolicyDecision,
-    Question, Receipt, Which,
+    Attributes, Charge, CheckError, Cost, Explained, Keys, MemoryStore, Policy, PolicyDecision,
+    Question, Receipt, Source, Which,
 };
 
 use crate::config::SetupError;
 use crate::error::StoreError;
-use crate::lease::LeaseStats;
-use crate::shared::Shared;
+use crate::mode::lease::LeaseStats;
+use crate::mode::{Mode, Query};
+use crate::on_error::OnError;
 use crate::store::RedisStore;
 
 /// Where a policy's counters are kept.
@@ -67,7 +68,17 @@ pub struct PolicyLimiter(Place);
 #[derive(Debug, Clone)]
 enum Place {
     Memory(tidegate::PolicyLimiter),
-    Redis(Arc<Shared>),
+    Redis(Arc<InRedis>),
+}
+
+/// A policy whose counters are kept in Redis.
+#[derive(Debug)]
+pub(crate) struct InRedis {
+    pub(crate) policy: Policy,
+    pub(crate) store: RedisStore,
+    charge: Charge,
+    pub(crate) mode: Mode,
+    on_error: Arc<OnError>,
 }
 
 /// Why a check could not be decided.
@@ -95,7 +106,7 @@ impl PolicyLimiter {
     pub fn changed(&self, policy: Policy) -> Result<Self, SetupError> {
         let store = match &self.0 {
             Place::Memory(memory) => memory.store().clone().into(),
-            Place::Redis(shared) => shared.store.clone().into(),
+            Place::Redis(redis) => redis.store.clone().into(),
         };
         let limiter = Self::build(&store, policy, Path::new(""), Some(self))?;
         limiter.commit();
@@ -113,22 +124,24 @@ impl PolicyLimiter {
             AnyStore::Memory(store) => Place::Memory(tidegate::PolicyLimiter::over(store, policy)?),
             AnyStore::Redis(store) => {
                 let before = before.and_then(Self::redis);
-                let shared = Shared::new(policy, store.clone(), folder, before)?;
-                Place::Redis(Arc::new(shared))
+                Place::Redis(Arc::new(InRedis::new(policy, store, folder, before)?))
             }
         }))
     }
 
     /// Puts into force what it shares with the limiter before it.
     pub(crate) fn commit(&self) {
-        if let Place::Redis(shared) = &self.0 {
-            shared.commit();
+        if let Some(redis) = self.redis() {
+            redis.store.fallbacks().add(&redis.on_error.note);
+            if let Mode::Background(background) = &redis.mode {
+                background.set_sync_interval(redis.policy.sync_interval());
+            }
         }
     }
 
-    pub(crate) fn redis(&self) -> Option<&Shared> {
+    pub(crate) fn redis(&self) -> Option<&InRedis> {
         match &self.0 {
-            Place::Redis(shared) => Some(shared),
+            Place::Redis(redis) => Some(redis),
             Place::Memory(_) => None,
         }
     }
@@ -138,7 +151,7 @@ impl PolicyLimiter {
     pub fn policy(&self) -> &Policy {
         match &self.0 {
             Place::Memory(memory) => memory.policy(),
-            Place::Redis(shared) => &shared.policy,
+            Place::Redis(redis) => &redis.policy,
         }
     }
 
@@ -156,10 +169,8 @@ impl PolicyLimiter {
     /// Tells the log of an outage what callers of [`try_check`](Self::try_check) do about its
     /// errors, such as "answered with 503". Without this, the log says what `on_error` does.
     pub fn callers_do(&self, does: &'static str) {
-        if let Some(shared) = self.redis()
-            && shared.policy.mode() != Mode::Background
-        {
-            shared.note.callers_do(does);
+        if let Some(redis) = self.redis() {
+            redis.on_error.note.callers_do(does);
         }
     }
 
@@ -175,10 +186,14 @@ impl PolicyLimiter {
     {
         match &self.0 {
             Place::Memory(memory) => memory.check(attributes, cost),
-            Place::Redis(shared) => match shared.spend_lease(attributes, cost) {
-                Some(decision) => Ok(decision),
-                None => shared.check(&Question::new(attributes, cost)).await,
-            },
+            // No future of ours wraps what this node decides: each would copy the decision.
+            Place::Redis(redis) => {
+                let query = redis.query(&Question::new(attributes, cost))?;
+                Ok(match redis.now(&query) {
+                    Some(decision) => decision,
+                    None => redis.decide(&query).await,
+                })
+            }
         }
     }
 
@@ -194,7 +209,10 @@ impl PolicyLimiter {
     {
         match &self.0 {
             Place::Memory(memory) => Ok(memory.check(attributes, cost)?),
-            Place::Redis(shared) => shared.ask(&Question::new(attributes, cost)).await,
+            Place::Redis(redis) => {
+                let query = redis.query(&Question::new(attributes, cost))?;
+                Ok(redis.ask(&query).await?)
+            }
         }
     }
 
@@ -228,8 +246,13 @@ impl PolicyLimiter {
     {
         match &self.0 {
             Place::Memory(memory) => Ok(memory.ask(question)?),
-            Place::Redis(shared) if question.look => shared.ask(question).await,
-            Place::Redis(shared) => Ok(shared.check(question).await?),
+            Place::Redis(redis) => {
+                let query = redis.query(question)?;
+                match (redis.ask(&query).await, question.look) {
+                    (Err(error), true) => Err(error.into()),
+                    (asked, _) => Ok(asked.unwrap_or_else(|_| redis.on_error.decide(&query))),
+                }
+            }
         }
     }
 
@@ -245,7 +268,7 @@ impl PolicyLimiter {
     {
         match &self.0 {
             Place::Memory(memory) => memory.ask(question).ok(),
-            Place::Redis(shared) => shared.now(question),
+            Place::Redis(redis) => redis.now(&redis.query(question).ok()?),
         }
     }
 
@@ -259,7 +282,10 @@ impl PolicyLimiter {
     {
         match &self.0 {
             Place::Memory(memory) => Ok(memory.refund(attributes, receipt)?),
-            Place::Redis(shared) => shared.refund(attributes, receipt).await,
+            Place::Redis(redis) => {
+                let query = redis.query(&Question::new(attributes, Cost::ONE))?;
+                Ok(redis.mode.refund(&query, receipt).await?)
+            }
         }
     }
 
@@ -271,9 +297,9 @@ impl PolicyLimiter {
     {
         match &self.0 {
             Place::Memory(memory) => memory.give_back(attributes, cost),
-            Place::Redis(shared) => {
-                let keys = shared.keys(attributes, cost)?;
-                shared.store.give_back(&keys, cost).await?;
+            Place::Redis(redis) => {
+                let query = redis.query(&Question::new(attributes, cost))?;
+                redis.store.give_back(&query.keys, cost).await?;
             }
         }
         Ok(())
@@ -286,7 +312,7 @@ impl PolicyLimiter {
     {
         match &self.0 {
             Place::Memory(memory) => Ok(memory.reset(attributes, which)?),
-            Place::Redis(shared) => shared.reset(attributes, which).await,
+            Place::Redis(redis) => redis.reset(attributes, which).await,
         }
     }
 
@@ -298,10 +324,12 @@ impl PolicyLimiter {
     {
         match &self.0 {
             Place::Memory(memory) => Ok(memory.explain(attributes)?),
-            Place::Redis(shared) => {
-                let keys = shared.policy.keys(attributes).map_err(CheckError::from)?;
-                let look = shared.ask_keys(&keys, Cost::ONE, Charge::Nothing).await?;
-                Ok(shared.policy.explain(&keys, &look))
+            Place::Redis(redis) => {
+                // Also of a policy that is not enabled.
+                let keys = redis.policy.keys(attributes).map_err(CheckError::from)?;
+                let query = redis.query_of(keys, Cost::ONE, Charge::Nothing);
+                let look = redis.ask(&query).await?;
+                Ok(redis.policy.explain(&query.keys, &look))
             }
         }
     }
@@ -316,7 +344,7 @@ impl PolicyLimiter {
                 drop(memory.policy().keys(attributes)?);
             }
             Place::Memory(_) => {}
-            Place::Redis(shared) => drop(shared.keys(attributes, cost)?),
+            Place::Redis(redis) => drop(redis.query(&Question::new(attributes, cost))?),
         }
         Ok(())
     }
@@ -327,20 +355,126 @@ impl PolicyLimiter {
     pub async fn flush(&self, within: Duration) -> bool {
         match &self.0 {
             Place::Memory(_) => true,
-            Place::Redis(shared) => shared.decider.flush(within).await,
+            Place::Redis(redis) => redis.mode.flush(within).await,
         }
     }
 
     /// Statistics of a policy in mode `lease` on this node; `None` for any other policy.
     #[must_use]
     pub fn lease_stats(&self) -> Option<LeaseStats> {
-        Some(self.redis()?.decider.leases()?.stats())
+        match &self.redis()?.mode {
+            Mode::Lease(lease) => Some(lease.stats()),
+            Mode::Exact(_) | Mode::Background(_) | Mode::Script(_) => None,
+        }
+    }
+}
+
+impl InRedis {
+    fn new(
+        policy: Policy,
+        store: &RedisStore,
+        folder: &Path,
+        before: Option<&Self>,
+    ) -> Result<Self, SetupError> {
+        let charge = match policy.count_denied() {
+            true => Charge::Always,
+            false => Charge::Admitted,
+        };
+        let on_error_before = before.map(|before| &*before.on_error);
+        let on_error = Arc::new(OnError::new(&policy, store, on_error_before)?);
+        let mode_before = before.map(|before| &before.mode);
+        let mode = Mode::new(&policy, store, charge, &on_error, folder, mode_before)?;
+        Ok(Self {
+            mode,
+            store: store.clone(),
+            policy,
+            charge,
+            on_error,
+        })
+    }
+
+    /// The query behind a question: without keys where nothing is measured.
+    #[inline]
+    fn query<'p, 'k, A>(&'p self, question: &Question<'k, A>) -> Result<Query<'p, 'k>, CheckError>
+    where
+        'p: 'k,
+        A: Attributes + ?Sized,
+    {
+        let (policy, cost) = (&self.policy, question.cost);
+        let charge = match question.look {
+            true => Charge::Nothing,
+            false => self.charge,
+        };
+        if !policy.enabled() {
+            return Ok(self.query_of(Keys::none(policy), cost, charge));
+        }
+        let script = policy.script();
+        // A script that is not told the cost would charge too little.
+        if cost != Cost::ONE && script.is_some_and(|script| !script.takes_the_cost()) {
+            return Err(CheckError::CostUntold {
+                policy: policy.name().into(),
+                cost: cost.get(),
+            });
+        }
+        let keys = policy.keys(question.attributes)?.under(question.limit);
+        Ok(self.query_of(keys, cost, charge))
+    }
+
+    #[inline]
+    fn query_of<'p, 'k>(&'p self, keys: Keys<'k>, cost: Cost, charge: Charge) -> Query<'p, 'k> {
+        Query::new(&self.policy, self.mode.hasher(), keys, cost, charge)
+    }
+
+    /// Decides what this node can decide without asking the store.
+    #[inline]
+    fn now<'p>(&self, query: &Query<'p, '_>) -> Option<PolicyDecision<'p>> {
+        if query.prints.is_empty() {
+            // Nothing counts, so there is nothing to ask.
+            return Some(query.allowed(Source::Store));
+        }
+        // A look tells of every level, which only the store can.
+        if query.is_look() {
+            return None;
+        }
+        self.mode.now(query)
+    }
+
+    /// Decides, unless the store has to be asked and does not answer.
+    async fn ask<'p>(&self, query: &Query<'p, '_>) -> Result<PolicyDecision<'p>, StoreError> {
+        match self.now(query) {
+            Some(decision) => Ok(decision),
+            None => self.mode.ask(query).await,
+        }
+    }
+
+    /// Decides what this node cannot decide [now](Self::now), whatever happens to the store.
+    async fn decide<'p>(&self, query: &Query<'p, '_>) -> PolicyDecision<'p> {
+        let asked = self.mode.ask(query).await;
+        asked.unwrap_or_else(|_| self.on_error.decide(query))
+    }
+
+    async fn reset<A>(&self, attributes: &A, which: Which<'_>) -> Result<usize, TryCheckError>
+    where
+        A: Attributes + ?Sized,
+    {
+        let prefix = self.store.prefix();
+        let stored = self.policy.stored_keys(attributes, which, prefix)?;
+        let forgotten = self.store.delete(stored.clone()).await;
+        // One level may be named without the attributes of the others.
+        let keys = self.policy.keys(attributes).ok();
+        let query = keys.map(|keys| self.query_of(keys, Cost::ONE, Charge::Nothing));
+        self.mode
+            .forget_refusals(query.as_ref().map(|query| &*query.prints));
+        let forgotten = forgotten?;
+        self.mode.forget(&stored);
+        self.on_error.reset(attributes, which)?;
+        Ok(forgotten)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tidegate::Limit;
+    use tidegate::{Limit, Mode as Setting};
 
     use super::*;
     use crate::options::RedisOptions;
@@ -348,8 +482,10 @@ mod tests {
     impl PolicyLimiter {
         /// How often a policy in mode `background` reports.
         pub(crate) fn sync_interval(&self) -> Duration {
-            let background = self.redis().and_then(|it| it.decider.background());
-            background.expect("the mode background").sync_interval()
+            match self.redis().map(|redis| &redis.mode) {
+                Some(Mode::Background(background)) => background.sync_interval(),
+                other => panic!("{other:?}"),
+            }
         }
     }
 
@@ -358,7 +494,7 @@ mod tests {
         // No server listens there, so what is decided is decided by this node.
         let redis = RedisStore::new("redis://127.0.0.1:1/", RedisOptions::default());
         let redis = redis.expect("a valid URL");
-        let admitted = |mode: Mode, store: AnyStore| {
+        let admitted = |mode: Setting, store: AnyStore| {
             let policy = Policy::builder("p").limit(Limit::per_hour(5)).mode(mode);
             let policy = policy.build().expect("a policy");
             let limiter = PolicyLimiter::over(store, policy).expect("a policy for the store");
@@ -368,9 +504,9 @@ mod tests {
             decided
         };
         let five = [true, true, true, true, true, false];
-        assert_eq!(admitted(Mode::Background, redis.clone().into()), five);
-        assert_eq!(admitted(Mode::Exact, MemoryStore::new().into()), five);
-        let exact = admitted(Mode::Exact, redis.into());
+        assert_eq!(admitted(Setting::Background, redis.clone().into()), five);
+        assert_eq!(admitted(Setting::Exact, MemoryStore::new().into()), five);
+        let exact = admitted(Setting::Exact, redis.into());
         assert!(exact.is_empty(), "the store must be asked");
     }
 }

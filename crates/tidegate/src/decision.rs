@@ -67,6 +67,19 @@ pub struct LevelOutcome {
     pub mark: u64,
 }
 
+impl LevelOutcome {
+    /// The outcome of a level whose charge has this mark; 0 for one that was not charged.
+    #[inline]
+    #[must_use]
+    pub const fn new(outcome: Outcome, cost: Cost, mark: u64) -> Self {
+        Self {
+            outcome,
+            cost,
+            mark,
+        }
+    }
+}
+
 /// Whether a request may proceed, and the numbers behind the decision.
 ///
 /// The numbers describe one level: the first that refused or, if all admitted, the one

@@ -7,7 +7,7 @@ use tidegate::{Cost, Kind, Limit};
 
 use super::pair::{Pair, START_US};
 use super::random::{Random, more, part};
-use crate::background::{Parcel, Unsent, heard};
+use crate::mode::background::{Parcel, Unsent, heard};
 
 use crate::script::Task;
 use tidegate_testkit::redis::Server;

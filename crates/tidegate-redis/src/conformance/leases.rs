@@ -9,9 +9,9 @@ use tidegate::{Cost, Limit};
 use super::pair::{Host, Pair, START_US, counter};
 use super::random::{Random, more, part};
 use crate::call::argument;
-use crate::lease::kept::Store;
-use crate::lease::message::{Grant, Message, Run, Settle, size};
-use crate::lease::out::Out;
+use crate::mode::lease::kept::Store;
+use crate::mode::lease::message::{Grant, Message, Run, Settle, size};
+use crate::mode::lease::out::Out;
 use crate::script::Task;
 use tidegate_testkit::redis::Server;
 
@@ -53,7 +53,7 @@ impl Steps {
             .limit()
             .read_state(now_us, &mut numbers)
             .expect("a count");
-        let out = crate::lease::out::Out::after(rest, 1).expect("what is out");
+        let out = crate::mode::lease::out::Out::after(rest, 1).expect("what is out");
         let out = out.first().copied().unwrap_or_default();
         let got = (used, out, admitted);
         let wanted = self.store.check(self.limit(), cost, asked, now_us);

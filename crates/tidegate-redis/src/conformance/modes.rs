@@ -7,8 +7,9 @@ use tidegate_testkit::conformance::{Scenario, Subject, run_some};
 use tidegate_testkit::redis::Server;
 
 use super::pair::{Pair, START_US, counter};
-use crate::background::{self, heard, table};
-use crate::lease::key::{Answer, Key};
+use crate::mode::background::{self, heard, table};
+use crate::mode::lease::key::{Answer, Key};
+use crate::mode::tests::check;
 use crate::node::{Rounds, Table, Why};
 use crate::script::Task;
 
@@ -151,8 +152,8 @@ impl Reporting {
 
     fn decide(&self, cost: Cost) -> Decision {
         let policy = self.policy();
-        let keys = policy.keys(&[("key", "k")]).expect("the one attribute");
-        let decided = self.table.decide(&keys, cost, self.now_us);
+        let check = check(&policy, &[("key", "k")], cost);
+        let decided = self.table.decide(&check, self.now_us);
         decided.expect("room for a key").decision
     }
 

@@ -9,7 +9,7 @@ use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryS
 use tokio::runtime::Runtime;
 
 use crate::call::{argument, decision, marker, refund_at};
-use crate::lease::message::{Message, Reply};
+use crate::mode::lease::message::{Message, Reply};
 use crate::script::{Scripts, Task, Time};
 use crate::store::RedisStore;
 use tidegate_testkit::redis::Server;

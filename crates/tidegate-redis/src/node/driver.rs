@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tidegate::Policy;
+use tidegate::{KeyHasher, Policy};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -73,10 +73,15 @@ impl<K: Key> Node<K> {
         node
     }
 
-    /// Whether it can decide this policy, too.
-    pub(crate) fn suits(&self, policy: &Policy, store: &RedisStore) -> bool {
+    /// Itself, if this policy has the same keys.
+    pub(crate) fn for_policy(
+        self: &Arc<Self>,
+        policy: &Policy,
+        store: &RedisStore,
+    ) -> Option<Arc<Self>> {
         let Inner { process, .. } = *self.0;
-        process.is_this() && self.0.store.is_same(store) && self.0.made_of == made_of(policy)
+        let is_same = self.0.store.is_same(store) && self.0.made_of == made_of(policy);
+        (process.is_this() && is_same).then(|| Arc::clone(self))
     }
 
     pub(crate) fn set_interval(&self, interval: Duration) {
@@ -97,6 +102,12 @@ impl<K: Key> Node<K> {
     #[inline]
     pub(crate) fn table(&self) -> Option<&Table<K>> {
         self.0.process.is_this().then_some(&self.0.table)
+    }
+
+    /// What makes fingerprints of the keys.
+    #[inline]
+    pub(crate) fn hasher(&self) -> &KeyHasher {
+        self.0.table.hasher()
     }
 
     /// Sends what there is to say about a key now. A store that is known to be down answers at

@@ -5,11 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use foldhash::fast::FixedState;
-use tidegate::LevelKey;
+use tidegate::{KeyHasher, LevelKey};
 
 use super::{Key, Why};
 use crate::error::StoreError;
-use crate::fingerprint::{Fingerprint, Fingerprints, shard_of};
+use crate::fingerprint::{Fingerprint, shard_of};
 
 /// The keys that a node keeps of a policy at once. For others, the store is asked as in the mode
 /// `exact`: checks of them wait, but nothing is forgotten, and nothing grows.
@@ -26,7 +26,8 @@ pub(crate) struct Table<K: Key> {
     prefix: String,
     shards: Box<[RwLock<Shard<K>>]>,
     pub(crate) keys_per_shard: usize,
-    fingerprints: Fingerprints,
+    /// Of these keys alone: what a thread remembers of others must not be found here.
+    hasher: KeyHasher,
     pub(crate) shared: K::Shared,
     /// Those that were looked at longest ago come first. Locked after a shard, never before.
     queue: Mutex<VecDeque<Fingerprint>>,
@@ -67,15 +68,15 @@ impl<K: Key> Table<K> {
             prefix: prefix.to_owned(),
             shards: (0..shards).map(|_| RwLock::new(shard())).collect(),
             keys_per_shard: KEYS / shards,
-            fingerprints: Fingerprints::default(),
+            hasher: KeyHasher::new(),
             shared,
             queue: Mutex::default(),
         }
     }
 
     #[inline]
-    pub(crate) fn fingerprint(&self, key: &LevelKey<'_>) -> Fingerprint {
-        self.fingerprints.of(key)
+    pub(super) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
     }
 
     pub(crate) fn read(&self, fingerprint: Fingerprint) -> RwLockReadGuard<'_, Shard<K>> {

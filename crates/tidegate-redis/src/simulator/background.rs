@@ -8,9 +8,9 @@ use tidegate::audit::Background;
 use tidegate::{Cost, Kind, Limit};
 use tidegate_testkit::simulation::{START_US, micros};
 
-use super::fleet::{Event, Fleet, Node, with_keys};
-use crate::background::{Key, Parcel, table};
+use super::fleet::{Event, Fleet, Node, with_check};
 use crate::error::{ErrorKind, StoreError};
+use crate::mode::background::{Key, Parcel, table};
 use crate::node::{AT_ONCE, Envelope, Rounds, Table, Why};
 
 /// How long a node waits for the store to have heard.
@@ -74,8 +74,8 @@ impl Fleet {
 
     fn stored(&self, key: u64) -> String {
         let cell = usize::try_from(key).unwrap_or(0);
-        with_keys(&self.policy, cell, |keys| {
-            keys.iter().map(|key| key.stored("tg")).collect()
+        with_check(&self.policy, cell, Cost::ONE, |check| {
+            check.keys.iter().map(|key| key.stored("tg")).collect()
         })
     }
 
@@ -91,8 +91,8 @@ impl Fleet {
             // Until the outage is over, the key may have to wait for that, too.
             it.failing.entry(stored).or_insert(now);
         }
-        let decided = with_keys(&self.policy, cell, |keys| {
-            it.table.decide(keys, cost, clock_us)
+        let decided = with_check(&self.policy, cell, cost, |check| {
+            it.table.decide(check, clock_us)
         });
         let decision = decided.expect("a few keys").decision;
         if decision.allowed() {

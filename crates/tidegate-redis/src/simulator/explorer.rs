@@ -12,9 +12,9 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use tidegate::{Cost, Limit};
 
-use crate::lease::kept::Store;
-use crate::lease::key::{Answer, Key};
-use crate::lease::message::{Message, Reply};
+use crate::mode::lease::kept::Store;
+use crate::mode::lease::key::{Answer, Key};
+use crate::mode::lease::message::{Message, Reply};
 use crate::node::Why;
 
 const START_US: u64 = 1_700_000_000_000_000;

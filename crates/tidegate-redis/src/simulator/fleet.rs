@@ -10,18 +10,20 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::algorithm::State;
 use tidegate::audit::Background;
-use tidegate::{Cost, Decision, Keys, Limit, Mode, Policy, Receipt, Source};
+use tidegate::{Cost, Decision, Limit, Mode, Policy, Receipt, Source};
 use tidegate_testkit::simulation::{Network, Trouble, Troubles, World};
 
 use super::background::BackgroundNode;
 use super::judge::{Ledger, size};
-use crate::background::Parcel;
-use crate::lease::held::Spent;
-use crate::lease::kept::Store;
-use crate::lease::key::Key;
-use crate::lease::message::{Message, Reply, TERM_US};
+use crate::mode::Query;
+use crate::mode::background::Parcel;
+use crate::mode::lease::kept::Store;
+use crate::mode::lease::key::Key;
+use crate::mode::lease::message::{Message, Reply, TERM_US};
+use crate::mode::lease::tokens::Spent;
+use crate::mode::refusals::{Refusals, Sent};
+use crate::mode::tests::check;
 use crate::node::Envelope;
-use crate::refusals::{Refusals, Sent};
 
 /// How long a check may take.
 const DEADLINE: Duration = Duration::from_millis(50);
@@ -279,7 +281,9 @@ impl Fleet {
             }
             Event::Refunded(node, cell) => {
                 if let Node::Exact(refusals) = &self.nodes[node] {
-                    with_keys(&self.policy, cell, |keys| refusals.forget(keys));
+                    with_check(&self.policy, cell, Cost::ONE, |check| {
+                        refusals.forget(&check.prints);
+                    });
                 }
             }
             Event::Message(node, cell, id, message) => self.message(node, cell, id, &message),
@@ -401,8 +405,8 @@ impl Fleet {
             return;
         };
         let sent = refusals.sent(clock);
-        let is_known = with_keys(&self.policy, cells[0], |keys| {
-            !refusals.find(keys, cost, clock).is_empty()
+        let is_known = with_check(&self.policy, cells[0], cost, |check| {
+            !refusals.find(check, clock).is_empty()
         });
         if is_known {
             self.outcome.remembered += 1;
@@ -447,8 +451,8 @@ impl Fleet {
         let (node, cost) = (waiting.node, waiting.cost);
         if let (Node::Exact(refusals), Some(sent)) = (&self.nodes[node], waiting.sent) {
             let clock = self.world.clock(node);
-            with_keys(&self.policy, waiting.cells[0], |keys| {
-                refusals.learn(keys, cost, sent, decision, clock);
+            with_check(&self.policy, waiting.cells[0], cost, |check| {
+                refusals.learn(check, sent, decision, clock);
             });
         }
         if !decision.allowed() {
@@ -631,9 +635,11 @@ impl Fleet {
 }
 
 /// Calls with the keys that a policy makes of a counter's key.
-pub(super) fn with_keys<T>(policy: &Policy, cell: usize, call: impl FnOnce(&Keys<'_>) -> T) -> T {
-    let name = cell.to_string();
-    let attributes = [("key", &*name)];
-    let keys = policy.keys(&attributes).expect("the one attribute");
-    call(&keys)
+pub(super) fn with_check<T>(
+    policy: &Policy,
+    cell: usize,
+    cost: Cost,
+    call: impl FnOnce(&Query<'_, '_>) -> T,
+) -> T {
+    call(&check(policy, &[("key", cell.to_string())], cost))
 }

@@ -3,7 +3,7 @@
 use tidegate::audit::{Audit, Background, Record};
 use tidegate::{Cost, Kind, Limit};
 
-use crate::lease::message::TERM_US;
+use crate::mode::lease::message::TERM_US;
 
 /// What one counter admitted, and what it may admit beyond its limit.
 #[derive(Debug, Default)]

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use tidegate::{Cost, Kind};
 
 use super::fleet::{Cells, Event, Fleet, Node, Pattern, Waiting};
-use crate::lease::key::{Answer, Key};
-use crate::lease::message::{Message, Reply};
+use crate::mode::lease::key::{Answer, Key};
+use crate::mode::lease::message::{Message, Reply};
 use crate::node::Why;
 
 const SWEEP: Duration = Duration::from_millis(50);

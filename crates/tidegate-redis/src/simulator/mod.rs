@@ -6,11 +6,11 @@
 //! ([`kept`]). The [world](tidegate_testkit::simulation) makes up everything else from a
 //! seed. A run that fails prints its seed and its setting.
 //!
-//! [`Refusals`]: crate::refusals::Refusals
-//! [`Key`]: crate::lease::key::Key
-//! [`Table`]: crate::background::Table
-//! [`Sender`]: crate::background::Sender
-//! [`kept`]: crate::lease::kept
+//! [`Refusals`]: crate::mode::refusals::Refusals
+//! [`Key`]: crate::mode::lease::key::Key
+//! [`Table`]: crate::mode::background::Table
+//! [`Sender`]: crate::mode::background::Sender
+//! [`kept`]: crate::mode::lease::kept
 
 mod background;
 mod explorer;

@@ -10,9 +10,9 @@ use foldhash::fast::FixedState;
 use tidegate::{Cost, Limit};
 use tidegate_testkit::simulation::{Network, World, micros};
 
-use crate::lease::kept::Store;
-use crate::lease::key::{Answer, FEW, Key, horizon_us, horizons};
-use crate::lease::message::{Message, Reply};
+use crate::mode::lease::kept::Store;
+use crate::mode::lease::key::{Answer, FEW, Key, horizon_us, horizons};
+use crate::mode::lease::message::{Message, Reply};
 use crate::node::Why;
 
 /// When something happens to a fleet.

@@ -219,4 +219,10 @@ fn unusable_names_and_urls_are_refused() {
     assert!(!url.contains("hush"), "{url}");
     let lease = Limiter::builder("api", limit.sliding_log()).mode(Mode::Lease);
     assert!(lease.connect("redis://127.0.0.1").is_err());
+    let lease = Limiter::builder("api", limit).mode(Mode::Lease);
+    let lease = lease
+        .connect("redis://127.0.0.1")
+        .expect("a limit to lease");
+    assert!(lease.set_limit(limit.sliding_log()).is_err());
+    assert_eq!(lease.limit(), limit);
 }

@@ -7,7 +7,7 @@ use crate::server::Server;
 use crate::support::{Named, YEAR, every_algorithm, levels, limiter_over, policy};
 use tidegate_testkit::cluster::run;
 
-pub(crate) const MANUAL: &str = include_str!("../../../../docs/redis.md");
+const MANUAL: &str = include_str!("../../../../docs/redis.md");
 
 /// The rules of the manual's user, without `user` and its name.
 pub(crate) fn rules() -> Vec<&'static str> {

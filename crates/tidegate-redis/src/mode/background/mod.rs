@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::algorithm::{Numbers, State};
-use tidegate::{Cost, Decision, Keys, LevelKey, LevelOutcome, Limit, Policy, Receipt, Source};
+use tidegate::{Cost, Decision, LevelOutcome, Limit, Policy, PolicyDecision, Receipt, Source};
 
-use crate::fingerprint::Fingerprint;
-use crate::local;
+use super::exact::Exact;
+use super::{Query, wall_us};
+use crate::error::StoreError;
 use crate::node::{Node, SHARDS, Table, now_us, offset};
 use crate::store::RedisStore;
 pub(crate) use key::Key;
@@ -29,7 +30,11 @@ pub(crate) use unsent::{Parcel, Unsent, give_back};
 
 /// A policy that is decided here.
 #[derive(Debug)]
-pub(crate) struct Background(Node<Key>);
+pub(crate) struct Background {
+    pub(super) node: Arc<Node<Key>>,
+    /// Decides where there is no room for a key.
+    exact: Exact,
+}
 
 /// The store's clock less this node's, as it was last heard of any key.
 #[derive(Debug)]
@@ -44,76 +49,77 @@ pub(crate) struct Decided {
 }
 
 impl Background {
-    /// For this policy; what was there before goes on, unchanged, if it has the same keys.
-    pub(crate) fn new(
+    /// For this policy. A node that was there before goes on.
+    pub(super) fn new(
         policy: &Policy,
         store: &RedisStore,
-        before: Option<&Arc<Self>>,
-    ) -> Arc<Self> {
-        if let Some(before) = before.filter(|before| before.0.suits(policy, store)) {
-            return Arc::clone(before);
+        exact: Exact,
+        node: Option<Arc<Node<Key>>>,
+    ) -> Self {
+        let new = || {
+            let (prefix, levels) = (store.prefix(), policy.levels().len());
+            let table = table(prefix, levels, wall_us(), now_us());
+            Arc::new(Node::new(policy, store, table, policy.sync_interval()))
+        };
+        Self {
+            node: node.unwrap_or_else(new),
+            exact,
         }
-        let (prefix, levels) = (store.prefix(), policy.levels().len());
-        let table = table(prefix, levels, local::now_us(), now_us());
-        Arc::new(Self(Node::new(
-            policy,
-            store,
-            table,
-            policy.sync_interval(),
-        )))
     }
 
     /// Tells the store this often from now on.
     pub(crate) fn set_sync_interval(&self, interval: Duration) {
-        self.0.set_interval(interval);
+        self.node.set_interval(interval);
     }
 
     #[cfg(test)]
     pub(crate) fn sync_interval(&self) -> Duration {
-        self.0.interval()
+        self.node.interval()
     }
 
     /// Decides. `None` where there is no room for a key, and none that is here refuses.
-    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost) -> Option<Decided> {
-        let decided = self.0.table()?.decide(keys, cost, now_us())?;
-        self.0.start();
-        Some(decided)
+    pub(super) fn now<'p>(&self, query: &Query<'p, '_>) -> Option<PolicyDecision<'p>> {
+        let Decided { decision, levels } = self.node.table()?.decide(query, now_us())?;
+        self.node.start();
+        let reported = query.keys.iter().enumerate();
+        let reported = reported.filter(|(level, _)| levels.contains(level));
+        Some(query.reporting(reported.map(|(_, key)| key), decision))
     }
 
-    /// The store has admitted what there was no room for: the keys that are here know it.
-    pub(crate) fn admitted(&self, keys: &Keys<'_>, cost: Cost) {
-        if let Some(table) = self.0.table() {
-            let at_us = now_us();
-            table.each_of(keys, at_us, |key, _| key.admitted(cost));
+    /// Has the store decide. What it admits, the keys that are here know, too.
+    pub(super) async fn ask<'p>(
+        &self,
+        query: &Query<'p, '_>,
+    ) -> Result<PolicyDecision<'p>, StoreError> {
+        let decision = self.exact.ask(query).await?;
+        if decision.receipt().is_some()
+            && let Some(table) = self.node.table()
+        {
+            table.each_of(query, now_us(), |key, _| key.admitted(query.cost));
         }
+        Ok(query.decided(decision))
     }
 
-    /// Gives back what a node has charged for these keys, where the store has not been
-    /// told of it. Says whether there was any of that; `None` for a charge of the store.
-    pub(crate) fn give_back(&self, keys: &Keys<'_>, receipt: &Receipt) -> Option<bool> {
-        let is_of_a_node = receipt.charges().any(|(_, mark)| key::is_parcel(mark));
-        is_of_a_node.then(|| {
-            let mut any = false;
-            let charges: SmallVec<[(Cost, u64); 2]> = receipt.charges().collect();
-            if let Some(table) = self.0.table() {
-                table.each_of(keys, now_us(), |key, level| {
-                    if let Some((cost, parcel)) = charges.get(level) {
-                        any |= key.give_back(receipt.id(), *cost, receipt.decided_at_us(), *parcel);
-                    }
-                });
-            }
-            any
-        })
-    }
-
-    /// Forgets keys, by what they are called in the store.
-    pub(crate) fn forget(&self, stored: &[String]) {
-        self.0.forget(stored);
-    }
-
-    /// Tells the store everything, now: whether it was told within this time.
-    pub(crate) async fn flush(&self, within: Duration) -> bool {
-        self.0.flush(within).await
+    /// Gives back what a node has charged for these keys, where the store has not been told
+    /// of it. A charge of the store is given back there.
+    pub(super) async fn refund(
+        &self,
+        query: &Query<'_, '_>,
+        receipt: &Receipt,
+    ) -> Result<bool, StoreError> {
+        if !receipt.charges().any(|(_, mark)| key::is_parcel(mark)) {
+            return self.exact.refund(query, receipt, "", |_| true).await;
+        }
+        let mut any = false;
+        let charges: SmallVec<[(Cost, u64); 2]> = receipt.charges().collect();
+        if let Some(table) = self.node.table() {
+            table.each_of(query, now_us(), |key, level| {
+                if let Some((cost, parcel)) = charges.get(level) {
+                    any |= key.give_back(receipt.id(), *cost, receipt.decided_at_us(), *parcel);
+                }
+            });
+        }
+        Ok(any)
     }
 }
 
@@ -130,19 +136,15 @@ impl Table<Key> {
     /// Decides, and charges every level or none. No level may block: that is decided
     /// before. Where there is no room for a key, the keys that are here decide if one of
     /// them refuses; otherwise the answer is `None`.
-    pub(crate) fn decide(&self, keys: &Keys<'_>, cost: Cost, now_us: u64) -> Option<Decided> {
-        let levels: SmallVec<[(Fingerprint, LevelKey<'_>); 2]> = keys
-            .iter()
-            .map(|key| (self.fingerprint(&key), key))
-            .collect();
-        let (first, _) = *levels.first()?;
+    pub(crate) fn decide(&self, query: &Query<'_, '_>, now_us: u64) -> Option<Decided> {
+        let (first, cost) = (*query.prints.first()?, query.cost);
         let offset_us = self.shared.0.load(Relaxed);
         let mut shard = self.write(first);
         // Of a key that is not here, nothing is known.
         let mut admits: SmallVec<[Option<bool>; 4]> = SmallVec::new();
-        for (fingerprint, key) in &levels {
+        for (fingerprint, key) in query.levels() {
             let new = || Some(Key::new(*key.limit(), offset_us, now_us));
-            let entry = self.key(&mut shard, *fingerprint, key, now_us, new);
+            let entry = self.key(&mut shard, fingerprint, &key, now_us, new);
             admits.push(entry.map(|entry| {
                 entry.tick(key.limit(), now_us);
                 entry.admits(cost)
@@ -155,7 +157,7 @@ impl Table<Key> {
         }
         let (mut decided_at_us, mut outcomes) = (None, SmallVec::<[LevelOutcome; 2]>::new());
         let mut reported = SmallVec::new();
-        for (level, ((fingerprint, _), admits)) in levels.iter().zip(&admits).enumerate() {
+        for (level, (fingerprint, admits)) in query.prints.iter().zip(&admits).enumerate() {
             // Of a partial answer, only the levels that refuse are reported.
             let is_reported = !is_partial || *admits == Some(false);
             let Some(entry) = shard.get_mut(*fingerprint).filter(|_| is_reported) else {
@@ -165,11 +167,8 @@ impl Table<Key> {
                 entry.charge(cost);
             }
             decided_at_us.get_or_insert(entry.now_us(now_us));
-            outcomes.push(LevelOutcome {
-                outcome: entry.outcome(cost, *admits == Some(true)),
-                cost,
-                mark: entry.last_parcel,
-            });
+            let outcome = entry.outcome(cost, *admits == Some(true));
+            outcomes.push(LevelOutcome::new(outcome, cost, entry.last_parcel));
             reported.push(level);
             self.list(&mut shard, *fingerprint);
         }
@@ -186,10 +185,9 @@ impl Table<Key> {
     }
 
     /// Changes those of the keys that are here, brought to this instant.
-    fn each_of(&self, keys: &Keys<'_>, now_us: u64, mut change: impl FnMut(&mut Key, usize)) {
-        for (level, key) in keys.iter().enumerate() {
+    fn each_of(&self, query: &Query<'_, '_>, now_us: u64, mut change: impl FnMut(&mut Key, usize)) {
+        for (level, (fingerprint, key)) in query.levels().enumerate() {
             let is_blocked = *key.limit() == Limit::block();
-            let fingerprint = self.fingerprint(&key);
             if let Some(entry) = self.write(fingerprint).get_mut(fingerprint)
                 && !is_blocked
             {
@@ -214,7 +212,8 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::error::{ErrorKind, StoreError};
+    use crate::error::ErrorKind;
+    use crate::mode::tests::check;
     use crate::node::{AT_ONCE, Envelope, Rounds, Why};
 
     const INTERVAL_US: u64 = 50_000;
@@ -231,9 +230,7 @@ mod tests {
     }
 
     fn decide(table: &Table<Key>, policy: &Policy, key: &str, now_us: u64) -> Option<bool> {
-        let attributes = [("key", key)];
-        let keys = policy.keys(&attributes).expect("the one attribute");
-        let decided = table.decide(&keys, Cost::ONE, now_us)?;
+        let decided = table.decide(&check(policy, &[("key", key)], Cost::ONE), now_us)?;
         Some(decided.decision.allowed())
     }
 
@@ -351,11 +348,7 @@ mod tests {
         let policy = policy.build().expect("a policy");
         let mut table = table("tg", 2, START_US, 0);
         table.keys_per_shard = 3;
-        let decide = |ip: &str| {
-            let attributes = [("ip", ip)];
-            let keys = policy.keys(&attributes).expect("the one attribute");
-            table.decide(&keys, Cost::ONE, 0)
-        };
+        let decide = |ip: &str| table.decide(&check(&policy, &[("ip", ip)], Cost::ONE), 0);
         for (ip, allowed) in [("a", true), ("b", true), ("a", false)] {
             let decided = decide(ip).expect("room");
             assert_eq!(decided.decision.allowed(), allowed);

@@ -10,15 +10,16 @@
 //! A state machine without a clock of its own.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::algorithm::Outcome;
-use tidegate::{Cost, Decision, Keys, LevelKey, LevelOutcome, Limit};
+use tidegate::{Cost, Decision, LevelKey, LevelOutcome, Limit};
 
-use crate::fingerprint::{Fingerprint, Fingerprints, shard_of};
+use super::Query;
+use crate::fingerprint::{Fingerprint, shard_of};
 
 /// The keys remembered at once: this many in each of so many parts. More of them are
 /// asked for.
@@ -30,11 +31,8 @@ const KEYS: usize = 4_096;
 pub(crate) struct Refusals {
     longest: Duration,
     shards: [Mutex<Shard>; SHARDS],
-    /// How many are held: mostly none, and then nothing is looked up.
-    held: AtomicUsize,
     /// How often some were forgotten: an answer from before that says nothing.
     forgotten: AtomicU64,
-    fingerprints: Fingerprints,
 }
 
 /// Some of the keys, and when those that were over were last looked for.
@@ -71,33 +69,19 @@ impl Refusals {
         Self {
             longest,
             shards: Default::default(),
-            held: AtomicUsize::new(0),
             forgotten: AtomicU64::new(0),
-            fingerprints: Fingerprints::default(),
         }
     }
 
-    /// The levels of these keys that still refuse this cost.
-    pub(crate) fn find<'k>(&self, keys: &'k Keys<'_>, cost: Cost, now: Duration) -> Known<'k> {
-        let mut known = Known::new();
-        if self.held.load(Relaxed) == 0 {
-            return known;
-        }
-        for key in keys.iter() {
-            let fingerprint = self.fingerprints.of(&key);
+    /// The levels that still refuse this cost.
+    pub(crate) fn find<'k>(&self, query: &'k Query<'_, '_>, now: Duration) -> Known<'k> {
+        let (mut known, cost) = (Known::new(), query.cost);
+        for (fingerprint, key) in query.levels() {
             let refusal = self.shard(fingerprint).keys.get(&fingerprint).copied();
             let refusal =
                 refusal.filter(|refusal| refusal.cost == cost && refusal.limit == *key.limit());
             if let Some(outcome) = refusal.and_then(|refusal| refusal.at(now, self.longest)) {
-                let mark = 0;
-                known.push((
-                    key,
-                    LevelOutcome {
-                        outcome,
-                        cost,
-                        mark,
-                    },
-                ));
+                known.push((key, LevelOutcome::new(outcome, cost, 0)));
             }
         }
         known
@@ -114,8 +98,7 @@ impl Refusals {
     /// What came of it, now.
     pub(crate) fn learn(
         &self,
-        keys: &Keys<'_>,
-        cost: Cost,
+        query: &Query<'_, '_>,
         sent: Sent,
         decision: &Decision,
         now: Duration,
@@ -123,44 +106,35 @@ impl Refusals {
         if decision.allowed() {
             return;
         }
-        for (key, level) in keys.iter().zip(decision.levels()) {
+        for ((fingerprint, key), level) in query.levels().zip(decision.levels()) {
             let outcome = level.outcome();
             if outcome.retry_after_us == Some(0) {
                 continue;
             }
             let refusal = Refusal {
-                cost,
+                cost: query.cost,
                 limit: *key.limit(),
                 sent: sent.at,
                 answered: now,
                 outcome,
             };
-            let fingerprint = self.fingerprints.of(&key);
             let mut shard = self.shard(fingerprint);
             // Under the lock: what is forgotten from now on is removed after this.
             if sent.forgotten != self.forgotten.load(Relaxed) {
                 return;
             }
-            let before = shard.keys.len();
             shard.make_room(sent.at, self.longest);
             if shard.keys.len() < KEYS {
                 shard.keys.insert(fingerprint, refusal);
             }
-            let after = shard.keys.len();
-            drop(shard);
-            self.held.fetch_add(after, Relaxed);
-            self.held.fetch_sub(before, Relaxed);
         }
     }
 
     /// Somebody here has given back or forgotten what these keys have used.
-    pub(crate) fn forget(&self, keys: &Keys<'_>) {
+    pub(crate) fn forget(&self, prints: &[Fingerprint]) {
         self.forgotten.fetch_add(1, Relaxed);
-        for key in keys.iter() {
-            let fingerprint = self.fingerprints.of(&key);
-            if self.shard(fingerprint).keys.remove(&fingerprint).is_some() {
-                self.held.fetch_sub(1, Relaxed);
-            }
+        for fingerprint in prints {
+            self.shard(*fingerprint).keys.remove(fingerprint);
         }
     }
 
@@ -169,7 +143,6 @@ impl Refusals {
         self.forgotten.fetch_add(1, Relaxed);
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            self.held.fetch_sub(shard.keys.len(), Relaxed);
             shard.keys.clear();
         }
     }
@@ -215,7 +188,9 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate::{Charge, Limit, ManualClock, MemoryStore, Policy, PolicyLimiter};
+    use tidegate::{Limit, ManualClock, MemoryStore, Policy, PolicyLimiter};
+
+    use crate::mode::tests::check;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -242,24 +217,32 @@ mod tests {
             }
         }
 
+        fn decide(&self, query: &Query<'_, '_>) -> Decision {
+            let limiter = &self.limiter;
+            limiter.decide_keys(&query.keys, query.cost, query.charge)
+        }
+
         fn known(&self, key: &str, cost: u32, now: Duration) -> Option<Option<Duration>> {
             let attributes = [("key", key)];
-            let keys = self.policy.keys(&attributes).unwrap();
-            let known = self.refusals.find(&keys, Cost::of(cost), now);
+            let query = check(&self.policy, &attributes, Cost::of(cost));
+            let known = self.refusals.find(&query, now);
             let (_, level) = known.first()?;
             Some(level.outcome.retry_after_us.map(Duration::from_micros))
+        }
+
+        fn held(&self) -> usize {
+            let shards = self.refusals.shards.iter();
+            shards.map(|it| it.lock().unwrap().keys.len()).sum()
         }
 
         /// A question that is sent at `now` and decided so much later.
         fn ask(&self, key: &str, cost: u32, now: Duration, delay: Duration) -> bool {
             let attributes = [("key", key)];
-            let keys = self.policy.keys(&attributes).unwrap();
+            let query = check(&self.policy, &attributes, Cost::of(cost));
             let sent = self.refusals.sent(now);
             self.clock.advance(delay);
-            let cost = Cost::of(cost);
-            let decision = self.limiter.decide_keys(&keys, cost, Charge::Admitted);
-            self.refusals
-                .learn(&keys, cost, sent, &decision, now + delay);
+            let decision = self.decide(&query);
+            self.refusals.learn(&query, sent, &decision, now + delay);
             decision.allowed()
         }
     }
@@ -295,13 +278,9 @@ mod tests {
     #[test]
     fn r10_refusal_from_before_a_refund_is_not_remembered() {
         let far = Far::new(Limit::per_hour(1));
-        let keys = far.policy.keys(&[("key", "a")]).unwrap();
-        let refuse = || {
-            far.limiter
-                .decide_keys(&keys, Cost::of(2), Charge::Admitted)
-        };
-        let learn = |sent| far.refusals.learn(&keys, Cost::of(2), sent, &refuse(), MS);
-        let forgets: [&dyn Fn(); 2] = [&|| far.refusals.forget(&keys), &|| {
+        let query = check(&far.policy, &[("key", "a")], Cost::of(2));
+        let learn = |sent| far.refusals.learn(&query, sent, &far.decide(&query), MS);
+        let forgets: [&dyn Fn(); 2] = [&|| far.refusals.forget(&query.prints), &|| {
             far.refusals.forget_all()
         }];
         for forget in forgets {
@@ -310,10 +289,10 @@ mod tests {
             let sent = far.refusals.sent(Duration::ZERO);
             forget();
             learn(sent);
-            assert_eq!(far.refusals.held.load(Relaxed), 0);
+            assert_eq!(far.held(), 0);
         }
         let sent = far.refusals.sent(Duration::ZERO);
-        let fingerprint = far.refusals.fingerprints.of(&keys.iter().next().unwrap());
+        let fingerprint = query.prints[0];
         std::thread::scope(|scope| {
             let shard = far.refusals.shard(fingerprint);
             scope.spawn(|| learn(sent));
@@ -334,14 +313,7 @@ mod tests {
             for number in 0..many {
                 far.ask(&number.to_string(), 2, now, Duration::ZERO);
             }
-            let held: usize = far
-                .refusals
-                .shards
-                .iter()
-                .map(|it| it.lock().unwrap().keys.len())
-                .sum();
-            assert_eq!(held, far.refusals.held.load(Relaxed));
-            held
+            far.held()
         };
         assert_eq!(refuse(Duration::ZERO), SHARDS * KEYS);
         assert_eq!(refuse(1_000 * MS), SHARDS * KEYS);

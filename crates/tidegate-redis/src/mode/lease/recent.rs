@@ -7,41 +7,41 @@ use std::sync::Arc;
 
 use tidegate::Cost;
 
-use super::held::{Lease, Spent};
+use super::tokens::{Spent, Tokens};
 use crate::fingerprint::Fingerprint;
 
 /// Leases per thread.
 const PLACES: usize = 512;
 
-/// Fingerprints are salted by table, so one list serves all tables.
-type Places = [Option<(Fingerprint, Arc<Lease>)>; PLACES];
+/// Fingerprints are salted by policy, so one list serves all policies.
+type Places = [Option<(Fingerprint, Arc<Tokens>)>; PLACES];
 
 thread_local! {
-    static NEAR: RefCell<Places> = const { RefCell::new([const { None }; PLACES]) };
+    static RECENT: RefCell<Places> = const { RefCell::new([const { None }; PLACES]) };
 }
 
 /// Takes tokens of a lease that this thread knows.
 #[inline]
 pub(super) fn spend(fingerprint: Fingerprint, cost: Cost, now_us: u64) -> Option<Spent> {
-    let spend = |near: &RefCell<Places>| {
-        let near = near.try_borrow().ok()?;
-        match &near[place(fingerprint)] {
+    let spend = |recent: &RefCell<Places>| {
+        let recent = recent.try_borrow().ok()?;
+        match &recent[place(fingerprint)] {
             Some((other, lease)) if *other == fingerprint => lease.spend(cost, now_us),
             _ => None,
         }
     };
-    NEAR.try_with(spend).ok().flatten()
+    RECENT.try_with(spend).ok().flatten()
 }
 
 /// Remembers a lease that was just spent.
-pub(super) fn keep(fingerprint: Fingerprint, lease: &Arc<Lease>) {
-    let keep = |near: &RefCell<Places>| {
-        if let Ok(mut near) = near.try_borrow_mut() {
-            near[place(fingerprint)] = Some((fingerprint, Arc::clone(lease)));
+pub(super) fn keep(fingerprint: Fingerprint, lease: &Arc<Tokens>) {
+    let keep = |recent: &RefCell<Places>| {
+        if let Ok(mut recent) = recent.try_borrow_mut() {
+            recent[place(fingerprint)] = Some((fingerprint, Arc::clone(lease)));
         }
     };
     // A thread that ends has no list any more.
-    NEAR.try_with(keep).unwrap_or(());
+    RECENT.try_with(keep).unwrap_or(());
 }
 
 #[inline]

@@ -9,7 +9,7 @@ use tidegate::{Align, Cost, Kind, LevelOutcome, Limit};
 
 use super::message::{MOST_TOKENS, Message, Reply, TERM_US, size};
 use super::out::Out;
-use crate::background::{Parcel, give_back};
+use crate::mode::background::{Parcel, give_back};
 
 /// The shortest lease, and the most of them.
 const SHORTEST_US: u64 = 50_000;

@@ -14,11 +14,11 @@ use tidegate::algorithm::{Outcome, State};
 use tidegate::{Cost, Limit};
 
 use super::LeaseStats;
-use super::held::{Facts, Held, Lease, Spent};
 use super::message::{
     Grant, MOST_TOKENS, Message, RUNS, Reply, Run, SETTLES, Settle, TERM_US, size,
 };
 use super::out::Out;
+use super::tokens::{Facts, HeldLease, Spent, Tokens};
 use crate::lane::QUEUE;
 use crate::node::{Why, offset};
 
@@ -43,7 +43,7 @@ pub(crate) struct Key<W> {
     pub(crate) limit: Limit,
     horizon_us: u64,
     /// The oldest first, which is spent first.
-    held: SmallVec<[Held; 2]>,
+    held: SmallVec<[HeldLease; 2]>,
     /// The cost asked here since it was last counted, but for what leases had; when that
     /// was, and what it came to, older cost being worth less.
     asked: AtomicU64,
@@ -197,7 +197,7 @@ impl<W> Key<W> {
 
     /// The same, with the lease.
     #[inline]
-    pub(crate) fn spend_lease(&self, cost: Cost, now_us: u64) -> Option<(Spent, &Arc<Lease>)> {
+    pub(crate) fn spend_lease(&self, cost: Cost, now_us: u64) -> Option<(Spent, &Arc<Tokens>)> {
         self.held.iter().find_map(|held| {
             let lease = held.lease();
             Some((lease.spend(cost, now_us)?, lease))
@@ -225,7 +225,7 @@ impl<W> Key<W> {
     }
 
     /// The open lease that a receipt is of.
-    pub(crate) fn open_lease(&self, is_meant: impl Fn(&Lease) -> bool) -> Option<u64> {
+    pub(crate) fn open_lease(&self, is_meant: impl Fn(&Tokens) -> bool) -> Option<u64> {
         let mut leases = self.held.iter().map(|held| &**held.lease());
         leases.find(|lease| is_meant(lease)).map(|it| it.nonce)
     }
@@ -345,7 +345,7 @@ impl<W> Key<W> {
         self.count(now_us);
         self.close_over(now_us);
         let asks = self.take_asks();
-        let is_half = self.held.last().is_some_and(Held::is_half);
+        let is_half = self.held.last().is_some_and(HeldLease::is_half);
         let is_wanted = why == Why::Wanted && self.held.is_empty();
         let wants = !asks.is_empty() || is_half || is_wanted;
         let mut want = None;
@@ -440,7 +440,7 @@ impl<W> Key<W> {
         self.close_if(|held| held.is_over(now_us));
     }
 
-    fn close_if(&mut self, mut is_meant: impl FnMut(&mut Held) -> bool) {
+    fn close_if(&mut self, mut is_meant: impl FnMut(&mut HeldLease) -> bool) {
         let closed = &mut self.closed;
         let asked = self.asked.get_mut();
         self.held.retain(|held| {
@@ -516,8 +516,13 @@ impl<W> Key<W> {
         self.stats.granted_tokens += u64::from(reply.given);
         let facts = self.facts(reply, now_us);
         let id = (nonce, reply.given);
-        self.held
-            .push(Held::new(id, asked_at_us, valid_until_us, facts, now_us));
+        self.held.push(HeldLease::new(
+            id,
+            asked_at_us,
+            valid_until_us,
+            facts,
+            now_us,
+        ));
         self.close_over(now_us);
     }
 

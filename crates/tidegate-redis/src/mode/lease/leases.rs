@@ -1,52 +1,35 @@
-//! The mode `lease`: a node takes tokens out of the store ahead of time and spends them
-//! itself. The fleet keeps to the limit as in the mode `exact`, because what is out is not
-//! there for anybody else.
+//! The leases of a policy on this node.
 //!
 //! [`Key`] is the state machine of one key. Messages leave when somebody waits or a lease is
 //! half spent, and in rounds of the [`Node`] while there are leases.
 
-mod cold;
-pub(crate) mod held;
-#[cfg(test)]
-pub(crate) mod kept;
-pub(crate) mod key;
-pub(crate) mod message;
-mod near;
-pub(crate) mod out;
-#[cfg(test)]
-mod rules;
-
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate::{Cost, Keys, LevelKey, Limit, Policy, Receipt};
+use tidegate::{Cost, LevelKey, Limit, Policy, Receipt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::demand::DemandSketch;
+use super::key::{Answer, FEW, Key, Refused, horizon_us};
+use super::message::{Message, Reply, TERM_US};
+use super::refund::is_of;
+use super::tokens::{Spent, Tokens};
+use super::{Lease, recent};
 use crate::error::{ErrorKind, StoreError};
 use crate::fingerprint::Fingerprint;
 use crate::lane::queue_full;
+use crate::mode::Query;
 use crate::node::{self, Node, SHARDS, Table, Why, now_us};
 use crate::script::Task;
 use crate::store::RedisStore;
-use cold::Cold;
-use held::Lease;
-pub(crate) use held::Spent;
-pub(crate) use key::{Answer, Refused};
-use key::{FEW, Key, horizon_us};
-use message::{Message, Reply, TERM_US};
 
 /// How often keys that have leases are looked at.
 const ROUND: Duration = Duration::from_millis(50);
 
-/// Marks of tokens from a lease have this bit, ten of the lease's nonce, and 53 of the era.
-const LEASED: u64 = 1 << 63;
-const ERA_BITS: u32 = 53;
-
-/// A policy that leases.
-#[derive(Debug)]
-pub(crate) struct Leases(Node<Key<Waiter>>);
+/// The keys of a policy, with their leases.
+pub(super) type Leases = Node<Key<Waiter>>;
 
 /// Who waits for an answer.
 type Waiter = oneshot::Sender<Result<Answer, StoreError>>;
@@ -55,7 +38,7 @@ type Waiter = oneshot::Sender<Result<Answer, StoreError>>;
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// How much is asked for keys that are not here.
-    cold: Cold,
+    cold: DemandSketch,
     /// What has become of the leases of keys that were here.
     gone: Mutex<LeaseStats>,
 }
@@ -80,22 +63,22 @@ pub struct LeaseStats {
 
 /// What a check has got of its levels before the store is asked. What it holds goes back
 /// unless it is [kept](Self::keep).
-pub(crate) struct Taking<'l> {
-    leases: &'l Leases,
-    pub(crate) levels: SmallVec<[Level; 2]>,
+pub(super) struct Taking<'l> {
+    lease: &'l Lease,
+    pub(super) levels: SmallVec<[Level; 2]>,
     cost: Cost,
     is_kept: bool,
 }
 
 /// One level of a check.
-pub(crate) struct Level {
+pub(super) struct Level {
     fingerprint: Fingerprint,
-    pub(crate) got: Got,
+    pub(super) taken: Taken,
 }
 
 /// What there is of a level.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Got {
+pub(super) enum Taken {
     Spent(Spent),
     Refused(Refused),
     /// Nothing, but it may be worth a lease: how much was asked for, if the key does not
@@ -105,98 +88,80 @@ pub(crate) enum Got {
     Cold,
 }
 
-impl Leases {
-    /// For this policy. The leases of the policy before go on if it has the same keys.
-    pub(crate) fn new(
-        policy: &Policy,
-        store: &RedisStore,
-        before: Option<&Arc<Self>>,
-    ) -> Arc<Self> {
-        if let Some(before) = before.filter(|before| before.0.suits(policy, store)) {
-            return Arc::clone(before);
-        }
-        let shared = Shared {
-            cold: Cold::new(),
-            gone: Mutex::default(),
-        };
-        let table = Table::new(store.prefix(), SHARDS, shared);
-        Arc::new(Self(Node::new(policy, store, table, ROUND)))
-    }
+/// For a policy that had no leases before.
+pub(super) fn node(policy: &Policy, store: &RedisStore) -> Leases {
+    let shared = Shared {
+        cold: DemandSketch::new(),
+        gone: Mutex::default(),
+    };
+    let table = Table::new(store.prefix(), SHARDS, shared);
+    Node::new(policy, store, table, ROUND)
+}
 
+impl Lease {
     /// Takes tokens of a lease that this thread has spent before.
     #[inline]
-    pub(crate) fn spend(&self, key: &LevelKey<'_>, cost: Cost) -> Option<Spent> {
-        let fingerprint = self.0.table()?.fingerprint(key);
-        let spent = near::spend(fingerprint, cost, now_us())?;
+    pub(super) fn spend(&self, fingerprint: Fingerprint, cost: Cost) -> Option<Spent> {
+        self.node.table()?;
+        let spent = recent::spend(fingerprint, cost, now_us())?;
         if spent.is_half {
-            self.0.send(fingerprint, Why::Asked);
+            self.node.send(fingerprint, Why::Asked);
         }
         Some(spent)
     }
 
     /// Takes tokens of every level that has a lease here.
-    pub(crate) fn take(&self, keys: &Keys<'_>, cost: Cost) -> Taking<'_> {
-        let now_us = now_us();
-        let take = |key: LevelKey<'_>| {
-            let Some(table) = self.0.table() else {
-                return Level {
-                    fingerprint: Fingerprint::default(),
-                    got: Got::Cold,
-                };
-            };
-            let fingerprint = table.fingerprint(&key);
-            let got = table.take(fingerprint, key.limit(), cost, now_us);
-            if let Got::Spent(Spent { is_half: true, .. }) = got {
-                self.0.send(fingerprint, Why::Asked);
+    pub(super) fn take(&self, query: &Query<'_, '_>) -> Taking<'_> {
+        let (now_us, cost) = (now_us(), query.cost);
+        let take = |(fingerprint, key): (Fingerprint, LevelKey<'_>)| {
+            let take = |table: &Table<_>| table.take(fingerprint, key.limit(), cost, now_us);
+            let taken = self.node.table().map_or(Taken::Cold, take);
+            if let Taken::Spent(Spent { is_half: true, .. }) = taken {
+                self.node.send(fingerprint, Why::Asked);
             }
-            Level { fingerprint, got }
+            Level { fingerprint, taken }
         };
         Taking {
-            leases: self,
-            levels: keys.iter().map(take).collect(),
+            lease: self,
+            levels: query.levels().map(take).collect(),
             cost,
             is_kept: false,
         }
     }
 
     /// What was spent of the leases of a key since this was last asked.
-    pub(crate) fn newly_spent(&self, key: &LevelKey<'_>) -> Option<Cost> {
-        let table = self.0.table()?;
-        let fingerprint = table.fingerprint(key);
-        let mut shard = table.write(fingerprint);
+    pub(super) fn newly_spent(&self, fingerprint: Fingerprint) -> Option<Cost> {
+        let mut shard = self.node.table()?.write(fingerprint);
         let spent = shard.get_mut(fingerprint)?.newly_spent(now_us());
         Cost::new(spent.min(u32::MAX.into())).ok()
     }
 
     /// Asks the store for one level, and waits for the answer for as long as a check may
     /// take. `None` where it is asked for as in the mode `exact`.
-    pub(crate) async fn ask(
+    pub(super) async fn ask_for_lease(
         &self,
         level: &Level,
         key: &LevelKey<'_>,
         cost: Cost,
-    ) -> Option<Result<Answer, StoreError>> {
+    ) -> Result<Option<Answer>, StoreError> {
         let (sender, answer) = oneshot::channel();
-        match self.wait(level, key, cost, Some(sender)) {
-            Ok(true) => {}
-            Ok(false) => return None,
-            Err(error) => return Some(Err(error)),
+        if !self.wait(level, key, cost, Some(sender))? {
+            return Ok(None);
         }
-        self.0.send(level.fingerprint, Why::Asked);
-        let within = self.0.store().timeout();
-        Some(match timeout(within, answer).await {
-            Ok(Ok(answer)) => answer,
+        self.node.send(level.fingerprint, Why::Asked);
+        match timeout(self.node.store().timeout(), answer).await {
+            Ok(Ok(answer)) => answer.map(Some),
             Ok(Err(_)) | Err(_) => {
                 let detail = "no answer within the deadline";
                 Err(StoreError::new(ErrorKind::Timeout, detail))
             }
-        })
+        }
     }
 
     /// Wants a lease of a level that the store is asked for in another way.
-    pub(crate) fn want(&self, level: &Level, key: &LevelKey<'_>, cost: Cost) {
+    pub(super) fn want(&self, level: &Level, key: &LevelKey<'_>, cost: Cost) {
         if let Ok(true) = self.wait(level, key, cost, None) {
-            self.0.send(level.fingerprint, Why::Wanted);
+            self.node.send(level.fingerprint, Why::Wanted);
         }
     }
 
@@ -210,12 +175,12 @@ impl Leases {
         cost: Cost,
         waiter: Option<Waiter>,
     ) -> Result<bool, StoreError> {
-        let (Some(table), now_us) = (self.0.table(), now_us()) else {
+        let (Some(table), now_us) = (self.node.table(), now_us()) else {
             return Ok(false);
         };
         let mut shard = table.write(level.fingerprint);
-        let new = || match level.got {
-            Got::Missing(Some(demand)) => Some(Key::with_demand(*key.limit(), now_us, demand)),
+        let new = || match level.taken {
+            Taken::Missing(Some(demand)) => Some(Key::with_demand(*key.limit(), now_us, demand)),
             _ => None,
         };
         let Some(entry) = table.key(&mut shard, level.fingerprint, key, now_us, new) else {
@@ -235,28 +200,24 @@ impl Leases {
     }
 
     /// The leases that a receipt is of, level by level, while they are open.
-    pub(crate) fn open_leases(
+    pub(super) fn open_leases(
         &self,
-        keys: &Keys<'_>,
+        query: &Query<'_, '_>,
         receipt: &Receipt,
     ) -> SmallVec<[Option<(Fingerprint, u64, Cost)>; 2]> {
-        let levels = keys.iter().zip(receipt.charges());
-        let levels = levels.map(|(key, (cost, mark))| {
-            let table = self.0.table()?;
-            let fingerprint = table.fingerprint(&key);
-            let is_meant = |lease: &Lease| is_of(lease, mark, receipt.decided_at_us());
-            let nonce = table
-                .read(fingerprint)
-                .get(fingerprint)?
-                .open_lease(is_meant)?;
-            Some((fingerprint, nonce, cost))
+        let levels = query.prints.iter().zip(receipt.charges());
+        let levels = levels.map(|(fingerprint, (cost, mark))| {
+            let is_meant = |lease: &Tokens| is_of(lease, mark, receipt.decided_at_us());
+            let shard = self.node.table()?.read(*fingerprint);
+            let nonce = shard.get(*fingerprint)?.open_lease(is_meant)?;
+            Some((*fingerprint, nonce, cost))
         });
         levels.collect()
     }
 
     /// Puts tokens back into a lease, unless it was closed. Says whether it did.
-    pub(crate) fn put_back(&self, fingerprint: Fingerprint, nonce: u64, cost: Cost) -> bool {
-        self.0.table().is_some_and(|table| {
+    pub(super) fn put_back(&self, fingerprint: Fingerprint, nonce: u64, cost: Cost) -> bool {
+        self.node.table().is_some_and(|table| {
             let shard = table.read(fingerprint);
             let key = shard.get(fingerprint);
             key.is_some_and(|key| key.put_back(nonce, cost))
@@ -264,28 +225,18 @@ impl Leases {
     }
 
     /// A charge of these keys was given back: what the store has refused before, it may admit.
-    pub(crate) fn refunded(&self, keys: &Keys<'_>) {
-        if let Some(table) = self.0.table() {
-            for fingerprint in keys.iter().map(|key| table.fingerprint(&key)) {
-                if let Some(key) = table.write(fingerprint).get_mut(fingerprint) {
+    pub(super) fn refunded(&self, prints: &[Fingerprint]) {
+        if let Some(table) = self.node.table() {
+            for fingerprint in prints {
+                if let Some(key) = table.write(*fingerprint).get_mut(*fingerprint) {
                     key.refunded(now_us());
                 }
             }
         }
     }
 
-    /// Forgets keys, by what they are called in the store.
-    pub(crate) fn forget(&self, stored: &[String]) {
-        self.0.forget(stored);
-    }
-
-    /// Returns all leases, now: whether the store has heard of that within this time.
-    pub(crate) async fn flush(&self, within: Duration) -> bool {
-        self.0.flush(within).await
-    }
-
     pub(crate) fn stats(&self) -> LeaseStats {
-        let Some(table) = self.0.table() else {
+        let Some(table) = self.node.table() else {
             return LeaseStats::default();
         };
         let mut stats = *table.shared.gone();
@@ -316,9 +267,9 @@ impl Shared {
 
 impl Table<Key<Waiter>> {
     /// Takes tokens of a lease, or refuses by what was heard.
-    fn take(&self, fingerprint: Fingerprint, limit: &Limit, cost: Cost, now_us: u64) -> Got {
-        if let Some(spent) = near::spend(fingerprint, cost, now_us) {
-            return Got::Spent(spent);
+    fn take(&self, fingerprint: Fingerprint, limit: &Limit, cost: Cost, now_us: u64) -> Taken {
+        if let Some(spent) = recent::spend(fingerprint, cost, now_us) {
+            return Taken::Spent(spent);
         }
         let shard = self.read(fingerprint);
         let Some(key) = shard.get(fingerprint) else {
@@ -326,18 +277,18 @@ impl Table<Key<Waiter>> {
             let horizon_us = horizon_us(limit);
             let demand = self.shared.cold.note(fingerprint, cost, horizon_us, now_us);
             return match demand < FEW {
-                true => Got::Cold,
-                false => Got::Missing(Some(demand)),
+                true => Taken::Cold,
+                false => Taken::Missing(Some(demand)),
             };
         };
         if let Some((spent, lease)) = key.spend_lease(cost, now_us) {
-            near::keep(fingerprint, lease);
-            return Got::Spent(spent);
+            recent::keep(fingerprint, lease);
+            return Taken::Spent(spent);
         }
         key.note(cost);
         let refused = key.refuses(cost, now_us);
         let refused = refused.filter(|_| key.limit == *limit);
-        refused.map_or(Got::Missing(None), Got::Refused)
+        refused.map_or(Taken::Missing(None), Taken::Refused)
     }
 }
 
@@ -427,9 +378,19 @@ fn nonce() -> u64 {
     }
 }
 
+impl Level {
+    pub(super) fn is_spent(&self) -> bool {
+        matches!(self.taken, Taken::Spent(_))
+    }
+
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self.taken, Taken::Missing(_))
+    }
+}
+
 impl Taking<'_> {
     /// The check goes on: its tokens are spent.
-    pub(crate) fn keep(mut self) {
+    pub(super) fn keep(mut self) {
         self.is_kept = true;
     }
 }
@@ -440,41 +401,12 @@ impl Drop for Taking<'_> {
             return;
         }
         for level in &self.levels {
-            if let Got::Spent(spent) = level.got {
-                self.leases
+            if let Taken::Spent(spent) = level.taken {
+                self.lease
                     .put_back(level.fingerprint, spent.nonce, self.cost);
             }
         }
     }
-}
-
-/// What a receipt knows a token of a lease by.
-#[inline]
-pub(crate) fn mark(spent: &Spent) -> u64 {
-    LEASED | part(spent.nonce) << ERA_BITS | spent.era_us & ((1 << ERA_BITS) - 1)
-}
-
-/// The era of a mark, and whether it is of a lease.
-pub(crate) fn era(mark: u64) -> (u64, bool) {
-    match mark & LEASED {
-        0 => (mark, false),
-        _ => (mark & ((1 << ERA_BITS) - 1), true),
-    }
-}
-
-/// Whether a charge with this mark, at this time, can be of this lease. Parts of nonces
-/// repeat, so an earlier lease may have had the same.
-fn is_of(lease: &Lease, mark: u64, decided_at_us: u64) -> bool {
-    let (era_us, is_leased) = era(mark);
-    is_leased && part(lease.nonce) == mark_part(mark) && lease.may_have_given(era_us, decided_at_us)
-}
-
-fn part(nonce: u64) -> u64 {
-    nonce & 0x3ff
-}
-
-fn mark_part(mark: u64) -> u64 {
-    mark >> ERA_BITS & 0x3ff
 }
 
 #[cfg(test)]
@@ -483,13 +415,14 @@ mod tests {
     use std::future::Future;
     use std::task::{Context, Poll, Waker};
 
-    use tidegate::Mode;
+    use tidegate::{KeyHasher, Mode};
     use tidegate_testkit::redis::Server;
     use tokio::time::sleep;
 
     use super::*;
     use crate::lane::QUEUE;
     use crate::options::RedisOptions;
+    use crate::policy::PolicyLimiter;
 
     /// More than a lane's queue takes.
     const KEYS: u64 = 11_000;
@@ -500,11 +433,18 @@ mod tests {
         policy.expect("a policy")
     }
 
+    fn lease(limiter: &PolicyLimiter) -> &Lease {
+        match limiter.redis().map(|redis| &redis.mode) {
+            Some(crate::mode::Mode::Lease(lease)) => lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// A level that is worth a lease.
-    fn wanting(leases: &Leases, key: &LevelKey<'_>) -> Level {
+    fn wanting(key: &LevelKey<'_>) -> Level {
         Level {
-            fingerprint: leases.0.table().expect("this process").fingerprint(key),
-            got: Got::Missing(Some(100.0)),
+            fingerprint: KeyHasher::new().hash(key),
+            taken: Taken::Missing(Some(100.0)),
         }
     }
 
@@ -515,13 +455,13 @@ mod tests {
         let options = RedisOptions::default().connections(1);
         let options = options.timeout(Duration::from_secs(20));
         let store = RedisStore::new(&server.url(), options).expect("a valid URL");
-        let policy = leasing();
-        let leases = Leases::new(&policy, &store, None);
+        let limiter = PolicyLimiter::over(store.clone(), leasing()).expect("a policy");
+        let (policy, lease) = (limiter.policy(), lease(&limiter));
         for number in 0..KEYS {
             let attributes = [("key", number.to_string())];
             let keys = policy.keys(&attributes).expect("an attribute");
             for key in keys.iter() {
-                leases.want(&wanting(&leases, &key), &key, Cost::ONE);
+                lease.want(&wanting(&key), &key, Cost::ONE);
             }
             if number % 1_000 == 999 {
                 // Answered after all that was asked before.
@@ -529,7 +469,7 @@ mod tests {
             }
         }
         server.signal("STOP");
-        let (is_flushed, asked) = tokio::join!(leases.flush(Duration::from_secs(20)), async {
+        let (is_flushed, asked) = tokio::join!(lease.node.flush(Duration::from_secs(20)), async {
             sleep(Duration::from_millis(50)).await;
             let (asked, ()) = tokio::join!(store.delete(vec!["k".into()]), async {
                 server.signal("CONT");
@@ -547,14 +487,14 @@ mod tests {
     async fn r6_waiting_checks_of_a_leased_key_are_bounded() {
         let options = RedisOptions::default().timeout(Duration::from_secs(20));
         let store = RedisStore::new("redis://127.0.0.1:1/", options).expect("a valid URL");
-        let policy = leasing();
-        let leases = Leases::new(&policy, &store, None);
+        let limiter = PolicyLimiter::over(store.clone(), leasing()).expect("a policy");
+        let (policy, lease) = (limiter.policy(), lease(&limiter));
         let keys = policy.keys(&[("key", "k")]).expect("an attribute");
         let key = keys.iter().next().expect("a level");
-        let level = wanting(&leases, &key);
+        let level = wanting(&key);
         // The test never yields, so the request is not answered.
         let ask = || {
-            let mut asked = Box::pin(leases.ask(&level, &key, Cost::ONE));
+            let mut asked = Box::pin(lease.ask_for_lease(&level, &key, Cost::ONE));
             let polled = asked.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             (polled, asked)
         };
@@ -566,7 +506,7 @@ mod tests {
             waiting.push_back(asked);
         }
         let is_refused = |polled: Poll<_>| match polled {
-            Poll::Ready(Some(Err(error))) => StoreError::kind(&error) == ErrorKind::QueueFull,
+            Poll::Ready(Err(error)) => StoreError::kind(&error) == ErrorKind::QueueFull,
             Poll::Ready(_) | Poll::Pending => false,
         };
         assert!(is_refused(ask().0), "one too many");

@@ -4,16 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use redis::Value;
-use tidegate::algorithm::Outcome;
 use tidegate::{
-    Cost, CustomScript, Decision, Keys, LevelOutcome, Policy, PolicyDecision, ScriptAnswer,
-    ScriptSource, Source,
+    Cost, CustomScript, Decision, KeyHasher, Policy, PolicyDecision, ScriptAnswer, ScriptSource,
+    Source,
 };
 
+use super::{Query, blocked, wall_us};
 use crate::config::read_text;
 use crate::error::{ErrorKind, StoreError};
-use crate::local::now_us;
-use crate::script::Script;
+use crate::script;
 use crate::store::RedisStore;
 
 /// The longest text of a script, and the longest value of a header.
@@ -22,15 +21,21 @@ const MAX_VALUE: usize = 1024;
 
 /// A script that was read, and what it is called with.
 #[derive(Debug)]
-pub(crate) struct Custom {
-    script: Arc<Script>,
+pub(crate) struct Script {
+    store: RedisStore,
+    pub(super) hasher: KeyHasher,
+    script: Arc<script::Script>,
     /// As the policy has them: the cost is not filled in.
     arguments: Vec<Vec<u8>>,
 }
 
-impl Custom {
+impl Script {
     /// Reads a script; a relative path is relative to the folder.
-    pub(crate) fn read(custom: &CustomScript, folder: &Path) -> Result<Self, String> {
+    pub(super) fn read(
+        custom: &CustomScript,
+        store: &RedisStore,
+        folder: &Path,
+    ) -> Result<Self, String> {
         let text = match custom.source() {
             ScriptSource::Text(text) => text.to_string(),
             ScriptSource::File(path) => {
@@ -46,13 +51,16 @@ impl Custom {
             ));
         }
         Ok(Self {
-            script: Arc::new(Script::custom(text)),
+            store: store.clone(),
+            hasher: KeyHasher::new(),
+            script: Arc::new(script::Script::custom(text)),
             arguments: custom.arguments().map(|it| it.as_bytes().into()).collect(),
         })
     }
 
-    pub(crate) fn script(&self) -> &Arc<Script> {
-        &self.script
+    /// Lets the store compile it.
+    pub(crate) async fn verify(&self) -> Result<(), StoreError> {
+        self.store.load(&self.script).await
     }
 
     /// Its ARGV.
@@ -66,32 +74,36 @@ impl Custom {
     }
 
     /// Runs it, and reads its verdict.
-    pub(crate) async fn decide<'p>(
+    pub(super) async fn ask<'p>(
         &self,
-        store: &RedisStore,
-        policy: &'p Policy,
-        keys: &Keys<'_>,
-        cost: Cost,
+        query: &Query<'p, '_>,
     ) -> Result<PolicyDecision<'p>, StoreError> {
-        let stored = keys.iter().map(|key| key.stored(store.prefix())).collect();
-        let run = store.script(Arc::clone(&self.script), stored, self.arguments(cost));
-        let value = run.await?;
+        if query.is_look() {
+            let detail = "a user-defined script has no numbers to show";
+            return Err(StoreError::new(ErrorKind::Script, detail));
+        }
+        let (store, policy, cost) = (&self.store, query.policy(), query.cost);
+        let stored = query.keys.iter().map(|key| key.stored(store.prefix()));
+        let (script, arguments) = (Arc::clone(&self.script), self.arguments(cost));
+        let value = store.script(script, stored.collect(), arguments).await?;
         let (allowed, answer) = read(&value, policy).map_err(|wrong| {
             let detail = format!("policy {:?}: {wrong}", policy.name());
             StoreError::new(ErrorKind::Script, detail)
         })?;
-        let decision = if allowed {
-            let decision = Decision::from_store([], now_us(), None, Source::Store, None);
-            PolicyDecision::from_store(policy, &Keys::none(policy), decision)
-        } else {
+        let decision = match allowed {
+            true => query.allowed(Source::Store),
             // A script says no, and not for how long.
-            let levels = keys.iter().map(|_| LevelOutcome {
-                outcome: Outcome::BLOCKED,
-                cost,
-                mark: 0,
-            });
-            let decision = Decision::from_store(levels, now_us(), Some(0), Source::Store, None);
-            PolicyDecision::from_store(policy, keys, decision)
+            false => {
+                let levels = query.keys.iter().map(|_| blocked(cost));
+                let source = Source::Store;
+                query.decided(Decision::from_store(
+                    levels,
+                    wall_us(),
+                    Some(0),
+                    source,
+                    None,
+                ))
+            }
         };
         Ok(decision.with_answer(answer))
     }

@@ -20,7 +20,7 @@ const CLOSED: u32 = 1 << 31;
 
 /// Tokens that any thread may spend.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct Tokens {
     pub(crate) nonce: u64,
     tokens: u32,
     /// What was spent, and whether it is closed.
@@ -34,8 +34,8 @@ pub(crate) struct Lease {
 
 /// A lease, and what its [key](super::key::Key) knows of it.
 #[derive(Debug)]
-pub(super) struct Held {
-    lease: Arc<Lease>,
+pub(super) struct HeldLease {
+    lease: Arc<Tokens>,
     /// When it was asked for.
     pub(super) asked_at_us: u64,
     /// What was spent when it was last looked at, and since when that has not changed.
@@ -73,7 +73,7 @@ pub(crate) struct Spent {
     pub(crate) is_half: bool,
 }
 
-impl Lease {
+impl Tokens {
     /// Takes tokens, at a time that was read before.
     #[inline]
     pub(crate) fn spend(&self, cost: Cost, now_us: u64) -> Option<Spent> {
@@ -144,7 +144,7 @@ impl Lease {
     }
 }
 
-impl Held {
+impl HeldLease {
     pub(super) fn new(
         (nonce, tokens): (u64, u32),
         asked_at_us: u64,
@@ -153,7 +153,7 @@ impl Held {
         now_us: u64,
     ) -> Self {
         Self {
-            lease: Arc::new(Lease {
+            lease: Arc::new(Tokens {
                 nonce,
                 tokens,
                 word: AtomicU32::new(0),
@@ -168,7 +168,7 @@ impl Held {
     }
 
     /// What other threads spend.
-    pub(super) fn lease(&self) -> &Arc<Lease> {
+    pub(super) fn lease(&self) -> &Arc<Tokens> {
         &self.lease
     }
 
@@ -235,9 +235,9 @@ impl Held {
 }
 
 /// A lease of its own: for simulations that go on from one state in several ways.
-impl Clone for Held {
+impl Clone for HeldLease {
     fn clone(&self) -> Self {
-        let Lease {
+        let Tokens {
             nonce,
             tokens,
             valid_until_us,
@@ -245,7 +245,7 @@ impl Clone for Held {
             ..
         } = *self.lease;
         Self {
-            lease: Arc::new(Lease {
+            lease: Arc::new(Tokens {
                 nonce,
                 tokens,
                 word: AtomicU32::new(self.lease.word.load(Relaxed)),

@@ -4,11 +4,11 @@
 use smallvec::{SmallVec, smallvec};
 use tidegate::{Cost, Limit};
 
-use super::held::Lease;
 use super::kept::Store;
 use super::key::{Answer, Key};
 use super::message::{Grant, Message, Reply, Run, Settle};
-use super::{is_of, mark};
+use super::refund::{is_of, mark};
+use super::tokens::Tokens;
 use crate::node::Why;
 
 const MS: u64 = 1_000;
@@ -237,7 +237,7 @@ fn r8_token_of_an_ended_lease_does_not_go_back_into_a_later_one() {
         pair.lease(0);
         let spent = pair.key.spend(Cost::ONE, MS).expect("a lease");
         let lease = |pair: &Pair| {
-            let is_meant = |lease: &Lease| is_of(lease, mark(&spent), spent.at_us);
+            let is_meant = |lease: &Tokens| is_of(lease, mark(&spent), spent.at_us);
             pair.key.open_lease(is_meant)
         };
         assert_eq!(lease(&pair), Some(1), "{limit}");

@@ -20,9 +20,9 @@ const UNIT: u32 = 7;
 
 /// For each slot the demand as the bits of an `f32`, and when it was counted.
 #[derive(Debug)]
-pub(super) struct Cold(Box<[AtomicU64]>);
+pub(super) struct DemandSketch(Box<[AtomicU64]>);
 
-impl Cold {
+impl DemandSketch {
     pub(super) fn new() -> Self {
         Self((0..SLOTS).map(|_| AtomicU64::new(0)).collect())
     }

@@ -1,0 +1,116 @@
+//! The mode `exact`: the store decides every check. What it has just refused need not be asked
+//! again for a moment. The other modes ask it for what they cannot decide.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate::{Charge, Cost, Decision, KeyHasher, Policy, PolicyDecision, Receipt, Source};
+use tokio::time::Instant;
+
+use super::lease::era;
+use super::lease::message::TERM_US;
+use super::refusals::Refusals;
+use super::{Query, wall_us};
+use crate::call::Prepared;
+use crate::error::StoreError;
+use crate::fingerprint::Fingerprint;
+use crate::on_error::OnError;
+use crate::store::RedisStore;
+
+#[derive(Debug)]
+pub(crate) struct Exact {
+    pub(super) store: RedisStore,
+    pub(super) on_error: Arc<OnError>,
+    pub(super) hasher: KeyHasher,
+    prepared: Prepared,
+    refusals: Option<Box<Refusals>>,
+    /// The clock of the refusals counts from here.
+    start: Instant,
+}
+
+impl Exact {
+    /// Remembers refusals for so long at most.
+    pub(super) fn new(
+        policy: &Policy,
+        store: &RedisStore,
+        charge: Charge,
+        on_error: &Arc<OnError>,
+        memory: Duration,
+    ) -> Self {
+        Self {
+            store: store.clone(),
+            prepared: store.prepare(policy, charge),
+            on_error: Arc::clone(on_error),
+            hasher: KeyHasher::new(),
+            refusals: (!memory.is_zero()).then(|| Box::new(Refusals::new(memory))),
+            start: Instant::now(),
+        }
+    }
+
+    /// Refuses what the store has refused a moment ago, and would refuse again.
+    pub(super) fn now<'p>(&self, query: &Query<'p, '_>) -> Option<PolicyDecision<'p>> {
+        let known = self.refusals.as_ref()?;
+        let known = known.find(query, self.start.elapsed());
+        if known.is_empty() {
+            return None;
+        }
+        let levels = known.iter().map(|(_, level)| *level);
+        let source = Source::RefusalMemory;
+        let decision = Decision::from_store(levels, wall_us(), Some(0), source, None);
+        Some(query.reporting(known.iter().map(|(key, _)| *key), decision))
+    }
+
+    /// Has the store decide, and remembers what it says.
+    pub(super) async fn ask(&self, query: &Query<'_, '_>) -> Result<Decision, StoreError> {
+        let refusals = self.refusals.as_ref().filter(|_| !query.is_look());
+        let sent = refusals.map(|it| (it, it.sent(self.start.elapsed())));
+        let (keys, cost) = (&query.keys, query.cost);
+        let decided = self.store.decide(&self.prepared, keys, cost, query.charge);
+        let decision = decided.await?;
+        if let Some((refusals, sent)) = sent {
+            refusals.learn(query, sent, &decision, self.start.elapsed());
+        }
+        if decision.receipt().is_some() {
+            self.on_error.admitted(keys, cost);
+        }
+        Ok(decision)
+    }
+
+    /// Has the store give back some of the levels of a receipt. Says whether it is the first
+    /// time for this part of it.
+    pub(super) async fn refund(
+        &self,
+        query: &Query<'_, '_>,
+        receipt: &Receipt,
+        part: &str,
+        is_meant: impl Fn(usize) -> bool,
+    ) -> Result<bool, StoreError> {
+        let mut decided_at_us = receipt.decided_at_us();
+        let mut charges: SmallVec<[(Cost, u64); 2]> = SmallVec::new();
+        for (level, (cost, mark)) in receipt.charges().enumerate() {
+            let (era_us, is_leased) = era(mark);
+            // No charge of the store has the mark 0: this level is not given back there.
+            charges.push((cost, if is_meant(level) { era_us } else { 0 }));
+            if is_leased && is_meant(level) {
+                // The lease was granted then, or later.
+                decided_at_us = receipt.decided_at_us().saturating_sub(TERM_US);
+            }
+        }
+        let (store, keys) = (&self.store, &query.keys);
+        store
+            .refund(keys, receipt, part, decided_at_us, &charges)
+            .await
+    }
+
+    /// A charge of these keys was given back, or their counts deleted; `None` stands for keys
+    /// that are not known.
+    pub(super) fn forget(&self, prints: Option<&[Fingerprint]>) {
+        if let Some(refusals) = &self.refusals {
+            match prints {
+                Some(prints) => refusals.forget(prints),
+                None => refusals.forget_all(),
+            }
+        }
+    }
+}
