@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use tidegate::{Limit, Policy, PolicyLevel};
 
 use crate::read::nearest;
+use crate::write::conditions_text;
 
 /// The most conditions of an override whose combinations are looked up.
 const MOST_CONDITIONS: usize = 8;
@@ -47,7 +48,7 @@ fn in_level(policy: &Policy, level: &PolicyLevel) -> Vec<String> {
     for (number, (conditions, _)) in (1..).zip(overrides(level)) {
         let place = format!(
             "policy {policy:?}, override {number} ({})",
-            shown(&conditions)
+            conditions_text(&conditions)
         );
         if let Some((name, value)) = conditions.iter().find(|(_, value)| value.contains(&b'*')) {
             let value = String::from_utf8_lossy(value);
@@ -60,7 +61,7 @@ fn in_level(policy: &Policy, level: &PolicyLevel) -> Vec<String> {
             let (other, _) = level.overrides().nth(first - 1).unwrap_or_default();
             warnings.push(format!(
                 "{place}: never applies: override {first} ({}) comes before it and matches the same keys",
-                shown(&other)
+                conditions_text(&other)
             ));
         }
         earlier.entry(conditions).or_insert(number);
@@ -93,7 +94,7 @@ fn exemptions(policy: &Policy) -> Vec<String> {
         let place = format!(
             "policy {:?}, override ({})",
             policy.name(),
-            shown(&conditions)
+            conditions_text(&conditions)
         );
         let matched = |name: &&str| conditions.iter().any(|(other, _)| other == name);
         for name in policy.optional_attributes().filter(matched) {
@@ -131,12 +132,4 @@ fn subsets<'l>(conditions: &Conditions<'l>) -> Vec<Conditions<'l>> {
         conditions.map(|(_, condition)| *condition).collect()
     };
     (1..1_u32 << conditions.len()).map(chosen).collect()
-}
-
-/// `ip = "10.1.2.3"`.
-fn shown(conditions: &[(&str, &[u8])]) -> String {
-    let conditions = conditions.iter();
-    let conditions =
-        conditions.map(|(name, value)| format!("{name} = {:?}", String::from_utf8_lossy(value)));
-    conditions.collect::<Vec<_>>().join(", ")
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use tidegate::draft::{LevelDraft, Place, Problem, Settings};
 use tidegate::text::{listed, shown};
-use tidegate::{CustomScript, Dialect, Mode, OnError, Override, Policy, PolicyBuilder};
+use tidegate::{
+    CustomScript, Dialect, Mode, OnError, Override, Policy, PolicyBuilder, PolicyError,
+};
 
 use crate::limits;
 use crate::read::Fields;
@@ -142,12 +144,8 @@ fn draft<'a>(fields: &'a Fields<'a>) -> Drafted<'a> {
 impl Drafted<'_> {
     fn build(self) -> Option<Policy> {
         let built = self.draft.clone().build();
-        for problem in built
-            .as_ref()
-            .err()
-            .into_iter()
-            .flat_map(|error| error.problems())
-        {
+        let problems = built.as_ref().map_or_else(PolicyError::problems, |_| &[]);
+        for problem in problems {
             if self.policy.is_hopeless() {
                 break;
             }
@@ -252,14 +250,10 @@ fn change(fields: &Fields<'_>) -> Override {
     let expected = "attributes and their values, such as { ip = \"10.1.2.3\" }";
     let matches = fields.pairs("match", expected);
     fields.require("match", expected);
-    let matches = matches.unwrap_or_default().into_iter();
+    let level = fields.text("level", "the name of a level");
     Override {
-        matches: matches
-            .map(|(attribute, value)| (attribute.into(), value.into()))
-            .collect(),
-        level: fields
-            .text("level", "the name of a level")
-            .map(str::to_owned),
+        matches: matches.unwrap_or_default(),
+        level: level.map(str::to_owned),
         limit: limits::read(fields),
         enabled: fields.flag("enabled").unwrap_or(true),
     }

@@ -341,11 +341,11 @@ impl<'a> Fields<'a> {
         &self,
         name: &'static str,
         expected: &str,
-    ) -> Option<Vec<(&'a str, &'a str)>> {
+    ) -> Option<Vec<(String, String)>> {
         let table = self.value(name, expected, DeValue::as_table)?;
         let pairs = table.iter().filter_map(|(attribute, value)| {
             let (text, _) = self.item(name, value, "a value in quotes")?;
-            Some((attribute.get_ref().as_ref(), text))
+            Some((attribute.get_ref().to_string(), text.into()))
         });
         Some(pairs.collect())
     }

@@ -47,6 +47,15 @@ pub fn list<T: Display>(texts: impl IntoIterator<Item = T>) -> String {
     format!("[{}]", texts.join(", "))
 }
 
+/// The conditions of an override for a message, such as `ip = "10.1.2.3"`.
+#[must_use]
+pub fn conditions_text(conditions: &[(&str, &[u8])]) -> String {
+    let conditions = conditions.iter();
+    let conditions =
+        conditions.map(|(name, value)| format!("{name} = {:?}", String::from_utf8_lossy(value)));
+    conditions.collect::<Vec<_>>().join(", ")
+}
+
 /// A duration as TOML.
 #[must_use]
 pub fn duration(duration: Duration) -> String {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate::{Limit, Policy, PolicyLevel};
 use tidegate_config::Config;
+use tidegate_config::write::conditions_text;
 
 use crate::section::Server;
 
@@ -146,7 +147,7 @@ fn in_level(place: &str, before: &PolicyLevel, level: &PolicyLevel) -> Vec<Strin
     let overrides = |level: &PolicyLevel| -> BTreeMap<String, String> {
         let overrides = level.overrides();
         overrides
-            .map(|(conditions, it)| (matched(&conditions), limit(it)))
+            .map(|(conditions, it)| (conditions_text(&conditions), limit(it)))
             .collect()
     };
     let (before, after) = (overrides(before), overrides(level));
@@ -164,14 +165,6 @@ fn in_level(place: &str, before: &PolicyLevel, level: &PolicyLevel) -> Vec<Strin
     let removed = before.keys().filter(|it| !after.contains_key(*it));
     lines.extend(removed.map(|it| format!("{place}: override {it}: removed")));
     lines
-}
-
-/// `ip = "10.1.2.3"`.
-fn matched(conditions: &[(&str, &[u8])]) -> String {
-    let conditions = conditions.iter();
-    let conditions =
-        conditions.map(|(name, value)| format!("{name} = {:?}", String::from_utf8_lossy(value)));
-    conditions.collect::<Vec<_>>().join(", ")
 }
 
 fn added_and_removed(before: &[String], after: &[String]) -> Vec<(String, &'static str)> {
