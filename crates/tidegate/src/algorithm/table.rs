@@ -150,7 +150,9 @@ algorithms! {
         Block
     }
 }
-pub(crate) use {each, each_compact};
+#[cfg(feature = "audit")]
+pub(crate) use each;
+pub(crate) use each_compact;
 
 /// How the values of an algorithm become those of any algorithm, and back.
 trait Member: Counter {
