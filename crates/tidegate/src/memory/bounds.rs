@@ -37,7 +37,7 @@ pub(super) struct Full {
 /// or goes, not by checks of keys that are there.
 pub(super) struct Bounds {
     max_keys: AtomicUsize,
-    max_log_bytes: AtomicUsize,
+    pub(super) max_log_bytes: usize,
     denies: AtomicBool,
     pub(super) keys: Quota,
     pub(super) log_bytes: Quota,
@@ -73,7 +73,7 @@ impl Bounds {
     pub(super) fn new(max_keys: usize, max_log_bytes: usize, when_full: WhenFull) -> Self {
         Self {
             max_keys: AtomicUsize::new(max_keys),
-            max_log_bytes: AtomicUsize::new(max_log_bytes),
+            max_log_bytes,
             denies: AtomicBool::new(when_full == WhenFull::Deny),
             keys: Quota::default(),
             log_bytes: Quota::default(),
@@ -92,10 +92,6 @@ impl Bounds {
         self.max_keys().saturating_add(1 << 16)
     }
 
-    pub(super) fn max_log_bytes(&self) -> usize {
-        self.max_log_bytes.load(Relaxed)
-    }
-
     pub(super) fn when_full(&self) -> WhenFull {
         match self.denies.load(Relaxed) {
             true => WhenFull::Deny,
@@ -103,9 +99,8 @@ impl Bounds {
         }
     }
 
-    pub(super) fn change(&self, max_keys: usize, max_log_bytes: usize, when_full: WhenFull) {
+    pub(super) fn change(&self, max_keys: usize, when_full: WhenFull) {
         self.max_keys.store(max_keys, Relaxed);
-        self.max_log_bytes.store(max_log_bytes, Relaxed);
         self.denies.store(when_full == WhenFull::Deny, Relaxed);
     }
 
@@ -119,7 +114,7 @@ impl Bounds {
     }
 
     pub(super) fn take_log_bytes(&self, bytes: usize) -> bool {
-        self.log_bytes.take(bytes, self.max_log_bytes())
+        self.log_bytes.take(bytes, self.max_log_bytes)
     }
 
     pub(super) fn stats(&self) -> Stats {

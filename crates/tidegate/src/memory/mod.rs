@@ -327,8 +327,7 @@ impl MemoryStore {
     /// When `max_keys` is 0 or above 1,000,000,000.
     pub fn set_bounds(&self, max_keys: usize, when_full: WhenFull) {
         assert_keys(max_keys);
-        let bounds = self.table.bounds();
-        bounds.change(max_keys, bounds.max_log_bytes(), when_full);
+        self.table.bounds().change(max_keys, when_full);
     }
 
     pub(crate) fn clock(&self) -> &TimeSource {

@@ -382,7 +382,7 @@ impl<H: Home> Table<H> {
         now_us: u64,
         pinned: &[Fingerprint],
     ) {
-        if bytes > self.bounds().max_log_bytes() {
+        if bytes > self.bounds().max_log_bytes {
             return;
         }
         let mut freed = shard.reclaim_logs(bytes, now_us, self.bounds(), pinned);
