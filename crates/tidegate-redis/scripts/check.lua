@@ -21,6 +21,7 @@
 
 --+names
 --+time
+local counting = --+counting
 local failed, leases
 --+once
 local argument = ARGV[1]

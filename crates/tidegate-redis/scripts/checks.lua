@@ -12,6 +12,7 @@
 --+names
 local KEYS, ARGV = KEYS, ARGV
 --+time
+local counting = --+counting
 local failed, leases
 --+once
 local replies, argument = {}, nil

@@ -56,7 +56,10 @@ for number = 1, #KEYS do
       local asked, cost
       --+run
       --+admit
-      --+lease-charge
+      if admitted > 0 then
+        changed = true
+        --+charge
+      end
       admissions = admissions .. pack('<I4', admitted)
     end
     local give, ends = 0, now

@@ -16,7 +16,8 @@ local decided_at, cost = ARGV[1] + 0, ARGV[2] + 0
 --+time
 local failed, leases
 --+once
---+refund-read
+--+refund-limits
+--+read
 if failed then return {err = failed} end
 if decided_at <= now and now < ARGV[3] + 0 and call('SET', KEYS[#KEYS], '', 'NX',
     'PXAT', format('%d', (ARGV[3] + 999) / 1000)) then

@@ -1,22 +1,37 @@
--- A value that is not what this level writes: the state of another algorithm, which
--- starts anew, or none of ours.
+-- What levels of all algorithms have in common.
+
+-- What a check leaves behind: what it has cost, or, where refusals count and the level
+-- refuses, a full level.
+
+--@decide
+do
+  local changed = admitted > 0
+  if changed then
+    --+charge
+  elseif counting and asked > 0 then
+    local fits, count = true, 1
+    --+fits
+    if not fits then
+      --+saturate
+    end
+  end
+  if changed or asked > 0 and outdated@ then
+    --+write
+  end
+end
+
+-- A value that is not what this level writes: the state of another algorithm (whose section
+-- `own` knows it), which starts anew, or none of ours.
 
 --@other
   if type(state) == 'table' then
     failed = state.err
   else
     local kind, length = string.byte(state), #state
-    if not (kind == 1 and length == 36 or kind == 2 and length == 31
-      or kind == 3 and length == 42 or kind == 4 and length >= 48
-      or kind == 5 and length >= 20 or kind == 6 and length >= 31
-      or kind == 7 and length >= 43 or kind == 8 and length > 40 and length % 19 == 2
-      or kind == 9 and length > 35 and length % 19 == 16) then
-      --+junk
-    end
+    local known = false
+    --+owners
+    if not known then failed = 'TIDEGATE a key holds what this version has not written' end
   end
-
---@junk
-    failed = 'TIDEGATE a key holds what this version has not written'
 
 -- Leases: records of 19 bytes, in the order of their ends: nonce, tokens, end. The last
 -- token of a lease is spent before its end; then all of them are charged.
@@ -32,7 +47,7 @@
       records, last, outdated@ = table.concat(moved), now, true
     end
 
---@told-leases
+--@tell
 do
   local lease = leases[@]
   if lease then

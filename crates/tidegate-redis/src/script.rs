@@ -164,11 +164,6 @@ const STATE: &str = include_str!("../scripts/state.lua");
 /// could not hold all the names at once.
 const KEPT: usize = 4;
 
-/// What an algorithm does in the scripts, in sections.
-fn fragment(algorithm: Algorithm) -> &'static str {
-    algorithm.profile().lua
-}
-
 /// Puts a script together: the skeleton of its task, with the levels' sections in the
 /// places that name them (`--+name`).
 fn assemble(task: Task, algorithms: &[Algorithm], time: Time) -> Script {
@@ -186,7 +181,7 @@ fn assemble(task: Task, algorithms: &[Algorithm], time: Time) -> Script {
     };
     let mut reply = vec![7, 4];
     for algorithm in algorithms {
-        let (_, format) = names(&part(fragment(*algorithm), "numbers"));
+        let (_, format) = names(&part(algorithm.profile().lua, "numbers"));
         reply.extend(lengths(&format));
     }
     if task == Task::Lease {
@@ -226,8 +221,10 @@ impl Assembly<'_> {
     }
 
     fn section(&self, section: &str) -> String {
-        let is_counting = matches!(self.task, Task::CheckCounting | Task::ChecksCounting);
         match section {
+            "counting" => {
+                matches!(self.task, Task::CheckCounting | Task::ChecksCounting).to_string()
+            }
             // A local name is found sooner than a field of a global one.
             "names" => "local call, pcall, pack, unpack, format = redis.call, redis.pcall, \
                 struct.pack, struct.unpack, string.format"
@@ -244,7 +241,7 @@ impl Assembly<'_> {
                 let mut done: Vec<Algorithm> = Vec::new();
                 for algorithm in self.algorithms {
                     if !done.contains(algorithm) {
-                        text.push_str(&part(fragment(*algorithm), "once"));
+                        text.push_str(&part(algorithm.profile().lua, "once"));
                         done.push(*algorithm);
                     }
                 }
@@ -272,9 +269,7 @@ impl Assembly<'_> {
                 self.join("lease-price", &mut names, &mut format);
                 format!("{names}, at = unpack('<{format}', argument, at)")
             }
-            "judge" if is_counting => self.levels("judge", "judge-counting"),
-            "decide" if is_counting => self.levels("decide", "decide-counting"),
-            section => self.levels(section, section),
+            section => self.levels(section),
         }
     }
 
@@ -310,7 +305,7 @@ impl Assembly<'_> {
     /// Appends the names and formats that every level has in a section.
     fn join(&self, section: &str, all: &mut String, format: &mut String) {
         for (level, algorithm) in self.algorithms.iter().enumerate() {
-            let (more, its) = names(&part(fragment(*algorithm), section));
+            let (more, its) = names(&part(algorithm.profile().lua, section));
             if !more.is_empty() {
                 if !all.is_empty() {
                     all.push_str(", ");
@@ -321,13 +316,13 @@ impl Assembly<'_> {
         }
     }
 
-    /// A section of every level, or the `other` one where it has that: with its own names,
-    /// key and arguments.
-    fn levels(&self, section: &str, other: &str) -> String {
+    /// A section of every level, with its own names, key and arguments.
+    fn levels(&self, section: &str) -> String {
         let mut text = String::new();
         let mut keys = 0;
         for (level, algorithm) in self.algorithms.iter().enumerate() {
-            keys += usize::from(algorithm.profile().counts);
+            let profile = algorithm.profile();
+            keys += usize::from(profile.counts);
             let key = match self.task {
                 Task::Check | Task::CheckCounting | Task::Refund => format!("KEYS[{keys}]"),
                 Task::Checks | Task::ChecksCounting | Task::Flush | Task::Lease => {
@@ -336,14 +331,17 @@ impl Assembly<'_> {
             };
             // A refund has two arguments for each level.
             let argument = 2 + 2 * keys;
-            let others = part(fragment(*algorithm), other);
-            let part = match others.is_empty() {
-                true => part(fragment(*algorithm), section),
-                false => others,
+            let part = match section {
+                "refund-limits" if profile.counts => {
+                    let (names, format) = names(&part(profile.lua, "limit"));
+                    format!("local {names} = unpack('<{format}', ARGV[{argument}])\n")
+                }
+                "decide" if !profile.counts => String::new(),
+                "tell" if !profile.can_lease => String::new(),
+                section => part(profile.lua, section),
             };
             let part = part
                 .replace("@key", &key)
-                .replace("@argument", &format!("ARGV[{argument}]"))
                 .replace("@mark", &format!("ARGV[{}]", argument + 1))
                 .replace("@stale", if self.is_cached() { "last = nil" } else { "" })
                 .replace('@', &level.to_string());
@@ -366,26 +364,35 @@ fn lengths(format: &str) -> Vec<u8> {
     digits.collect()
 }
 
-/// One section of a fragment, with the sections it names in their places.
+/// One section of a fragment, or of what all have in common, with the sections it names in
+/// their places.
 fn part(fragment: &str, section: &str) -> String {
+    let from = match section {
+        "decide" | "other" | "earlier" | "tell" => STATE,
+        "owners" => return owners(),
+        _ => fragment,
+    };
     let mut inside = false;
     let mut text = String::new();
-    for line in code(fragment) {
+    for line in code(from) {
         if let Some(header) = line.strip_prefix("--@") {
             inside = header == section;
         } else if !inside {
         } else if let Some(other) = line.trim_start().strip_prefix("--+") {
-            let from = match other {
-                "other" | "junk" | "earlier" | "told-leases" => STATE,
-                _ => fragment,
-            };
-            text.push_str(&part(from, other));
+            text.push_str(&part(fragment, other));
         } else {
             text.push_str(line);
             text.push('\n');
         }
     }
     text
+}
+
+/// Whether a value is the state of any algorithm.
+fn owners() -> String {
+    let fragments = Algorithm::counting().map(|it| it.profile().lua);
+    let owned = fragments.map(|lua| format!("known = known or {}", part(lua, "own")));
+    owned.collect()
 }
 
 /// The lines that are neither empty nor comments.

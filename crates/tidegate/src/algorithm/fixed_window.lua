@@ -3,6 +3,9 @@
 -- window.
 -- State 9, with leases: the same, the tokens that are out, and the records (state.lua).
 
+--@own
+kind == 2 and length == 31 or kind == 9 and length > 35 and length % 19 == 16
+
 --@limit
 limit@, window@, epoch@ = I4I6B
 
@@ -13,7 +16,7 @@ used@, left@, era@ = I4I6I7
 --+state
 
 --@state
-local used@, left@, era@, outdated@ = 0, 0, now, false
+local used@, left@, era@, outdated@, until@ = 0, 0, now, false, 0
 do
   local state = pcall('GET', @key)
   if state and #state == 31 then
@@ -31,6 +34,7 @@ do
       end
       if elapsed < left then
         used@, left@, era@ = used, left - elapsed, outdated@ and now or era
+        if not outdated@ then until@ = now + left@ end
       end
     end
   elseif state and #state > 35 and #state % 19 == 16 and string.byte(state) == 9 then
@@ -74,48 +78,27 @@ end
 --@fits
 if fits then fits = cost * count <= limit@ - used@ end
 
---@decide
-if admitted > 0 or outdated@ and asked > 0 then
-  local lasts = used@ > 0 and not outdated@
-  if admitted > 0 then
-    if left@ == 0 or used@ == 0 and not (leases and leases[@]) then
-      left@ = epoch@ == 1 and window@ - now % window@ or window@
-    end
-    used@ = math.min(used@ + cost * admitted, 4294967295)
-  end
-  --+put
+--@charge
+--+open
+used@ = math.min(used@ + cost * admitted, 4294967295)
+
+--@open
+if left@ == 0 or used@ == 0 and not (leases and leases[@]) then
+  left@ = epoch@ == 1 and window@ - now % window@ or window@
 end
 
---@decide-counting
-if asked > 0 then
-  -- Refused and counted all the same, up to full. A refusal opens no window.
-  local added = admitted == 0 and used@ > 0 and used@ < limit@ and cost > limit@ - used@
-  local lasts = used@ > 0 and not outdated@
-  if admitted > 0 then
-    if left@ == 0 or used@ == 0 and not (leases and leases[@]) then
-      left@ = epoch@ == 1 and window@ - now % window@ or window@
-    end
-    used@ = math.min(used@ + cost, 4294967295)
-  elseif added then
-    used@ = limit@
-  end
-  if admitted > 0 or added or outdated@ then
-    --+put
-  end
-end
+--@saturate
+-- A refusal opens no window.
+if used@ > 0 and used@ < limit@ then used@, changed = limit@, true end
 
 --@write
-local lasts = false
---+put
-
---@put
 -- A window that lasts ends when it did: its key expires then already. Setting the time
 -- anew would take as long as all the rest of the write.
 if leases and leases[@] then
   --+write-leased
 else
   local state = pack('<BI7I7I6I4I6', 2, era@, now, left@, used@, window@)
-  if lasts then
+  if now + left@ == until@ then
     call('SET', @key, state, 'KEEPTTL')
   else
     call('SET', @key, state, 'PXAT', format('%d', (now + left@ + 999) / 1000))
@@ -138,9 +121,6 @@ end
       'PXAT', format('%d', (math.max(now + left@, ends) + 999) / 1000))
   end)()
 
---@tell
---+told-leases
-
 --@lease-full
 local full@ = limit@
 
@@ -150,13 +130,6 @@ used@ = math.min(used@ + spent, 4294967295)
 
 --@lease-room
 limit@ = full@ - out
-
---@lease-charge
-if admitted > 0 then
-  if left@ == 0 then left@ = epoch@ == 1 and window@ - now % window@ or window@ end
-  used@ = math.min(used@ + cost * admitted, 4294967295)
-  changed = true
-end
 
 --@lease-grant
 do
@@ -199,10 +172,6 @@ end
 if cost > 0 or outdated@ then
   --+write
 end
-
---@refund-read
-local limit@, window@, epoch@ = unpack('<I4I6B', @argument)
---+state
 
 --@refund
 if used@ > 0 and not outdated@ and era@ == @mark + 0 then

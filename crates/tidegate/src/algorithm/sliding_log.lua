@@ -14,6 +14,10 @@
 -- State 7, 43 bytes: last, shift, head, length, room, total before the oldest, window,
 --   newest, total of all. Then a ring of `room` records of 9 bytes.
 
+--@own
+kind == 4 and length >= 48 or kind == 5 and length >= 20
+  or kind == 6 and length >= 31 or kind == 7 and length >= 43
+
 --@once
 -- How the records of a short log are written: their format, their bytes, and after how
 -- long the time in them repeats.
@@ -89,7 +93,7 @@ local function log_read(key, now, window)
     head, length = 0, (#state - first) / size
     room = length
     if length % 1 > 0 or old > 31622400000000 then
-      --+junk
+      failed = 'TIDEGATE a key holds what this version has not written'
       return
     end
     newest, total = struct.unpack(format, state, #state - size + 1)
@@ -103,7 +107,7 @@ local function log_read(key, now, window)
     return {
       key = key, raw = now, shift = 0, length = 0, before = 0, newest = 0, total = 0,
       used = 0, window = window, reset = 0, retry = 0, format = false, size = 0, span = 0,
-      wrap = 0, first = 0,
+      wrap = 0, first = 0, added = 0,
       head = 0, room = 0, base = 0, all = false, ring = false, wide = false,
     }
   end
@@ -113,6 +117,7 @@ local function log_read(key, now, window)
     span = span, wrap = wrap, first = first, head = head, room = room, base = last + shift,
     all = kind ~= 7 and state, ring = kind == 7, wide = kind == 6,
     outdated = now < last or old ~= window, oldest = 0, oldest_cost = 0, reset = 0, retry = 0,
+    added = 0,
   }
   if now < last then log.shift = shift + last - now else log.raw = now + shift end
   local when, with = log_record(log, 0)
@@ -238,6 +243,7 @@ log@.used, log@.reset, log@.retry, log@.raw = I4I7I7I7
 
 --@read
 local log@ = log_read(@key, now, window@)
+local outdated@ = log@ and log@.outdated
 
 --@fits
 if fits then fits = cost * count <= limit@ - log@.used end
@@ -245,55 +251,35 @@ if fits then fits = cost * count <= limit@ - log@.used end
 --@judge
 do
   local added = cost * admitted
-  local refused = cost <= limit@ and log@.used + added > limit@ - cost
+  local is_over = log@.used + added > limit@ - cost
+  if counting and is_over and asked > 0 and admitted == 0 then
+    added = math.min(cost, math.max(0, limit@ - log@.used))
+  end
+  log@.added = added
   log@.reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
-  log@.retry = refused and (asked == 0 or admitted < asked)
+  log@.retry = cost <= limit@ and is_over and (asked == 0 or admitted < asked)
     and log_retry(log@, limit@, cost, added) or 0
 end
 
---@decide
-if admitted > 0 then
-  log_write(log@, now, limit@, cost * admitted)
-elseif asked > 0 and log@.outdated then
-  log_write(log@, now, limit@, 0)
-end
+--@charge
 
---@judge-counting
-do
-  local over = log@.used > limit@ - cost
-  -- Refused and counted all the same, up to full.
-  log@.added = asked > 0 and admitted == 0 and over
-    and math.min(cost, math.max(0, limit@ - log@.used)) or 0
-  log@.reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
-  log@.retry = cost <= limit@ and over and admitted == 0
-    and log_retry(log@, limit@, cost, log@.added) or 0
-end
+--@saturate
+changed = log@.added > 0
 
---@decide-counting
-if admitted > 0 then
-  log_write(log@, now, limit@, cost)
-elseif log@.added > 0 or asked > 0 and log@.outdated then
-  log_write(log@, now, limit@, log@.added)
-end
+--@write
+log_write(log@, now, limit@, log@.added)
 
 --@parcel
 cost = I7
 
 --@flush
-do
-  -- Totals are three bytes long.
-  local added = math.max(0, math.min(cost, 16000000 - log@.used))
-  if added > 0 or log@.outdated then log_write(log@, now, limit@, added) end
-  log@.reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
-  log@.retry = log@.used >= limit@ and log_retry(log@, limit@, 1, 0) or 0
+-- Totals are three bytes long.
+log@.added = math.max(0, math.min(cost, 16000000 - log@.used))
+if log@.added > 0 or outdated@ then
+  --+write
 end
-
---@refund-read
-local log@
-do
-  local _, window = struct.unpack('<I4I6', @argument)
-  log@ = log_read(@key, now, window)
-end
+log@.reset = log@.used > 0 and log@.newest + window@ - log@.raw or 0
+log@.retry = log@.used >= limit@ and log_retry(log@, limit@, 1, 0) or 0
 
 --@refund
 do

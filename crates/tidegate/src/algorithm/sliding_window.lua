@@ -2,6 +2,9 @@
 -- State 3, 42 bytes: eras of this window and the last one (when their counters were
 -- opened), last, the last window's count, this one's, elapsed of this one, window.
 
+--@own
+kind == 3 and length == 42
+
 --@once
 -- Whether a*x > b*y, for a and b below 2^30, x and y below 2^46.
 local function product_above(a, x, b, y)
@@ -26,6 +29,7 @@ before@, used@, elapsed@, era@ = I4I4I6I7
 
 --@state
 local before@, used@, elapsed@, era@, old_era@, outdated@ = 0, 0, now % window@, now, 0, false
+local until@ = 0
 do
   local state = pcall('GET', @key)
   if state and #state == 42 then
@@ -48,6 +52,7 @@ do
       end
       if old == window@ then
         before@, used@, elapsed@, era@, old_era@ = before, used, elapsed, era, old_era
+        if not outdated@ then until@ = last + reset end
       else
         -- Another window: what it came to counts as this window's.
         local faded = math.floor(before * ((old - elapsed) / old))
@@ -73,43 +78,21 @@ end
 --@judge
 if used@ == 0 then era@ = now end
 
---@decide
-if admitted > 0 or outdated@ and asked > 0 then
-  local lasts = used@ > 0 and not outdated@
-  used@ = math.min(used@ + cost * admitted, 4294967295)
-  --+put
-end
+--@charge
+used@ = math.min(used@ + cost * admitted, 4294967295)
 
---@decide-counting
-if asked > 0 then
-  local room = limit@ - used@ - cost
-  -- Refused and counted all the same, up to full.
-  local added = admitted == 0 and used@ < limit@
-    and (room < 0 or product_above(before@, window@ - elapsed@, room, window@))
-  local lasts = used@ > 0 and not outdated@
-  if admitted > 0 then
-    used@ = math.min(used@ + cost, 4294967295)
-  elseif added then
-    used@ = math.min(used@ + cost, limit@)
-  end
-  if admitted > 0 or added or outdated@ then
-    --+put
-  end
-end
+--@saturate
+if used@ < limit@ then used@, changed = math.min(used@ + cost, limit@), true end
 
 --@write
-local lasts = false
---+put
-
---@put
 -- While a window lasts that has a count, its key expires when it did.
 do
   local state =
     pack('<BI7I7I7I4I4I6I6', 3, era@, old_era@, now, before@, used@, elapsed@, window@)
-  if lasts then
+  local reset = used@ > 0 and 2 * window@ - elapsed@ or before@ > 0 and window@ - elapsed@ or 0
+  if now + reset == until@ then
     call('SET', @key, state, 'KEEPTTL')
   else
-    local reset = used@ > 0 and 2 * window@ - elapsed@ or before@ > 0 and window@ - elapsed@ or 0
     call('SET', @key, state, 'PXAT', format('%d', (now + reset + 999) / 1000))
   end
 end
@@ -130,10 +113,6 @@ end
 if cost > 0 or outdated@ then
   --+write
 end
-
---@refund-read
-local _, window@ = unpack('<I4I6', @argument)
---+state
 
 --@refund
 do

@@ -2,6 +2,9 @@
 -- State 1, 36 bytes: era, last, debt, its parts, parts per microsecond, parts per token.
 -- State 8, with leases: the same, the tokens that are out, and the records (state.lua).
 
+--@own
+kind == 1 and length == 36 or kind == 8 and length > 40 and length % 19 == 2
+
 --@limit
 price_us@, price_parts@, size_us@, size_parts@, per_us@, token@ = I7I4I7I4I4I6
 
@@ -89,49 +92,33 @@ end
     end
 
 --@adopt
-      -- Other numbers: so many requests stay so many requests, rounded up to a
-      -- microsecond of debt. The products are too large for a double: limbs of 24 bits,
-      -- lowest first.
-      local function product(limbs, factor, add)
-        local result = {}
-        local other = {}
-        repeat
-          other[#other + 1] = factor % 16777216
-          factor = (factor - factor % 16777216) / 16777216
-        until factor == 0
-        for i = 1, #limbs do
-          local carry = 0
-          for j = 1, #other do
-            local sum = (result[i + j - 1] or 0) + limbs[i] * other[j] + carry
-            result[i + j - 1] = sum % 16777216
-            carry = (sum - sum % 16777216) / 16777216
-          end
-          result[i + #other] = carry
+      -- Other numbers: so many requests stay so many requests, rounded up to a microsecond
+      -- of debt. A product would not fit into a double: seven bits after the other, with
+      -- the remainder.
+      local function scaled(time, by, of)
+        local whole, rest = 0, 0
+        for bits = 49, 0, -7 do
+          local all = rest * 128 + math.floor(time / 2 ^ bits) % 128 * by
+          rest = math.fmod(all, of)
+          whole = whole * 128 + (all - rest) / of
         end
-        local i, carry = 1, add
-        while carry > 0 do
-          local sum = (result[i] or 0) + carry
-          result[i] = sum % 16777216
-          carry = (sum - sum % 16777216) / 16777216
-          i = i + 1
-        end
-        return result
+        return whole, rest
       end
-      local wanted = product(product(product({1}, us, 0), old_per_us, parts), token@, 0)
-      local function enough(guess)
-        local got = product(product(product({1}, guess, 0), old_token, 0), per_us@, 0)
-        for i = math.max(#got, #wanted), 1, -1 do
-          local a, b = got[i] or 0, wanted[i] or 0
-          if a ~= b then return a > b end
-        end
-        return true
+      local more, rest
+      -- What makes it smaller first.
+      if old_per_us < per_us@ then
+        us, rest = scaled(us, old_per_us, per_us@)
+        more = (rest + parts) * token@ / old_token / per_us@
+        us, rest = scaled(us, token@, old_token)
+        more = more + rest / old_token
+      else
+        us, rest = scaled(us, token@, old_token)
+        more = (rest * old_per_us + parts * token@) / old_token / per_us@
+        us, rest = scaled(math.min(us, 2 ^ 55), old_per_us, per_us@)
+        more = more + rest / per_us@
       end
-      local guess = math.floor((us * old_per_us + parts) * (token@ / old_token) / per_us@)
-      if guess < 3155760000000000 then
-        while not enough(guess) do guess = guess + 1 end
-        while guess > 0 and enough(guess - 1) do guess = guess - 1 end
-      end
-      us, parts, outdated@ = math.min(guess, 3155760000000000), 0, true
+      us = math.min(us + math.ceil(more - 2 ^ -30), 3155760000000000)
+      parts, outdated@ = 0, true
 
 --@fits
 if fits then
@@ -143,33 +130,16 @@ if fits then
   fits = us < size_us@ or us == size_us@ and parts <= size_parts@
 end
 
---@decide
-if admitted > 0 or outdated@ and asked > 0 then
-  if admitted > 0 then
-    us@, parts@ = us@ + price_us@ * admitted, parts@ + price_parts@ * admitted
-    if parts@ >= per_us@ then
-      local rest = parts@ % per_us@
-      us@, parts@ = us@ + (parts@ - rest) / per_us@, rest
-    end
-  end
-  --+write
+--@charge
+us@, parts@ = us@ + price_us@ * admitted, parts@ + price_parts@ * admitted
+if parts@ >= per_us@ then
+  local rest = parts@ % per_us@
+  us@, parts@ = us@ + (parts@ - rest) / per_us@, rest
 end
 
---@decide-counting
-if asked > 0 then
-  local us, parts = us@ + price_us@, parts@ + price_parts@
-  if parts >= per_us@ then us, parts = us + 1, parts - per_us@ end
-  -- Refused and counted all the same, up to full.
-  local added = admitted == 0 and (us > size_us@ or us == size_us@ and parts > size_parts@)
-    and (us@ < size_us@ or us@ == size_us@ and parts@ < size_parts@)
-  if admitted > 0 then
-    us@, parts@ = us, parts
-  elseif added then
-    us@, parts@ = size_us@, size_parts@
-  end
-  if admitted > 0 or added or outdated@ then
-    --+write
-  end
+--@saturate
+if us@ < size_us@ or us@ == size_us@ and parts@ < size_parts@ then
+  us@, parts@, changed = size_us@, size_parts@, true
 end
 
 --@write
@@ -195,9 +165,6 @@ end
         .. records, 'PXAT', format('%d', (fresh_at + 999) / 1000))
   end)()
 
---@tell
---+told-leases
-
 --@lease-full
 local full_us@, full_parts@ = size_us@, size_parts@
 --+price
@@ -210,15 +177,6 @@ do
   local out_us, out_parts = charged(0, 0, out)
   size_us@, size_parts@ = full_us@ - out_us, full_parts@ - out_parts
   if size_parts@ < 0 then size_us@, size_parts@ = size_us@ - 1, size_parts@ + per_us@ end
-end
-
---@lease-charge
-if admitted > 0 then
-  local all = price_parts@ * admitted
-  local rest = math.fmod(all, per_us@)
-  us@, parts@ = us@ + price_us@ * admitted + (all - rest) / per_us@, parts@ + rest
-  if parts@ >= per_us@ then us@, parts@ = us@ + 1, parts@ - per_us@ end
-  changed = true
 end
 
 --@lease-price
@@ -282,11 +240,6 @@ if cost > 0 then
 elseif outdated@ then
   --+write
 end
-
---@refund-read
-local price_us@, price_parts@, size_us@, size_parts@, per_us@, token@ =
-  unpack('<I7I4I7I4I4I6', @argument)
---+state
 
 --@refund
 do
