@@ -64,9 +64,8 @@ impl Policies {
     /// # }
     /// ```
     pub fn from_config(config: &Config, folder: &Path) -> Result<Self, SetupError> {
-        let stores = stores(config, folder, None)?;
-        let made = Self::prepared(stores, config.policies.iter().cloned(), folder, None)?;
-        made.commit_policies();
+        let made = Self::of(config, folder, None)?;
+        made.commit(config);
         Ok(made)
     }
 
@@ -82,9 +81,12 @@ impl Policies {
     /// before they use the new limiter. Nothing changes for this one: drop the new limiter to
     /// stay with the old config, or [`commit`](Self::commit) it.
     pub fn prepare(&self, config: &Config, folder: &Path) -> Result<Self, SetupError> {
-        let stores = stores(config, folder, Some(self))?;
-        let policies = config.policies.iter().cloned();
-        Self::prepared(stores, policies, folder, Some(self))
+        Self::of(config, folder, Some(self))
+    }
+
+    fn of(config: &Config, folder: &Path, before: Option<&Self>) -> Result<Self, SetupError> {
+        let stores = stores(config, folder, before)?;
+        Self::prepared(stores, config.policies.iter().cloned(), folder, before)
     }
 
     /// The second half of [`reconfigured`](Self::reconfigured): puts into force what this

@@ -63,10 +63,11 @@ impl From<RedisStore> for AnyStore {
 /// Clones are handles to the same counters. For several policies, see
 /// [`Policies`](crate::Policies).
 #[derive(Debug, Clone)]
-pub struct PolicyLimiter(Place);
+pub struct PolicyLimiter(Counters);
 
+/// Where they are.
 #[derive(Debug, Clone)]
-enum Place {
+enum Counters {
     Memory(tidegate::PolicyLimiter),
     Redis(Arc<InRedis>),
 }
@@ -105,8 +106,8 @@ impl PolicyLimiter {
     /// name. Earlier receipts may be void.
     pub fn changed(&self, policy: Policy) -> Result<Self, SetupError> {
         let store = match &self.0 {
-            Place::Memory(memory) => memory.store().clone().into(),
-            Place::Redis(redis) => redis.store.clone().into(),
+            Counters::Memory(memory) => memory.store().clone().into(),
+            Counters::Redis(redis) => redis.store.clone().into(),
         };
         let limiter = Self::build(&store, policy, Path::new(""), Some(self))?;
         limiter.commit();
@@ -121,10 +122,12 @@ impl PolicyLimiter {
         before: Option<&Self>,
     ) -> Result<Self, SetupError> {
         Ok(Self(match store {
-            AnyStore::Memory(store) => Place::Memory(tidegate::PolicyLimiter::over(store, policy)?),
+            AnyStore::Memory(store) => {
+                Counters::Memory(tidegate::PolicyLimiter::over(store, policy)?)
+            }
             AnyStore::Redis(store) => {
                 let before = before.and_then(Self::redis);
-                Place::Redis(Arc::new(InRedis::new(policy, store, folder, before)?))
+                Counters::Redis(Arc::new(InRedis::new(policy, store, folder, before)?))
             }
         }))
     }
@@ -141,8 +144,8 @@ impl PolicyLimiter {
 
     pub(crate) fn redis(&self) -> Option<&InRedis> {
         match &self.0 {
-            Place::Redis(redis) => Some(redis),
-            Place::Memory(_) => None,
+            Counters::Redis(redis) => Some(redis),
+            Counters::Memory(_) => None,
         }
     }
 
@@ -150,8 +153,8 @@ impl PolicyLimiter {
     #[must_use]
     pub fn policy(&self) -> &Policy {
         match &self.0 {
-            Place::Memory(memory) => memory.policy(),
-            Place::Redis(redis) => &redis.policy,
+            Counters::Memory(memory) => memory.policy(),
+            Counters::Redis(redis) => &redis.policy,
         }
     }
 
@@ -161,8 +164,8 @@ impl PolicyLimiter {
     #[must_use]
     pub fn in_memory(&self) -> Option<&tidegate::PolicyLimiter> {
         match &self.0 {
-            Place::Memory(memory) => Some(memory),
-            Place::Redis(_) => None,
+            Counters::Memory(memory) => Some(memory),
+            Counters::Redis(_) => None,
         }
     }
 
@@ -185,9 +188,9 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         match &self.0 {
-            Place::Memory(memory) => memory.check(attributes, cost),
+            Counters::Memory(memory) => memory.check(attributes, cost),
             // No future of ours wraps what this node decides: each would copy the decision.
-            Place::Redis(redis) => {
+            Counters::Redis(redis) => {
                 let query = redis.query(&Question::new(attributes, cost))?;
                 Ok(match redis.now(&query) {
                     Some(decision) => decision,
@@ -208,8 +211,8 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         match &self.0 {
-            Place::Memory(memory) => Ok(memory.check(attributes, cost)?),
-            Place::Redis(redis) => {
+            Counters::Memory(memory) => Ok(memory.check(attributes, cost)?),
+            Counters::Redis(redis) => {
                 let query = redis.query(&Question::new(attributes, cost))?;
                 Ok(redis.ask(&query).await?)
             }
@@ -245,8 +248,8 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         match &self.0 {
-            Place::Memory(memory) => Ok(memory.ask(question)?),
-            Place::Redis(redis) => {
+            Counters::Memory(memory) => Ok(memory.ask(question)?),
+            Counters::Redis(redis) => {
                 let query = redis.query(question)?;
                 match (redis.ask(&query).await, question.look) {
                     (Err(error), true) => Err(error.into()),
@@ -267,8 +270,8 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         match &self.0 {
-            Place::Memory(memory) => memory.ask(question).ok(),
-            Place::Redis(redis) => redis.now(&redis.query(question).ok()?),
+            Counters::Memory(memory) => memory.ask(question).ok(),
+            Counters::Redis(redis) => redis.now(&redis.query(question).ok()?),
         }
     }
 
@@ -281,8 +284,8 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         match &self.0 {
-            Place::Memory(memory) => Ok(memory.refund(attributes, receipt)?),
-            Place::Redis(redis) => {
+            Counters::Memory(memory) => Ok(memory.refund(attributes, receipt)?),
+            Counters::Redis(redis) => {
                 let query = redis.query(&Question::new(attributes, Cost::ONE))?;
                 Ok(redis.mode.refund(&query, receipt).await?)
             }
@@ -296,8 +299,8 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         match &self.0 {
-            Place::Memory(memory) => memory.give_back(attributes, cost),
-            Place::Redis(redis) => {
+            Counters::Memory(memory) => memory.give_back(attributes, cost),
+            Counters::Redis(redis) => {
                 let query = redis.query(&Question::new(attributes, cost))?;
                 redis.store.give_back(&query.keys, cost).await?;
             }
@@ -311,8 +314,8 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         match &self.0 {
-            Place::Memory(memory) => Ok(memory.reset(attributes, which)?),
-            Place::Redis(redis) => redis.reset(attributes, which).await,
+            Counters::Memory(memory) => Ok(memory.reset(attributes, which)?),
+            Counters::Redis(redis) => redis.reset(attributes, which).await,
         }
     }
 
@@ -323,8 +326,8 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         match &self.0 {
-            Place::Memory(memory) => Ok(memory.explain(attributes)?),
-            Place::Redis(redis) => {
+            Counters::Memory(memory) => Ok(memory.explain(attributes)?),
+            Counters::Redis(redis) => {
                 // Also of a policy that is not enabled.
                 let keys = redis.policy.keys(attributes).map_err(CheckError::from)?;
                 let query = redis.query_of(keys, Cost::ONE, Charge::Nothing);
@@ -340,11 +343,11 @@ impl PolicyLimiter {
         A: Attributes + ?Sized,
     {
         match &self.0 {
-            Place::Memory(memory) if memory.policy().enabled() => {
+            Counters::Memory(memory) if memory.policy().enabled() => {
                 drop(memory.policy().keys(attributes)?);
             }
-            Place::Memory(_) => {}
-            Place::Redis(redis) => drop(redis.query(&Question::new(attributes, cost))?),
+            Counters::Memory(_) => {}
+            Counters::Redis(redis) => drop(redis.query(&Question::new(attributes, cost))?),
         }
         Ok(())
     }
@@ -354,8 +357,8 @@ impl PolicyLimiter {
     /// it before the program ends, because unsent counts are lost.
     pub async fn flush(&self, within: Duration) -> bool {
         match &self.0 {
-            Place::Memory(_) => true,
-            Place::Redis(redis) => redis.mode.flush(within).await,
+            Counters::Memory(_) => true,
+            Counters::Redis(redis) => redis.mode.flush(within).await,
         }
     }
 

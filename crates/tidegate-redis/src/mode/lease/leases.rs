@@ -415,7 +415,7 @@ mod tests {
     use std::future::Future;
     use std::task::{Context, Poll, Waker};
 
-    use tidegate::{KeyHasher, Mode};
+    use tidegate::Mode;
     use tidegate_testkit::redis::Server;
     use tokio::time::sleep;
 
@@ -441,9 +441,9 @@ mod tests {
     }
 
     /// A level that is worth a lease.
-    fn wanting(key: &LevelKey<'_>) -> Level {
+    fn wanting(lease: &Lease, key: &LevelKey<'_>) -> Level {
         Level {
-            fingerprint: KeyHasher::new().hash(key),
+            fingerprint: lease.node.hasher().hash(key),
             taken: Taken::Missing(Some(100.0)),
         }
     }
@@ -461,7 +461,7 @@ mod tests {
             let attributes = [("key", number.to_string())];
             let keys = policy.keys(&attributes).expect("an attribute");
             for key in keys.iter() {
-                lease.want(&wanting(&key), &key, Cost::ONE);
+                lease.want(&wanting(lease, &key), &key, Cost::ONE);
             }
             if number % 1_000 == 999 {
                 // Answered after all that was asked before.
@@ -491,7 +491,7 @@ mod tests {
         let (policy, lease) = (limiter.policy(), lease(&limiter));
         let keys = policy.keys(&[("key", "k")]).expect("an attribute");
         let key = keys.iter().next().expect("a level");
-        let level = wanting(&key);
+        let level = wanting(lease, &key);
         // The test never yields, so the request is not answered.
         let ask = || {
             let mut asked = Box::pin(lease.ask_for_lease(&level, &key, Cost::ONE));

@@ -100,40 +100,38 @@ impl Lease {
             return Ok(refuse(query, key, &refused, Source::Lease));
         }
         let mut left = levels().filter(|(_, level)| !level.is_spent());
-        match (left.next(), left.next()) {
-            (None, _) => return Ok(admit(query, taking, &[])),
-            (Some((key, level)), None) if level.is_missing() && !counts_refusals => {
-                let answer = self.ask_level(level, &key, query.cost).await?;
-                match answer {
-                    Some(Answer::Refused(refused)) => {
-                        return Ok(refuse(query, key, &refused, Source::Store));
-                    }
-                    Some(Answer::Spent(spent, _)) => {
-                        let level = leased(&spent, query.cost);
-                        let given = (level, spent.at_us, Source::Lease);
-                        return Ok(admit(query, taking, &[given]));
-                    }
-                    Some(Answer::Admitted {
-                        at_us,
-                        era_us,
-                        outcome,
-                    }) => {
-                        let is_asked = |level: usize| {
-                            let level = taking.levels.get(level);
-                            level.is_some_and(Level::is_missing)
-                        };
-                        let (keys, cost) = (query.keys.only(is_asked), query.cost);
-                        self.exact.on_error.admitted(&keys, cost);
-                        let level = LevelOutcome::new(outcome, cost, era_us);
-                        return Ok(admit(query, taking, &[(level, at_us, Source::Store)]));
-                    }
-                    // Not worth a lease, or no room for the key here.
-                    None => {}
-                }
-            }
-            (Some(_), _) => {}
+        let (first, is_alone) = (left.next(), left.next().is_none());
+        let Some((key, level)) = first else {
+            return Ok(admit(query, taking, &[]));
+        };
+        if !is_alone || !level.is_missing() || counts_refusals {
+            return self.ask_the_rest(query, taking).await;
         }
-        self.ask_the_rest(query, taking).await
+        let cost = query.cost;
+        let given = match self.ask_level(level, &key, cost).await? {
+            // Not worth a lease, or no room for the key here.
+            None => return self.ask_the_rest(query, taking).await,
+            Some(Answer::Refused(refused)) => {
+                return Ok(refuse(query, key, &refused, Source::Store));
+            }
+            Some(Answer::Spent(spent, _)) => (leased(&spent, cost), spent.at_us, Source::Lease),
+            Some(Answer::Admitted {
+                at_us,
+                era_us,
+                outcome,
+            }) => {
+                let is_asked = |level: usize| !taking.levels[level].is_spent();
+                self.exact
+                    .on_error
+                    .admitted(&query.keys.only(is_asked), cost);
+                (
+                    LevelOutcome::new(outcome, cost, era_us),
+                    at_us,
+                    Source::Store,
+                )
+            }
+        };
+        Ok(admit(query, taking, &[given]))
     }
 
     /// Asks the store for one level, which may bring a lease of it.
