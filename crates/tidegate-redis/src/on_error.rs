@@ -82,10 +82,11 @@ impl OnError {
     }
 
     /// The store has deleted these keys.
-    pub(crate) fn reset<A>(&self, attributes: &A, which: Which<'_>) -> Result<(), CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    pub(crate) fn reset<A: Attributes + ?Sized>(
+        &self,
+        attributes: &A,
+        which: Which<'_>,
+    ) -> Result<(), CheckError> {
         if let Some(local) = &self.local {
             local.reset(attributes, which)?;
         }

@@ -98,30 +98,24 @@ impl Policies {
     }
 
     /// [`PolicyLimiter::check`] of the policy with this name.
-    pub async fn check<A>(
+    pub async fn check<A: Attributes + ?Sized>(
         &self,
         policy: &str,
         attributes: &A,
         cost: Cost,
-    ) -> Result<PolicyDecision<'_>, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    ) -> Result<PolicyDecision<'_>, CheckError> {
         self.handle(policy)?.check(attributes, cost).await
     }
 
     /// Checks several policies in order. The first refusal ends the check, and the policies
     /// before it are refunded, as far as their stores can be reached. Until then, another
     /// request may be refused too early, but never too many are admitted.
-    pub async fn check_all<A>(
+    pub async fn check_all<A: Attributes + ?Sized>(
         &self,
         policies: &[&str],
         attributes: &A,
         cost: Cost,
-    ) -> Result<Decisions<'_>, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    ) -> Result<Decisions<'_>, CheckError> {
         // Bad input is found before anything is charged.
         let mut limiters: SmallVec<[&PolicyLimiter; 2]> = SmallVec::new();
         for policy in policies {
@@ -208,8 +202,8 @@ impl Policies {
     /// one server, which also gives a warning.
     pub async fn warnings(&self) -> Vec<String> {
         let redis = self.limiters.values().filter_map(PolicyLimiter::redis);
-        let in_one_place =
-            redis.filter(|redis| redis.store.is_cluster() && redis.policy.tag().len() == 0);
+        let in_one_place = redis
+            .filter(|redis| redis.store.0.cluster.is_spread() && redis.policy.tag().len() == 0);
         let in_one_place = in_one_place.map(|redis| {
             let name = redis.policy.name();
             format!("policy {name:?}: its levels have no attribute in common, so all its keys are in one slot, and one server of the cluster answers all its checks")

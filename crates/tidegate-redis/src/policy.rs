@@ -97,9 +97,7 @@ impl PolicyLimiter {
     /// A policy in this store, whatever the name of the store that it asks for. Several
     /// policies can share a store, if their names differ.
     pub fn over(store: impl Into<AnyStore>, policy: Policy) -> Result<Self, SetupError> {
-        let limiter = Self::build(&store.into(), policy, Path::new(""), None)?;
-        limiter.commit();
-        Ok(limiter)
+        Self::build(&store.into(), policy, Path::new(""), None).inspect(Self::commit)
     }
 
     /// Another policy over the same store. Keys keep their usage if the policy has the same
@@ -109,9 +107,7 @@ impl PolicyLimiter {
             Counters::Memory(memory) => memory.store().clone().into(),
             Counters::Redis(redis) => redis.store.clone().into(),
         };
-        let limiter = Self::build(&store, policy, Path::new(""), Some(self))?;
-        limiter.commit();
-        Ok(limiter)
+        Self::build(&store, policy, Path::new(""), Some(self)).inspect(Self::commit)
     }
 
     /// Goes on from the limiter before it, and changes nothing for that one yet.
@@ -135,7 +131,7 @@ impl PolicyLimiter {
     /// Puts into force what it shares with the limiter before it.
     pub(crate) fn commit(&self) {
         if let Some(redis) = self.redis() {
-            redis.store.fallbacks().add(&redis.on_error.note);
+            redis.store.0.fallbacks.add(&redis.on_error.note);
             if let Mode::Background(background) = &redis.mode {
                 background.set_sync_interval(redis.policy.sync_interval());
             }
@@ -179,37 +175,32 @@ impl PolicyLimiter {
 
     /// Decides whether a request with these attributes and this cost may proceed. If so,
     /// charges every level of the policy; otherwise, none.
-    pub async fn check<A>(
+    pub async fn check<A: Attributes + ?Sized>(
         &self,
         attributes: &A,
         cost: Cost,
-    ) -> Result<PolicyDecision<'_>, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    ) -> Result<PolicyDecision<'_>, CheckError> {
         match &self.0 {
             Counters::Memory(memory) => memory.check(attributes, cost),
             // No future of ours wraps what this node decides: each would copy the decision.
             Counters::Redis(redis) => {
                 let query = redis.query(&Question::new(attributes, cost))?;
-                Ok(match redis.now(&query) {
-                    Some(decision) => decision,
-                    None => redis.decide(&query).await,
-                })
+                if let Some(decision) = redis.now(&query) {
+                    return Ok(decision);
+                }
+                let asked = redis.mode.ask(&query).await;
+                Ok(asked.unwrap_or_else(|_| redis.on_error.decide(&query)))
             }
         }
     }
 
     /// [`check`](Self::check), but if the store cannot answer, this returns the error instead
     /// of applying `on_error`.
-    pub async fn try_check<A>(
+    pub async fn try_check<A: Attributes + ?Sized>(
         &self,
         attributes: &A,
         cost: Cost,
-    ) -> Result<PolicyDecision<'_>, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    ) -> Result<PolicyDecision<'_>, TryCheckError> {
         match &self.0 {
             Counters::Memory(memory) => Ok(memory.check(attributes, cost)?),
             Counters::Redis(redis) => {
@@ -221,32 +212,23 @@ impl PolicyLimiter {
 
     /// Returns the decision that [`check`](Self::check) would make, and charges nothing. It
     /// always asks the store, and fails if the store does not answer.
-    pub async fn peek<A>(
+    pub async fn peek<A: Attributes + ?Sized>(
         &self,
         attributes: &A,
         cost: Cost,
-    ) -> Result<PolicyDecision<'_>, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let question = Question::new(attributes, cost);
-        self.ask(&Question {
-            look: true,
-            ..question
-        })
-        .await
+    ) -> Result<PolicyDecision<'_>, TryCheckError> {
+        let mut question = Question::new(attributes, cost);
+        question.look = true;
+        self.ask(&question).await
     }
 
     /// Answers a question: a [`check`](Self::check), or a [look](Self::peek), possibly under a
     /// limit of its own. A policy in memory ignores such a limit; see
     /// [`level_under`](tidegate::PolicyLimiter::level_under).
-    pub async fn ask<A>(
+    pub async fn ask<A: Attributes + ?Sized>(
         &self,
         question: &Question<'_, A>,
-    ) -> Result<PolicyDecision<'_>, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    ) -> Result<PolicyDecision<'_>, TryCheckError> {
         match &self.0 {
             Counters::Memory(memory) => Ok(memory.ask(question)?),
             Counters::Redis(redis) => {
@@ -265,10 +247,10 @@ impl PolicyLimiter {
     /// [`ask`](Self::ask) then. Call it inside a tokio runtime, as it may have something to
     /// tell the store.
     #[inline]
-    pub fn now<A>(&self, question: &Question<'_, A>) -> Option<PolicyDecision<'_>>
-    where
-        A: Attributes + ?Sized,
-    {
+    pub fn now<A: Attributes + ?Sized>(
+        &self,
+        question: &Question<'_, A>,
+    ) -> Option<PolicyDecision<'_>> {
         match &self.0 {
             Counters::Memory(memory) => memory.ask(question).ok(),
             Counters::Redis(redis) => redis.now(&redis.query(question).ok()?),
@@ -279,10 +261,11 @@ impl PolicyLimiter {
     /// receipt can be refunded once. It is worth nothing after a reset, a change of the
     /// limit or a backward step of the clock. Returns false if the receipt was refunded
     /// before, has expired, or is of other keys.
-    pub async fn refund<A>(&self, attributes: &A, receipt: &Receipt) -> Result<bool, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    pub async fn refund<A: Attributes + ?Sized>(
+        &self,
+        attributes: &A,
+        receipt: &Receipt,
+    ) -> Result<bool, TryCheckError> {
         match &self.0 {
             Counters::Memory(memory) => Ok(memory.refund(attributes, receipt)?),
             Counters::Redis(redis) => {
@@ -294,10 +277,11 @@ impl PolicyLimiter {
 
     /// Takes a cost off the counts of a policy of fixed windows, no matter who charged it, down
     /// to zero: for protocols without receipts. Any other limit stays as it is.
-    pub async fn give_back<A>(&self, attributes: &A, cost: Cost) -> Result<(), TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    pub async fn give_back<A: Attributes + ?Sized>(
+        &self,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<(), TryCheckError> {
         match &self.0 {
             Counters::Memory(memory) => memory.give_back(attributes, cost),
             Counters::Redis(redis) => {
@@ -309,10 +293,11 @@ impl PolicyLimiter {
     }
 
     /// Forgets the keys of these attributes. Returns how many existed.
-    pub async fn reset<A>(&self, attributes: &A, which: Which<'_>) -> Result<usize, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    pub async fn reset<A: Attributes + ?Sized>(
+        &self,
+        attributes: &A,
+        which: Which<'_>,
+    ) -> Result<usize, TryCheckError> {
         match &self.0 {
             Counters::Memory(memory) => Ok(memory.reset(attributes, which)?),
             Counters::Redis(redis) => redis.reset(attributes, which).await,
@@ -321,10 +306,10 @@ impl PolicyLimiter {
 
     /// Returns the state and settings of every level for these attributes, and charges
     /// nothing.
-    pub async fn explain<A>(&self, attributes: &A) -> Result<Vec<Explained<'_>>, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    pub async fn explain<A: Attributes + ?Sized>(
+        &self,
+        attributes: &A,
+    ) -> Result<Vec<Explained<'_>>, TryCheckError> {
         match &self.0 {
             Counters::Memory(memory) => Ok(memory.explain(attributes)?),
             Counters::Redis(redis) => {
@@ -338,10 +323,11 @@ impl PolicyLimiter {
     }
 
     /// Fails as a check with these attributes and this cost would, and charges nothing.
-    pub(crate) fn verify<A>(&self, attributes: &A, cost: Cost) -> Result<(), CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
+    pub(crate) fn verify<A: Attributes + ?Sized>(
+        &self,
+        attributes: &A,
+        cost: Cost,
+    ) -> Result<(), CheckError> {
         match &self.0 {
             Counters::Memory(memory) if memory.policy().enabled() => {
                 drop(memory.policy().keys(attributes)?);
@@ -398,11 +384,10 @@ impl InRedis {
 
     /// The query behind a question: without keys where nothing is measured.
     #[inline]
-    fn query<'p, 'k, A>(&'p self, question: &Question<'k, A>) -> Result<Query<'p, 'k>, CheckError>
-    where
-        'p: 'k,
-        A: Attributes + ?Sized,
-    {
+    fn query<'p: 'k, 'k, A: Attributes + ?Sized>(
+        &'p self,
+        question: &Question<'k, A>,
+    ) -> Result<Query<'p, 'k>, CheckError> {
         let (policy, cost) = (&self.policy, question.cost);
         let charge = match question.look {
             true => Charge::Nothing,
@@ -450,17 +435,12 @@ impl InRedis {
         }
     }
 
-    /// Decides what this node cannot decide [now](Self::now), whatever happens to the store.
-    async fn decide<'p>(&self, query: &Query<'p, '_>) -> PolicyDecision<'p> {
-        let asked = self.mode.ask(query).await;
-        asked.unwrap_or_else(|_| self.on_error.decide(query))
-    }
-
-    async fn reset<A>(&self, attributes: &A, which: Which<'_>) -> Result<usize, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let prefix = self.store.prefix();
+    async fn reset<A: Attributes + ?Sized>(
+        &self,
+        attributes: &A,
+        which: Which<'_>,
+    ) -> Result<usize, TryCheckError> {
+        let prefix = &self.store.0.prefix;
         let stored = self.policy.stored_keys(attributes, which, prefix)?;
         let forgotten = self.store.delete(stored.clone()).await;
         // One level may be named without the attributes of the others.

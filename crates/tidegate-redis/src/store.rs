@@ -11,7 +11,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use futures_util::future::join_all;
 use redis::Value;
-use tidegate::{Charge, Cost, Decision, Keys, Limit, Policy, Receipt};
+use tidegate::{Charge, Cost, Decision, Keys, Limit, Receipt};
 use tokio::time::{Instant, sleep};
 
 use crate::batch::{Command, Reply};
@@ -45,16 +45,17 @@ const REDIRECTIONS: u32 = 8;
 /// Making one does not connect, so it succeeds even if the server is down. Clones are
 /// handles to the same connections.
 #[derive(Clone)]
-pub struct RedisStore(Arc<Inner>);
+pub struct RedisStore(pub(crate) Arc<Inner>);
 
-struct Inner {
+pub(crate) struct Inner {
     name: String,
     /// What it was made of, hashed: it may hold a password.
     origin: u64,
-    prefix: String,
-    timeout: Duration,
-    cluster: Cluster,
-    scripts: Scripts,
+    pub(crate) prefix: String,
+    /// The deadline of a check.
+    pub(crate) timeout: Duration,
+    pub(crate) cluster: Cluster,
+    pub(crate) scripts: Scripts,
     probe: Arc<Script>,
     counters: Arc<Counters>,
     errors: [AtomicU64; ErrorKind::ALL.len()],
@@ -64,7 +65,7 @@ struct Inner {
     /// Whether the last call was answered.
     up: AtomicBool,
     /// What policies do without an answer, for the log.
-    fallbacks: Fallbacks,
+    pub(crate) fallbacks: Fallbacks,
 }
 
 /// Statistics of a store.
@@ -168,8 +169,8 @@ impl RedisStore {
     /// How long until a failing store is asked again.
     #[must_use]
     pub fn next_probe(&self) -> Duration {
-        let servers = self.0.cluster.servers();
-        let waits = servers.iter().map(|server| server.next_probe());
+        let servers = self.0.cluster.servers().into_iter();
+        let waits = servers.map(|server| server.next_probe());
         let waits = waits.filter(|wait| !wait.is_zero());
         waits.min().unwrap_or_default()
     }
@@ -203,7 +204,6 @@ impl RedisStore {
     /// Probes a server, with a key of its own where one is known.
     async fn probe_server(&self, mut permit: Permit, key: Option<String>) {
         let inner = &self.0;
-        permit.is_patient = true;
         let tagged = key.as_ref().and_then(|key| key.split_once("}:"));
         let keys = vec![match tagged {
             Some((tagged, _)) => format!("{tagged}}}:probe"),
@@ -212,18 +212,15 @@ impl RedisStore {
         let script = Arc::clone(&inner.probe);
         let command = Arc::new(Command::script(script, keys, Vec::new()));
         let start = Instant::now();
-        match permit
-            .attempt(&command, false, start + self.patience())
-            .await
-        {
-            Ok(_) => self.answered(&mut permit),
+        let deadline = start + self.patience();
+        match permit.attempt(&command, false, deadline).await {
             // Of a key that another server has, it says so.
-            Err(error) if error.kind() == ErrorKind::Moved => self.answered(&mut permit),
-            Err(error) => {
+            Err(error) if error.kind() != ErrorKind::Moved => {
                 inner.cluster.doubt(error.kind());
                 let server = Arc::clone(&permit.server);
                 self.unanswered(&server, Some(&mut permit), &error, start, false);
             }
+            _ => self.answered(&mut permit),
         }
     }
 
@@ -237,16 +234,6 @@ impl RedisStore {
         let (store, key) = (self.clone(), key.map(str::to_owned));
         tokio::spawn(async move { store.probe_server(permit, key).await });
         Err(server.not_asked())
-    }
-
-    /// What policies do while it does not answer.
-    pub(crate) fn fallbacks(&self) -> &Fallbacks {
-        &self.0.fallbacks
-    }
-
-    /// What all checks of a policy have in common.
-    pub(crate) fn prepare(&self, policy: &Policy, charge: Charge) -> Prepared {
-        Prepared::new(&self.0.scripts, policy, charge)
     }
 
     /// Decides the levels of these keys in one step.
@@ -360,9 +347,8 @@ impl RedisStore {
             let Some(argument) = give_back_argument(limit, cost) else {
                 continue;
             };
-            let script = self.known_script(Task::Flush, limit);
-            let key = key.stored(&self.0.prefix);
-            let within = self.0.timeout;
+            let script = self.0.scripts.get(Task::Flush, [limit]);
+            let (key, within) = (key.stored(&self.0.prefix), self.0.timeout);
             self.message(&script, key, argument, within, true).await?;
         }
         Ok(())
@@ -385,30 +371,6 @@ impl RedisStore {
             _ => Err(not_ours()),
         };
         self.ask(command, within, is_retried, bytes).await
-    }
-
-    /// The deadline of a check.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.0.timeout
-    }
-
-    /// The script for a task on one level.
-    pub(crate) fn known_script(&self, task: Task, limit: &Limit) -> Arc<Script> {
-        self.0.scripts.get(task, [limit])
-    }
-
-    /// Whether both are handles to the same connections.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    /// Whether its keys are spread over many servers.
-    pub(crate) fn is_cluster(&self) -> bool {
-        self.0.cluster.is_spread()
-    }
-
-    pub(crate) fn prefix(&self) -> &str {
-        &self.0.prefix
     }
 
     /// Sends a command, within the deadline, again where that is safe and may help.

@@ -40,7 +40,7 @@ impl Exact {
     ) -> Self {
         Self {
             store: store.clone(),
-            prepared: store.prepare(policy, charge),
+            prepared: Prepared::new(&store.0.scripts, policy, charge),
             on_error: Arc::clone(on_error),
             hasher: KeyHasher::new(),
             refusals: (!memory.is_zero()).then(|| Box::new(Refusals::new(memory))),

@@ -83,7 +83,7 @@ impl Script {
             return Err(StoreError::new(ErrorKind::Script, detail));
         }
         let (store, policy, cost) = (&self.store, query.policy(), query.cost);
-        let stored = query.keys.iter().map(|key| key.stored(store.prefix()));
+        let stored = query.keys.iter().map(|key| key.stored(&store.0.prefix));
         let (script, arguments) = (Arc::clone(&self.script), self.arguments(cost));
         let value = store.script(script, stored.collect(), arguments).await?;
         let (allowed, answer) = read(&value, policy).map_err(|wrong| {

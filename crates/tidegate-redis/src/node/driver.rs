@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::task::{Context, Waker};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tidegate::{KeyHasher, Policy};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -80,7 +80,7 @@ impl<K: Key> Node<K> {
         store: &RedisStore,
     ) -> Option<Arc<Self>> {
         let Inner { process, .. } = *self.0;
-        let is_same = self.0.store.is_same(store) && self.0.made_of == made_of(policy);
+        let is_same = Arc::ptr_eq(&self.0.store.0, &store.0) && self.0.made_of == made_of(policy);
         (process.is_this() && is_same).then(|| Arc::clone(self))
     }
 
@@ -92,10 +92,6 @@ impl<K: Key> Node<K> {
     #[cfg(test)]
     pub(crate) fn interval(&self) -> Duration {
         Duration::from_micros(self.0.interval_us.load(Relaxed))
-    }
-
-    pub(crate) fn store(&self) -> &RedisStore {
-        &self.0.store
     }
 
     /// The keys; none in a process that was forked.
@@ -116,8 +112,7 @@ impl<K: Key> Node<K> {
     pub(crate) fn send(&self, fingerprint: Fingerprint, why: Why) {
         if let Some(envelope) = self.0.table.message(fingerprint, why, now_us()) {
             let mut flight = Box::pin(self.0.flight(envelope).fly());
-            let mut context = Context::from_waker(Waker::noop());
-            if flight.as_mut().poll(&mut context).is_pending() {
+            if flight.as_mut().now_or_never().is_none() {
                 tokio::spawn(flight);
             }
             self.start();

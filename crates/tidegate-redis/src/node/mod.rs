@@ -57,7 +57,9 @@ pub(crate) trait Key: Debug + Send + Sync + 'static {
     fn is_active(&self) -> bool;
 
     /// Whether the store knows everything that it has to know.
-    fn is_told(&self) -> bool;
+    fn is_told(&self) -> bool {
+        !self.is_active()
+    }
 
     /// Whether nothing is lost with it, as long as it is not active.
     fn is_idle(&mut self, now_us: u64) -> bool;

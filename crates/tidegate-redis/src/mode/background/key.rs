@@ -183,8 +183,8 @@ impl node::Key for Key {
         stored: &str,
         parcel: &Parcel,
     ) -> Result<(u64, State), StoreError> {
-        let script = store.known_script(Task::Flush, &parcel.limit);
-        let within = PATIENCE.max(store.timeout());
+        let script = store.0.scripts.get(Task::Flush, [&parcel.limit]);
+        let within = PATIENCE.max(store.0.timeout);
         let (key, argument) = (stored.to_owned(), parcel.argument());
         // The node sends again what did not arrive.
         let sent = store.message(&script, key, argument, within, false);

@@ -57,7 +57,7 @@ impl Background {
         node: Option<Arc<Node<Key>>>,
     ) -> Self {
         let new = || {
-            let (prefix, levels) = (store.prefix(), policy.levels().len());
+            let (prefix, levels) = (&store.0.prefix, policy.levels().len());
             let table = table(prefix, levels, wall_us(), now_us());
             Arc::new(Node::new(policy, store, table, policy.sync_interval()))
         };

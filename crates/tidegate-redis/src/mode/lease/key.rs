@@ -64,7 +64,8 @@ pub(crate) struct Key<W> {
 }
 
 /// A message on its way.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 struct Request<W> {
     id: u64,
     /// Before it was handed over for the first time.
@@ -141,6 +142,7 @@ impl Refusal {
     }
 }
 
+#[cfg(test)]
 impl<W: Clone> Clone for Key<W> {
     fn clone(&self) -> Self {
         Self {
@@ -198,10 +200,8 @@ impl<W> Key<W> {
     /// The same, with the lease.
     #[inline]
     pub(crate) fn spend_lease(&self, cost: Cost, now_us: u64) -> Option<(Spent, &Arc<Tokens>)> {
-        self.held.iter().find_map(|held| {
-            let lease = held.lease();
-            Some((lease.spend(cost, now_us)?, lease))
-        })
+        let mut leases = self.held.iter().map(|held| &held.lease);
+        leases.find_map(|lease| Some((lease.spend(cost, now_us)?, lease)))
     }
 
     /// Says to the leases when the next one may be asked for: the newest one says so when
@@ -212,21 +212,23 @@ impl<W> Key<W> {
             None => self.no_grant_until_us,
         };
         if let [older @ .., newest] = &self.held[..] {
-            older.iter().for_each(|held| held.set_quiet_until(u64::MAX));
+            for held in older {
+                held.lease.set_quiet_until(u64::MAX);
+            }
             let until_us = if older.is_empty() { until_us } else { u64::MAX };
-            newest.set_quiet_until(until_us);
+            newest.lease.set_quiet_until(until_us);
         }
     }
 
     /// Puts tokens of a lease back that is still open. In any other case they stay spent.
     pub(crate) fn put_back(&self, nonce: u64, cost: Cost) -> bool {
-        let held = self.held.iter().find(|held| held.nonce() == nonce);
-        held.is_some_and(|held| held.put_back(cost))
+        let mut leases = self.held.iter().map(|held| &held.lease);
+        leases.any(|lease| lease.nonce == nonce && lease.put_back(cost))
     }
 
     /// The open lease that a receipt is of.
     pub(crate) fn open_lease(&self, is_meant: impl Fn(&Tokens) -> bool) -> Option<u64> {
-        let mut leases = self.held.iter().map(|held| &**held.lease());
+        let mut leases = self.held.iter().map(|held| &*held.lease);
         leases.find(|lease| is_meant(lease)).map(|it| it.nonce)
     }
 
@@ -240,7 +242,7 @@ impl<W> Key<W> {
 
     /// Whether none of its leases has tokens.
     fn is_empty(&self, now_us: u64) -> bool {
-        self.held.iter().all(|held| held.is_over(now_us))
+        self.held.iter().all(|held| held.lease.is_over(now_us))
     }
 
     /// Somebody waits for an answer of the store.
@@ -250,14 +252,12 @@ impl<W> Key<W> {
 
     /// Whether no more may wait. Those who came first and have left make room.
     pub(super) fn is_full(&mut self, has_left: impl Fn(&W) -> bool) -> bool {
-        let is_full = self.waiting.len() >= QUEUE;
-        while is_full
-            && self
-                .waiting
-                .pop_front_if(|(_, who)| has_left(who))
-                .is_some()
-        {}
-        self.waiting.len() >= QUEUE
+        let is_full = |waiting: &VecDeque<_>| waiting.len() >= QUEUE;
+        if is_full(&self.waiting) {
+            let stay = self.waiting.iter().position(|(_, who)| !has_left(who));
+            self.waiting.drain(..stay.unwrap_or(QUEUE));
+        }
+        is_full(&self.waiting)
     }
 
     pub(crate) fn has_waiting(&self) -> bool {
@@ -286,11 +286,8 @@ impl<W> Key<W> {
     /// What was asked here by now. Cost that came since the last time is taken to have
     /// come evenly.
     fn count(&mut self, now_us: u64) {
-        let spent = self
-            .held
-            .iter_mut()
-            .map(|held| u64::from(held.newly_spent()));
-        let spent = spent.sum::<u64>();
+        let spent = self.held.iter_mut().map(HeldLease::newly_spent);
+        let spent: u64 = spent.map(u64::from).sum();
         self.spent += spent;
         let asked = std::mem::take(self.asked.get_mut()) + spent;
         let elapsed_us = now_us.saturating_sub(self.counted_at_us);
@@ -345,7 +342,7 @@ impl<W> Key<W> {
         self.count(now_us);
         self.close_over(now_us);
         let asks = self.take_asks();
-        let is_half = self.held.last().is_some_and(HeldLease::is_half);
+        let is_half = self.held.last().is_some_and(|held| held.lease.is_half());
         let is_wanted = why == Why::Wanted && self.held.is_empty();
         let wants = !asks.is_empty() || is_half || is_wanted;
         let mut want = None;
@@ -396,8 +393,6 @@ impl<W> Key<W> {
     /// Leases to account for: first those with the most left.
     fn settles(&mut self, now_us: u64) -> SmallVec<[Settle; SETTLES]> {
         self.forget_closed(now_us);
-        self.closed
-            .sort_by_key(|it| std::cmp::Reverse(it.tokens - it.spent));
         let settles = self.closed.iter().take(SETTLES);
         let settles = settles.map(|it| Settle {
             nonce: it.nonce,
@@ -437,7 +432,7 @@ impl<W> Key<W> {
 
     /// Closes leases that are spent, or whose time is up.
     fn close_over(&mut self, now_us: u64) {
-        self.close_if(|held| held.is_over(now_us));
+        self.close_if(|held| held.lease.is_over(now_us));
     }
 
     fn close_if(&mut self, mut is_meant: impl FnMut(&mut HeldLease) -> bool) {
@@ -446,12 +441,12 @@ impl<W> Key<W> {
         self.held.retain(|held| {
             let is_closed = is_meant(held);
             if is_closed {
-                let spent = held.close();
+                let spent = held.lease.close();
                 let newly = u64::from(held.newly(spent));
                 (*asked, self.spent) = (*asked + newly, self.spent + newly);
                 closed.push(Closed {
-                    nonce: held.nonce(),
-                    tokens: held.tokens(),
+                    nonce: held.lease.nonce,
+                    tokens: held.lease.tokens,
                     spent,
                     until_us: held.asked_at_us + 2 * TERM_US,
                 });
@@ -461,13 +456,12 @@ impl<W> Key<W> {
         self.bound_closed();
     }
 
+    /// Those with the most left come first.
     fn bound_closed(&mut self) {
-        if self.closed.len() > CLOSED {
-            self.closed
-                .sort_by_key(|it| std::cmp::Reverse(it.tokens - it.spent));
-            self.stats.lapsed += (self.closed.len() - CLOSED) as u64;
-            self.closed.truncate(CLOSED);
-        }
+        self.closed
+            .sort_by_key(|it| std::cmp::Reverse(it.tokens - it.spent));
+        self.stats.lapsed += self.closed.len().saturating_sub(CLOSED) as u64;
+        self.closed.truncate(CLOSED);
     }
 
     /// The store has answered a request. Only the first answer to the one that is on its
@@ -515,14 +509,8 @@ impl<W> Key<W> {
         self.stats.grants += 1;
         self.stats.granted_tokens += u64::from(reply.given);
         let facts = self.facts(reply, now_us);
-        let id = (nonce, reply.given);
-        self.held.push(HeldLease::new(
-            id,
-            asked_at_us,
-            valid_until_us,
-            facts,
-            now_us,
-        ));
+        let lease = Tokens::new(nonce, reply.given, valid_until_us, facts);
+        self.held.push(HeldLease::new(lease, asked_at_us, now_us));
         self.close_over(now_us);
     }
 
@@ -631,7 +619,7 @@ impl<W> Key<W> {
     /// not been answered. Returns who asked in that.
     pub(crate) fn sweep(&mut self, now_us: u64) -> Vec<W> {
         self.count(now_us);
-        self.close_if(|held| held.is_over(now_us) || held.is_idle(now_us, TERM_US / 2));
+        self.close_if(|held| held.lease.is_over(now_us) || held.is_idle(now_us, TERM_US / 2));
         self.set_quiet();
         self.forget_closed(now_us);
         let late = self.request.as_ref();
@@ -658,7 +646,7 @@ impl<W> Key<W> {
     /// Forgets its leases without returning them: the key was reset.
     pub(crate) fn forget(&mut self) {
         for held in self.held.drain(..) {
-            held.close();
+            held.lease.close();
         }
         self.closed.clear();
         self.refusal = None;
@@ -691,7 +679,8 @@ impl<W> Key<W> {
 
     /// Tokens that are here to be spent.
     pub(crate) fn tokens(&self) -> u64 {
-        self.held.iter().map(|held| u64::from(held.left())).sum()
+        let left = self.held.iter().map(|held| held.lease.left());
+        left.map(u64::from).sum()
     }
 
     /// Forgets how much was asked for, so that states of an exploration meet.

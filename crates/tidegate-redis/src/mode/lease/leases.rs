@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::{Cost, LevelKey, Limit, Policy, Receipt};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::demand::DemandSketch;
 use super::key::{Answer, FEW, Key, Refused, horizon_us};
@@ -67,7 +67,6 @@ pub(super) struct Taking<'l> {
     lease: &'l Lease,
     pub(super) levels: SmallVec<[Level; 2]>,
     cost: Cost,
-    is_kept: bool,
 }
 
 /// One level of a check.
@@ -94,22 +93,11 @@ pub(super) fn node(policy: &Policy, store: &RedisStore) -> Leases {
         cold: DemandSketch::new(),
         gone: Mutex::default(),
     };
-    let table = Table::new(store.prefix(), SHARDS, shared);
+    let table = Table::new(&store.0.prefix, SHARDS, shared);
     Node::new(policy, store, table, ROUND)
 }
 
 impl Lease {
-    /// Takes tokens of a lease that this thread has spent before.
-    #[inline]
-    pub(super) fn spend(&self, fingerprint: Fingerprint, cost: Cost) -> Option<Spent> {
-        self.node.table()?;
-        let spent = recent::spend(fingerprint, cost, now_us())?;
-        if spent.is_half {
-            self.node.send(fingerprint, Why::Asked);
-        }
-        Some(spent)
-    }
-
     /// Takes tokens of every level that has a lease here.
     pub(super) fn take(&self, query: &Query<'_, '_>) -> Taking<'_> {
         let (now_us, cost) = (now_us(), query.cost);
@@ -125,7 +113,6 @@ impl Lease {
             lease: self,
             levels: query.levels().map(take).collect(),
             cost,
-            is_kept: false,
         }
     }
 
@@ -136,8 +123,8 @@ impl Lease {
         Cost::new(spent.min(u32::MAX.into())).ok()
     }
 
-    /// Asks the store for one level, and waits for the answer for as long as a check may
-    /// take. `None` where it is asked for as in the mode `exact`.
+    /// Asks the store for one level, which may bring a lease of it, and waits for the answer
+    /// for as long as a check may take. `None` where it is asked for as in the mode `exact`.
     pub(super) async fn ask_for_lease(
         &self,
         level: &Level,
@@ -148,14 +135,21 @@ impl Lease {
         if !self.wait(level, key, cost, Some(sender))? {
             return Ok(None);
         }
+        let asked = Instant::now();
         self.node.send(level.fingerprint, Why::Asked);
-        match timeout(self.node.store().timeout(), answer).await {
-            Ok(Ok(answer)) => answer.map(Some),
+        let error = match timeout(self.exact.store.0.timeout, answer).await {
+            Ok(Ok(Ok(answer))) => return Ok(Some(answer)),
+            Ok(Ok(Err(error))) => error,
             Ok(Err(_)) | Err(_) => {
-                let detail = "no answer within the deadline";
-                Err(StoreError::new(ErrorKind::Timeout, detail))
+                StoreError::new(ErrorKind::Timeout, "no answer within the deadline")
             }
+        };
+        if !error.kind().is_about_a_key() {
+            // Only a message was sent, and messages are not counted as checks.
+            let key = key.stored(&self.exact.store.0.prefix);
+            self.exact.store.check_unanswered(&key, asked).await;
         }
+        Err(error)
     }
 
     /// Wants a lease of a level that the store is asked for in another way.
@@ -302,7 +296,7 @@ impl node::Key for Key<Waiter> {
         stored: &str,
         message: &Message,
     ) -> Result<Reply, StoreError> {
-        let script = store.known_script(Task::Lease, &message.limit);
+        let script = store.0.scripts.get(Task::Lease, [&message.limit]);
         let within = Duration::from_micros(TERM_US / 2);
         let (key, argument) = (stored.to_owned(), message.argument());
         let sent = store.message(&script, key, argument, within, true);
@@ -352,10 +346,6 @@ impl node::Key for Key<Waiter> {
         Key::is_active(self)
     }
 
-    fn is_told(&self) -> bool {
-        !Key::is_active(self)
-    }
-
     fn is_idle(&mut self, now_us: u64) -> bool {
         self.is_forgettable(now_us)
     }
@@ -391,15 +381,12 @@ impl Level {
 impl Taking<'_> {
     /// The check goes on: its tokens are spent.
     pub(super) fn keep(mut self) {
-        self.is_kept = true;
+        self.levels.clear();
     }
 }
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
-        if self.is_kept {
-            return;
-        }
         for level in &self.levels {
             if let Taken::Spent(spent) = level.taken {
                 self.lease

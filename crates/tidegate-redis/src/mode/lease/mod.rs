@@ -24,11 +24,11 @@ use smallvec::SmallVec;
 use tidegate::{
     Charge, Cost, Decision, LevelKey, LevelOutcome, Policy, PolicyDecision, Receipt, Source,
 };
-use tokio::time::Instant;
 
 use super::Query;
 use super::exact::Exact;
 use crate::error::StoreError;
+use crate::node::{Why, now_us};
 use crate::store::RedisStore;
 use key::{Answer, Refused};
 pub use leases::LeaseStats;
@@ -67,8 +67,10 @@ impl Lease {
         let [print] = query.prints[..] else {
             return None;
         };
-        let spent = self.spend(print, query.cost)?;
+        self.node.table()?;
+        let spent = recent::spend(print, query.cost, now_us())?;
         if spent.is_half {
+            self.node.send(print, Why::Asked);
             self.tell_local(query);
         }
         let (level, receipt) = (leased(&spent, query.cost), Some(Receipt::fresh_id()));
@@ -108,7 +110,7 @@ impl Lease {
             return self.ask_the_rest(query, taking).await;
         }
         let cost = query.cost;
-        let given = match self.ask_level(level, &key, cost).await? {
+        let given = match self.ask_for_lease(level, &key, cost).await? {
             // Not worth a lease, or no room for the key here.
             None => return self.ask_the_rest(query, taking).await,
             Some(Answer::Refused(refused)) => {
@@ -120,37 +122,13 @@ impl Lease {
                 era_us,
                 outcome,
             }) => {
-                let is_asked = |level: usize| !taking.levels[level].is_spent();
-                self.exact
-                    .on_error
-                    .admitted(&query.keys.only(is_asked), cost);
-                (
-                    LevelOutcome::new(outcome, cost, era_us),
-                    at_us,
-                    Source::Store,
-                )
+                let asked = query.keys.only(|level| !taking.levels[level].is_spent());
+                self.exact.on_error.admitted(&asked, cost);
+                let level = LevelOutcome::new(outcome, cost, era_us);
+                (level, at_us, Source::Store)
             }
         };
         Ok(admit(query, taking, &[given]))
-    }
-
-    /// Asks the store for one level, which may bring a lease of it.
-    async fn ask_level(
-        &self,
-        level: &Level,
-        key: &LevelKey<'_>,
-        cost: Cost,
-    ) -> Result<Option<Answer>, StoreError> {
-        let asked = Instant::now();
-        let answer = self.ask_for_lease(level, key, cost).await;
-        if let Err(error) = &answer
-            && !error.kind().is_about_a_key()
-        {
-            // Only a message was sent, and messages are not counted as checks.
-            let key = key.stored(self.exact.store.prefix());
-            self.exact.store.check_unanswered(&key, asked).await;
-        }
-        answer
     }
 
     /// Several levels have no lease, or are not worth one: the store decides them in one
@@ -160,17 +138,8 @@ impl Lease {
         query: &Query<'p, '_>,
         taking: Taking<'_>,
     ) -> Result<PolicyDecision<'p>, StoreError> {
-        let is_left = |level: usize| taking.levels.get(level).is_none_or(|it| !it.is_spent());
-        let is_whole = !taking.levels.iter().any(Level::is_spent);
-        let only;
-        let rest = match is_whole {
-            true => query,
-            false => {
-                only = query.only(is_left);
-                &only
-            }
-        };
-        if let Some(refused) = self.exact.now(rest) {
+        let rest = query.only(|level| !taking.levels[level].is_spent());
+        if let Some(refused) = self.exact.now(&rest) {
             return Ok(refused);
         }
         for (key, level) in query.keys.iter().zip(&taking.levels) {
@@ -180,8 +149,8 @@ impl Lease {
                 self.want(level, &key, query.cost);
             }
         }
-        let decision = self.exact.ask(rest).await?;
-        let Some(receipt) = decision.receipt().filter(|_| !is_whole) else {
+        let decision = self.exact.ask(&rest).await?;
+        let Some(receipt) = decision.receipt() else {
             return Ok(rest.decided(decision));
         };
         let (at_us, levels) = (decision.decided_at_us(), decision.levels().iter());
@@ -214,25 +183,28 @@ impl Lease {
 /// the others.
 fn admit<'p>(query: &Query<'p, '_>, taking: Taking<'_>, given: &[Given]) -> PolicyDecision<'p> {
     let mut given = given.iter().copied();
-    let (mut at_us, mut source) = (0, Source::Store);
-    let mut levels: SmallVec<[LevelOutcome; 2]> = SmallVec::new();
-    for level in &taking.levels {
-        let of_lease = |spent: Spent| (leased(&spent, query.cost), spent.at_us, Source::Lease);
-        let given = match level.taken {
-            Taken::Spent(spent) => Some(of_lease(spent)),
-            _ => given.next(),
-        };
-        if let Some((level, level_at_us, level_source)) = given {
-            levels.push(level);
-            at_us = at_us.max(level_at_us);
-            if level_source == Source::Lease {
-                source = Source::Lease;
-            }
-        }
-    }
+    let given = taking.levels.iter().filter_map(|level| match level.taken {
+        Taken::Spent(spent) => Some((leased(&spent, query.cost), spent.at_us, Source::Lease)),
+        _ => given.next(),
+    });
+    let given: SmallVec<[Given; 2]> = given.collect();
+    let at_us = given.iter().map(|(_, at_us, _)| *at_us).max();
+    let is_leased = given.iter().any(|(_, _, source)| *source == Source::Lease);
+    let source = if is_leased {
+        Source::Lease
+    } else {
+        Source::Store
+    };
+    let levels = given.into_iter().map(|(level, _, _)| level);
     taking.keep();
     let receipt = Some(Receipt::fresh_id());
-    query.decided(Decision::from_store(levels, at_us, None, source, receipt))
+    query.decided(Decision::from_store(
+        levels,
+        at_us.unwrap_or(0),
+        None,
+        source,
+        receipt,
+    ))
 }
 
 /// One level refuses, and is the only one that is told of.

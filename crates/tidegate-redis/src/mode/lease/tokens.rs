@@ -22,7 +22,7 @@ const CLOSED: u32 = 1 << 31;
 #[derive(Debug)]
 pub(crate) struct Tokens {
     pub(crate) nonce: u64,
-    tokens: u32,
+    pub(super) tokens: u32,
     /// What was spent, and whether it is closed.
     word: AtomicU32,
     /// Until when it may be spent, on this node's clock.
@@ -35,7 +35,8 @@ pub(crate) struct Tokens {
 /// A lease, and what its [key](super::key::Key) knows of it.
 #[derive(Debug)]
 pub(super) struct HeldLease {
-    lease: Arc<Tokens>,
+    /// What any thread spends.
+    pub(super) lease: Arc<Tokens>,
     /// When it was asked for.
     pub(super) asked_at_us: u64,
     /// What was spent when it was last looked at, and since when that has not changed.
@@ -74,6 +75,17 @@ pub(crate) struct Spent {
 }
 
 impl Tokens {
+    pub(super) fn new(nonce: u64, tokens: u32, valid_until_us: u64, facts: Facts) -> Self {
+        Self {
+            nonce,
+            tokens,
+            word: AtomicU32::new(0),
+            valid_until_us,
+            quiet_until_us: AtomicU64::new(0),
+            facts,
+        }
+    }
+
     /// Takes tokens, at a time that was read before.
     #[inline]
     pub(crate) fn spend(&self, cost: Cost, now_us: u64) -> Option<Spent> {
@@ -107,16 +119,31 @@ impl Tokens {
         era_us == self.facts.era_us && at_us >= asked_at_us
     }
 
-    fn spent(&self) -> u32 {
+    pub(super) fn spent(&self) -> u32 {
         self.word.load(Relaxed) & !CLOSED
     }
 
-    fn left(&self) -> u32 {
+    pub(super) fn left(&self) -> u32 {
         self.tokens - self.spent()
     }
 
+    /// Whether at most half of it is left: then it is time for another one.
+    pub(super) fn is_half(&self) -> bool {
+        self.left() <= self.tokens / 2
+    }
+
+    /// Whether it is of no use any more.
+    pub(super) fn is_over(&self, now_us: u64) -> bool {
+        self.left() == 0 || now_us >= self.valid_until_us
+    }
+
+    /// Until then nobody asks for another lease because of this one.
+    pub(super) fn set_quiet_until(&self, us: u64) {
+        self.quiet_until_us.store(us, Relaxed);
+    }
+
     /// Nobody spends it any more: what was spent is final.
-    fn close(&self) -> u32 {
+    pub(super) fn close(&self) -> u32 {
         self.word.fetch_or(CLOSED, Relaxed) & !CLOSED
     }
 
@@ -145,62 +172,18 @@ impl Tokens {
 }
 
 impl HeldLease {
-    pub(super) fn new(
-        (nonce, tokens): (u64, u32),
-        asked_at_us: u64,
-        valid_until_us: u64,
-        facts: Facts,
-        now_us: u64,
-    ) -> Self {
+    pub(super) fn new(lease: Tokens, asked_at_us: u64, now_us: u64) -> Self {
         Self {
-            lease: Arc::new(Tokens {
-                nonce,
-                tokens,
-                word: AtomicU32::new(0),
-                valid_until_us,
-                quiet_until_us: AtomicU64::new(0),
-                facts,
-            }),
+            lease: Arc::new(lease),
             asked_at_us,
             seen: (0, now_us),
             counted: 0,
         }
     }
 
-    /// What other threads spend.
-    pub(super) fn lease(&self) -> &Arc<Tokens> {
-        &self.lease
-    }
-
-    pub(super) fn nonce(&self) -> u64 {
-        self.lease.nonce
-    }
-
-    pub(super) fn tokens(&self) -> u32 {
-        self.lease.tokens
-    }
-
-    pub(super) fn spent(&self) -> u32 {
-        self.lease.spent()
-    }
-
-    pub(super) fn left(&self) -> u32 {
-        self.lease.left()
-    }
-
-    /// Whether at most half of it is left: then it is time for another one.
-    pub(super) fn is_half(&self) -> bool {
-        self.left() <= self.tokens() / 2
-    }
-
-    /// Whether it is of no use any more.
-    pub(super) fn is_over(&self, now_us: u64) -> bool {
-        self.left() == 0 || now_us >= self.lease.valid_until_us
-    }
-
     /// Whether nothing was spent of it for so long.
     pub(super) fn is_idle(&mut self, now_us: u64, for_us: u64) -> bool {
-        let spent = self.spent();
+        let spent = self.lease.spent();
         if self.seen.0 != spent {
             self.seen = (spent, now_us);
         }
@@ -209,7 +192,7 @@ impl HeldLease {
 
     /// What was spent since this was last asked.
     pub(super) fn newly_spent(&mut self) -> u32 {
-        self.newly(self.spent())
+        self.newly(self.lease.spent())
     }
 
     /// The same, given what was spent by now.
@@ -218,41 +201,19 @@ impl HeldLease {
         self.counted = spent;
         newly
     }
-
-    /// Until then nobody asks for another lease because of this one.
-    pub(super) fn set_quiet_until(&self, us: u64) {
-        self.lease.quiet_until_us.store(us, Relaxed);
-    }
-
-    pub(super) fn put_back(&self, cost: Cost) -> bool {
-        self.lease.put_back(cost)
-    }
-
-    /// Nobody spends it any more: what was spent is final.
-    pub(super) fn close(&self) -> u32 {
-        self.lease.close()
-    }
 }
 
 /// A lease of its own: for simulations that go on from one state in several ways.
+#[cfg(test)]
 impl Clone for HeldLease {
     fn clone(&self) -> Self {
-        let Tokens {
-            nonce,
-            tokens,
-            valid_until_us,
-            facts,
-            ..
-        } = *self.lease;
+        let lease = Tokens {
+            word: AtomicU32::new(self.lease.word.load(Relaxed)),
+            quiet_until_us: AtomicU64::new(self.lease.quiet_until_us.load(Relaxed)),
+            ..*self.lease
+        };
         Self {
-            lease: Arc::new(Tokens {
-                nonce,
-                tokens,
-                word: AtomicU32::new(self.lease.word.load(Relaxed)),
-                valid_until_us,
-                quiet_until_us: AtomicU64::new(self.lease.quiet_until_us.load(Relaxed)),
-                facts,
-            }),
+            lease: Arc::new(lease),
             ..*self
         }
     }
