@@ -4,9 +4,11 @@
 use std::future::Future;
 use std::time::Duration;
 
-use redis::{ErrorKind as Client, RedisError, RedisResult};
+use redis::RedisResult;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
+
+use crate::connect::wrong;
 
 /// How long the others have when one has answered.
 const MOMENT: Duration = Duration::from_millis(100);
@@ -30,7 +32,7 @@ where
     }
     let enough = asked.len() / 2 + 1;
     let mut answers: Vec<(T, usize)> = Vec::new();
-    let mut error = RedisError::from((Client::InvalidClientConfig, "no server to ask"));
+    let mut error = wrong("no server to ask");
     let mut until: Option<Instant> = None;
     loop {
         let next = match until {
@@ -40,17 +42,13 @@ where
         match next {
             Some(Ok(Ok(answer))) => {
                 until.get_or_insert_with(|| Instant::now() + MOMENT);
-                let votes = match answers.iter_mut().find(|(other, _)| *other == answer) {
-                    Some((_, votes)) => {
-                        *votes += 1;
-                        *votes
-                    }
-                    None => {
-                        answers.push((answer, 1));
-                        1
-                    }
-                };
-                if votes >= enough {
+                let known = answers.iter().position(|(other, _)| *other == answer);
+                let known = known.unwrap_or_else(|| {
+                    answers.push((answer, 0));
+                    answers.len() - 1
+                });
+                answers[known].1 += 1;
+                if answers[known].1 >= enough {
                     break;
                 }
             }
@@ -86,7 +84,7 @@ mod tests {
                 return std::future::pending().await;
             };
             tokio::time::sleep(Duration::from_millis(after)).await;
-            answer.ok_or_else(|| (Client::Io, "down").into())
+            answer.ok_or_else(|| wrong("down"))
         });
         answers.await.ok()
     }

@@ -2,9 +2,7 @@
 //! callers, and checks by one script are one call.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use foldhash::fast::FixedState;
 use redis::{Cmd, ServerError, Value};
@@ -35,9 +33,8 @@ pub(crate) struct Command {
     pub(crate) is_check: bool,
     /// Whether replicas must have what it writes.
     is_durable: bool,
-    made: Instant,
-    /// When it was last sent, in microseconds after it was made; 0 before that.
-    sent_us: AtomicU64,
+    /// When it left the queue that it was put into last.
+    pub(crate) sent: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug)]
@@ -105,8 +102,7 @@ impl Command {
             keys,
             is_check: false,
             is_durable: false,
-            made: Instant::now(),
-            sent_us: AtomicU64::new(0),
+            sent: Mutex::default(),
         }
     }
 
@@ -162,26 +158,6 @@ impl Command {
     pub(crate) fn words(words: &[&str]) -> Self {
         let words = words.iter().map(|word| (*word).to_owned());
         Self::new(Verb::Words(words.collect()), SmallVec::new())
-    }
-
-    /// It is put into a queue.
-    pub(crate) fn queue(&self) {
-        self.sent_us.store(0, Relaxed);
-    }
-
-    /// It leaves the queue.
-    pub(crate) fn leave(&self, now: Instant) {
-        let after_us = now.duration_since(self.made).as_micros();
-        let after_us = u64::try_from(after_us).unwrap_or(u64::MAX);
-        self.sent_us.store(after_us.max(1), Relaxed);
-    }
-
-    /// When it left the queue, if it has.
-    pub(crate) fn sent(&self) -> Option<Instant> {
-        match self.sent_us.load(Relaxed) {
-            0 => None,
-            us => Some(self.made + Duration::from_micros(us)),
-        }
     }
 
     fn share(&self) -> Option<&Share> {
@@ -324,9 +300,7 @@ impl Call {
             command.arg(key);
         }
         if let Verb::Run { arguments, .. } = &self.first().verb {
-            for argument in arguments {
-                command.arg(&argument[..]);
-            }
+            command.arg(arguments);
         }
         let arguments = self.parts.iter().filter_map(|part| argument(part));
         let mut arguments: SmallVec<[SmallVec<[u8; 64]>; PARTS]> = arguments.collect();

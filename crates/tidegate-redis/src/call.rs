@@ -30,14 +30,6 @@ pub(crate) fn give_back_argument(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
     Some(argument)
 }
 
-/// What the checks of a policy have in common, where no override is in force and the
-/// cost is one: nearly all of them.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    one: Arc<Template>,
-    levels: usize,
-}
-
 /// The part of checks that the keys do not change.
 #[derive(Debug)]
 pub(crate) struct Template {
@@ -51,39 +43,36 @@ pub(crate) struct Template {
     argument: Arc<[u8]>,
 }
 
-impl Prepared {
-    pub(crate) fn new(scripts: &Scripts, policy: &Policy, charge: Charge) -> Self {
+impl Template {
+    /// Of the checks of a policy where no override is in force and the cost is one: nearly
+    /// all of them.
+    pub(crate) fn of_policy(scripts: &Scripts, policy: &Policy, charge: Charge) -> Arc<Self> {
         let limits = policy.levels().iter().map(|level| *level.limit()).collect();
-        Self {
-            one: Arc::new(Template::new(scripts, charge, limits, Cost::ONE)),
-            levels: policy.levels().len(),
-        }
+        Arc::new(Self::new(scripts, charge, limits, Cost::ONE))
     }
 
-    /// What a check of these keys has in common with others.
-    pub(crate) fn template(
-        &self,
+    /// Of a check of these keys: this one, if it can serve.
+    pub(crate) fn of_check(
+        self: &Arc<Self>,
         scripts: &Scripts,
         keys: &Keys<'_>,
         cost: Cost,
         charge: Charge,
-    ) -> Arc<Template> {
+    ) -> Arc<Self> {
         let ordinary = keys.iter().filter(|key| {
             let has_other = key.overridden_by().is_some() || key.given_limit().is_some();
             !has_other
         });
-        let is_ordinary = cost == Cost::ONE && ordinary.count() == self.levels;
+        let is_ordinary = cost == Cost::ONE && ordinary.count() == self.limits.len();
         match is_ordinary && charge != Charge::Nothing {
-            true => Arc::clone(&self.one),
+            true => Arc::clone(self),
             false => {
                 let limits = keys.iter().map(|key| *key.limit()).collect();
-                Arc::new(Template::new(scripts, charge, limits, cost))
+                Arc::new(Self::new(scripts, charge, limits, cost))
             }
         }
     }
-}
 
-impl Template {
     fn new(scripts: &Scripts, charge: Charge, limits: Vec<Limit>, cost: Cost) -> Self {
         let (one, many) = match charge {
             Charge::Always => (Task::CheckCounting, Task::ChecksCounting),

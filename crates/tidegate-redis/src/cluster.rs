@@ -18,10 +18,11 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::agreement::ask_several;
-use crate::connect::{Connector, Direct};
+use crate::connect::{Connector, Direct, failed};
 use crate::credentials::Credentials;
 use crate::error::{ErrorKind, StoreError};
 use crate::lane::LaneOptions;
+use crate::lock::{lock, read, write};
 use crate::sentinel::Sentinels;
 use crate::server::{Server, jitter};
 use crate::slots::{Range, SLOTS, ranges, redirection, slot};
@@ -67,7 +68,9 @@ struct Pauses(Option<(Instant, Duration)>);
 
 /// Which server has which slots: ranges in order, first and last.
 #[derive(Default)]
-struct Map(Vec<(u16, u16, Arc<Server>)>);
+struct Map(Vec<SlotRange>);
+
+type SlotRange = (u16, u16, Arc<Server>);
 
 impl Cluster {
     /// The servers of a store with this URL.
@@ -188,14 +191,12 @@ impl Cluster {
     }
 
     fn map(&self) -> Arc<Map> {
-        let map = self.0.map.read();
-        Arc::clone(&map.expect("nothing panics under this lock"))
+        Arc::clone(&read(&self.0.map))
     }
 
     /// The server at an address, made if need be.
     fn named(&self, address: &str) -> RedisResult<Arc<Server>> {
-        let servers = self.0.servers.lock();
-        let mut servers = servers.expect("nothing panics under this lock");
+        let mut servers = lock(&self.0.servers);
         if let Some((server, named)) = servers.get_mut(address) {
             *named = Instant::now();
             return Ok(Arc::clone(server));
@@ -270,18 +271,13 @@ impl Cluster {
             .filter_map(|(first, last, address)| Some((first, last, self.named(&address).ok()?)));
         let map = Map(map.collect());
         self.0.nowhere.explain(None);
-        let servers = self.0.servers.lock();
-        let mut servers = servers.expect("nothing panics under this lock");
         let with_slots = map.servers();
-        servers.retain(|_, (server, named)| {
+        lock(&self.0.servers).retain(|_, (server, named)| {
             let has_slots = with_slots.iter().any(|other| Arc::ptr_eq(server, other));
             has_slots || named.elapsed() < FORGOTTEN
         });
-        let old = self.0.map.write();
-        let mut old = old.expect("nothing panics under this lock");
-        let is_new = !old.is(&map);
-        *old = Arc::new(map);
-        is_new
+        let old = std::mem::replace(&mut *write(&self.0.map), Arc::new(map));
+        !old.is(&self.map())
     }
 }
 
@@ -306,9 +302,7 @@ impl Inner {
         let mut question = redis::cmd("CLUSTER");
         let slots: Value = direct.ask(question.arg("SLOTS"), PATIENCE).await?;
         match ranges(&slots, asked) {
-            ranges if ranges.is_empty() => {
-                Err((redis::ErrorKind::Io, "the server has no slots").into())
-            }
+            ranges if ranges.is_empty() => failed("the server has no slots"),
             ranges => Ok(ranges),
         }
     }
@@ -334,11 +328,9 @@ impl Map {
 
     /// Whether it says the same.
     fn is(&self, other: &Self) -> bool {
-        let ranges = |map: &Self| {
-            let ranges = map.0.iter();
-            let ranges = ranges.map(|(first, last, server)| (*first, *last, Arc::as_ptr(server)));
-            ranges.collect::<Vec<_>>()
+        let same = |(one, other): (&SlotRange, &SlotRange)| {
+            (one.0, one.1) == (other.0, other.1) && Arc::ptr_eq(&one.2, &other.2)
         };
-        ranges(self) == ranges(other)
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(same)
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use tidegate::{PoliciesError, PolicyError};
 use tidegate_config::{Config, RedisUrl, Secret, StoreUrl};
 
-use crate::credentials::Password;
+use crate::credentials::{Certificates, Credentials, Password};
 use crate::error::StoreError;
 use crate::options::RedisOptions;
 use crate::policies::Policies;
@@ -64,17 +64,14 @@ impl Policies {
     /// # }
     /// ```
     pub fn from_config(config: &Config, folder: &Path) -> Result<Self, SetupError> {
-        let made = Self::of(config, folder, None)?;
-        made.commit(config);
-        Ok(made)
+        Self::of(config, folder, None).inspect(|made| made.commit(config))
     }
 
     /// A limiter for another config that keeps the counters and connections of this one, in
     /// every store whose settings did not change.
     pub fn reconfigured(&self, config: &Config, folder: &Path) -> Result<Self, SetupError> {
-        let limiter = self.prepare(config, folder)?;
-        limiter.commit(config);
-        Ok(limiter)
+        let made = self.prepare(config, folder);
+        made.inspect(|made| made.commit(config))
     }
 
     /// The first half of [`reconfigured`](Self::reconfigured), for callers with more to verify
@@ -85,7 +82,16 @@ impl Policies {
     }
 
     fn of(config: &Config, folder: &Path, before: Option<&Self>) -> Result<Self, SetupError> {
-        let stores = stores(config, folder, before)?;
+        let mut stores = BTreeMap::new();
+        for (name, store) in &config.stores {
+            let before = before.and_then(|before| before.stores.get(name.as_str()));
+            let made = make(name, store, folder, before);
+            let made = made.map_err(|problem| SetupError::Store {
+                store: name.clone(),
+                problem,
+            })?;
+            stores.insert(name.as_str().into(), made);
+        }
         Self::prepared(stores, config.policies.iter().cloned(), folder, before)
     }
 
@@ -100,24 +106,6 @@ impl Policies {
             }
         }
     }
-}
-
-fn stores(
-    config: &Config,
-    folder: &Path,
-    before: Option<&Policies>,
-) -> Result<BTreeMap<Box<str>, AnyStore>, SetupError> {
-    let mut stores = BTreeMap::new();
-    for (name, store) in &config.stores {
-        let before = before.and_then(|before| before.stores().find(|(other, _)| other == name));
-        let made = make(name, store, folder, before.map(|(_, store)| store));
-        let made = made.map_err(|problem| SetupError::Store {
-            store: name.clone(),
-            problem,
-        })?;
-        stores.insert(name.as_str().into(), made);
-    }
-    Ok(stores)
 }
 
 fn make(
@@ -174,19 +162,17 @@ fn make(
         .replica_acks(store.replica_acks);
     let (authority, certificate) = (read(&store.tls_ca)?, read(&store.tls_cert)?);
     let own = certificate.zip(read(&store.tls_key)?);
-    if authority.is_some() || own.is_some() {
-        options = options.certificates(authority, own);
-    }
-    if let Some(username) = &store.username {
-        options = options.username(username);
-    }
-    if let Some(password) = &store.password {
-        options = options.password(match password {
-            Secret::Text(text) => Password::Text(text.clone()),
-            Secret::Env(name) => Password::Env(name.clone()),
-            Secret::File(path) => Password::File(folder.join(path)),
-        });
-    }
+    let password = store.password.as_ref().map(|password| match password {
+        Secret::Text(text) => Password::Text(text.clone()),
+        Secret::Env(name) => Password::Env(name.clone()),
+        Secret::File(path) => Password::File(folder.join(path)),
+    });
+    let has_any = authority.is_some() || own.is_some();
+    options.credentials = Credentials {
+        certificates: has_any.then_some(Certificates { authority, own }),
+        username: store.username.clone(),
+        password,
+    };
     match before {
         Some(AnyStore::Redis(same)) if same.is_made_of(url, &options) => Ok(same.clone().into()),
         _ => RedisStore::new(url, options)
@@ -218,17 +204,12 @@ pub fn read_text(path: &Path, mebibytes: u16) -> io::Result<String> {
 
 /// The URL that a variable has, which must be what it could be in the file.
 fn from_environment(variable: &str) -> Result<RedisUrl, String> {
-    let url = match std::env::var(variable) {
-        Ok(url) => url,
-        Err(VarError::NotPresent) => {
-            return Err(format!("the environment variable {variable} is not set"));
-        }
-        Err(VarError::NotUnicode(_)) => {
-            return Err(format!("the environment variable {variable} is not UTF-8"));
-        }
-    };
-    let url = url.parse::<RedisUrl>();
-    url.map_err(|wrong| format!("the environment variable {variable}: {wrong}"))
+    let wrong = |what: &str| format!("the environment variable {variable}{what}");
+    let url = std::env::var(variable).map_err(|error| match error {
+        VarError::NotPresent => wrong(" is not set"),
+        VarError::NotUnicode(_) => wrong(" is not UTF-8"),
+    })?;
+    url.parse().map_err(|error| wrong(&format!(": {error}")))
 }
 
 /// Certificates would have no effect in the clear.

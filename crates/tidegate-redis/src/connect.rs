@@ -105,9 +105,7 @@ impl Direct {
             (ConnectionAddr::TcpTls { .. }, _) => Some(Arc::new(tls(certificates)?)),
             (_, None) => None,
             (_, Some(_)) => {
-                return Err(wrong(
-                    "certificates are for a URL that begins with rediss://",
-                ));
+                return Err(wrong("certificates need a URL that begins with rediss://"));
             }
         };
         Ok(Self {
@@ -220,10 +218,10 @@ fn invalid<E: Display>(what: &'static str) -> impl Fn(E) -> RedisError {
     move |error| (Client::InvalidClientConfig, what, error.to_string()).into()
 }
 
-fn wrong(what: &'static str) -> RedisError {
+pub(crate) fn wrong(what: &'static str) -> RedisError {
     (Client::InvalidClientConfig, what).into()
 }
 
-fn failed<T>(how: &'static str) -> RedisResult<T> {
+pub(crate) fn failed<T>(how: &'static str) -> RedisResult<T> {
     Err((Client::Io, how).into())
 }

@@ -15,7 +15,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::batch::{Call, Command, PARTS, Reply, Request, Retry, calls};
 use crate::connect::{Connection, Connector, SILENCE};
 use crate::error::{ErrorKind, StoreError};
+use crate::lock::lock;
 
 /// Requests that may wait for a lane, and checks that may wait for a leased key.
 pub(crate) const QUEUE: usize = 8_192;
@@ -115,7 +116,7 @@ impl Lane {
         deadline: Instant,
     ) -> Result<oneshot::Receiver<Result<Reply, StoreError>>, StoreError> {
         let (reply, answer) = oneshot::channel();
-        command.queue();
+        *lock(&command.sent) = None;
         let request = Request {
             command: Arc::clone(command),
             asking,
@@ -123,7 +124,7 @@ impl Lane {
             is_alone: false,
             reply,
         };
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.queue);
         // The first request, or the runtime that the task was started on has ended. A caller
         // without a runtime panics here, before anything is changed.
         let mut task = None;
@@ -155,7 +156,7 @@ impl Lane {
     /// while the server answered them. `None` if the server has been silent since.
     pub(crate) fn queued(&self, command: &Command, start: Instant) -> Option<Duration> {
         (self.shared.heard() > start).then(|| {
-            let left = command.sent().unwrap_or_else(Instant::now);
+            let left = lock(&command.sent).unwrap_or_else(Instant::now);
             left.saturating_duration_since(start)
         })
     }
@@ -256,10 +257,9 @@ impl Task {
                 return;
             }
             // WAIT holds up whatever comes after it on the connection.
-            let most = if self.shared.options.replica_acks > 0 {
-                1
-            } else {
-                IN_FLIGHT
+            let most = match self.shared.options.replica_acks {
+                0 => IN_FLIGHT,
+                _ => 1,
             };
             let has_room = in_flight < most;
             if has_room && !self.requests.is_empty() {
@@ -326,7 +326,9 @@ impl Task {
         {
             self.requests.push(request);
         }
-        self.requests.iter().for_each(|it| it.command.leave(now));
+        for request in &self.requests {
+            *lock(&request.command.sent) = Some(now);
+        }
         self.requests.retain(|it| it.is_wanted(now));
         let counters = &self.shared.options.counters;
         let questions = self.requests.len() as u64;

@@ -49,6 +49,7 @@ mod policies;
 mod policy;
 
 mod fingerprint;
+mod lock;
 mod mode;
 mod node;
 mod on_error;

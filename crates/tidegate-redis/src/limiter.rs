@@ -1,7 +1,7 @@
 //! One limit for many keys and any number of machines: the methods of
 //! [`tidegate::Limiter`], with the counters in Redis.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::config::SetupError;
 use crate::error::{ErrorKind, StoreError};
+use crate::lock::{read, write};
 use crate::options::RedisOptions;
 use crate::policy::{PolicyLimiter, TryCheckError};
 use crate::store::RedisStore;
@@ -209,8 +210,7 @@ impl Limiter {
     pub fn set_limit(&self, limit: Limit) -> Result<(), SetupError> {
         // Whatever is wrong is found now, not by the first check.
         self.0.policy(1, limit)?;
-        let current = &self.0.current;
-        let mut current = current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = write(&self.0.current);
         let policies = current.policies.iter().enumerate();
         let policies = policies.map(|(values, limiter)| match limiter.get() {
             Some(limiter) => {
@@ -319,8 +319,7 @@ const NAMES: [&str; 16] = [
 
 impl Inner {
     fn current(&self) -> Arc<Current> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&current)
+        Arc::clone(&read(&self.current))
     }
 
     fn policy(&self, values: usize, limit: Limit) -> Result<Policy, SetupError> {

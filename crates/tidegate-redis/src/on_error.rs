@@ -56,7 +56,7 @@ impl OnError {
 
     /// Decides without the store.
     pub(crate) fn decide<'p>(&self, query: &Query<'p, '_>) -> PolicyDecision<'p> {
-        match (&self.local, query.policy().on_error()) {
+        match (&self.local, query.policy.on_error()) {
             (Some(local), _) => {
                 let given = given(&query.keys);
                 let keys = query.keys.with_limit(given.as_ref());

@@ -1,13 +1,16 @@
 //! Log lines about an outage, from the first failure to the recovery: how long it lasted, how
 //! many checks were decided without the server, and what each policy does in the meantime.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use tidegate::{Mode, OnError, Policy};
 use tokio::time::Instant;
+
+use crate::lock::lock;
 
 /// The most policies that a line names.
 const MOST_NAMES: usize = 20;
@@ -66,17 +69,8 @@ impl Outage {
 
     /// The server has answered. Returns what there is to say about the end of an outage
     /// that the log knows about. An answer from before it (`is_open`) ends nothing.
-    #[inline]
     pub(crate) fn answered(&self, is_open: impl FnOnce() -> bool) -> Option<Over> {
-        match self.is_failing.load(Relaxed) {
-            true => self.over(is_open()),
-            false => None,
-        }
-    }
-
-    #[cold]
-    fn over(&self, is_open: bool) -> Option<Over> {
-        if is_open {
+        if !self.is_failing.load(Relaxed) || is_open() {
             return None;
         }
         let mut failing = self.failing();
@@ -92,7 +86,7 @@ impl Outage {
     }
 
     fn failing(&self) -> MutexGuard<'_, Option<Failing>> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.failing)
     }
 }
 
@@ -139,36 +133,26 @@ impl FallbackNote {
 
 impl Fallbacks {
     pub(crate) fn add(&self, note: &Arc<FallbackNote>) {
-        let mut notes = self.notes();
+        let mut notes = lock(&self.0);
         notes.retain(|other| other.strong_count() > 0);
         notes.push(Arc::downgrade(note));
-    }
-
-    fn notes(&self) -> MutexGuard<'_, Vec<Weak<FallbackNote>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// `allowed: a, b; denied: c`.
 impl fmt::Display for Fallbacks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let notes: Vec<Arc<FallbackNote>> = self.notes().iter().filter_map(Weak::upgrade).collect();
-        let mut pairs: Vec<(&str, &str)> = Vec::new();
+        let notes: Vec<Arc<FallbackNote>> =
+            lock(&self.0).iter().filter_map(Weak::upgrade).collect();
         // While a config is replaced, a policy is there twice: the newer one counts.
-        for note in notes.iter().rev() {
-            if !pairs.iter().any(|(_, policy)| *policy == note.policy) {
-                pairs.push((note.does(), &note.policy));
-            }
-        }
+        let does: BTreeMap<&str, &str> = notes.iter().map(|it| (&*it.policy, it.does())).collect();
+        let mut pairs: Vec<_> = does.iter().map(|(policy, does)| (*does, *policy)).collect();
         pairs.sort_unstable();
-        let mut before = "";
-        for (does, policy) in pairs.iter().take(MOST_NAMES) {
-            match *does {
-                does if does == before => write!(f, ", {policy}")?,
-                does if before.is_empty() => write!(f, "{does}: {policy}")?,
-                does => write!(f, "; {does}: {policy}")?,
-            }
-            before = does;
+        let named = &pairs[..pairs.len().min(MOST_NAMES)];
+        for (number, group) in named.chunk_by(|one, other| one.0 == other.0).enumerate() {
+            let separator = if number > 0 { "; " } else { "" };
+            let policies: Vec<&str> = group.iter().map(|(_, policy)| *policy).collect();
+            write!(f, "{separator}{}: {}", group[0].0, policies.join(", "))?;
         }
         match pairs.len().saturating_sub(MOST_NAMES) {
             0 => Ok(()),

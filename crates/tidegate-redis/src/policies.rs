@@ -44,7 +44,7 @@ use crate::policy::{AnyStore, PolicyLimiter};
 #[derive(Debug)]
 pub struct Policies {
     limiters: HashMap<Box<str>, PolicyLimiter, FixedState>,
-    stores: BTreeMap<Box<str>, AnyStore>,
+    pub(crate) stores: BTreeMap<Box<str>, AnyStore>,
 }
 
 impl Policies {
@@ -55,17 +55,15 @@ impl Policies {
     ) -> Result<Self, SetupError> {
         let stores = stores.into_iter();
         let stores = stores.map(|(name, store)| (name.into(), store.into()));
-        let made = Self::prepared(stores.collect(), policies, Path::new(""), None)?;
-        made.commit_policies();
-        Ok(made)
+        Self::prepared(stores.collect(), policies, Path::new(""), None)
+            .inspect(Self::commit_policies)
     }
 
     /// Other policies over the same stores. Keys keep their usage. Earlier receipts may be
     /// void.
     pub fn changed(&self, policies: impl IntoIterator<Item = Policy>) -> Result<Self, SetupError> {
-        let made = Self::prepared(self.stores.clone(), policies, Path::new(""), Some(self))?;
-        made.commit_policies();
-        Ok(made)
+        let made = Self::prepared(self.stores.clone(), policies, Path::new(""), Some(self));
+        made.inspect(Self::commit_policies)
     }
 
     /// Goes on from the policies before, and changes nothing for those yet.

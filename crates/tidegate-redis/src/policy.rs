@@ -133,7 +133,7 @@ impl PolicyLimiter {
         if let Some(redis) = self.redis() {
             redis.store.0.fallbacks.add(&redis.on_error.note);
             if let Mode::Background(background) = &redis.mode {
-                background.set_sync_interval(redis.policy.sync_interval());
+                background.node.set_interval(redis.policy.sync_interval());
             }
         }
     }
@@ -466,7 +466,7 @@ mod tests {
         /// How often a policy in mode `background` reports.
         pub(crate) fn sync_interval(&self) -> Duration {
             match self.redis().map(|redis| &redis.mode) {
-                Some(Mode::Background(background)) => background.sync_interval(),
+                Some(Mode::Background(background)) => background.node.interval(),
                 other => panic!("{other:?}"),
             }
         }

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use tidegate::{Algorithm, Limit};
 
 use crate::error::StoreError;
+use crate::lock::lock;
 
 /// A script and the name that Redis knows it by.
 #[derive(Debug)]
@@ -142,12 +143,11 @@ impl Scripts {
         limits: impl IntoIterator<Item = &'l Limit>,
     ) -> Arc<Script> {
         let algorithms: Vec<Algorithm> = limits.into_iter().map(Limit::algorithm).collect();
-        let mut known = self.known.lock().expect("nothing panics under this lock");
-        let script = known
-            .entry((task, algorithms))
-            .or_insert_with_key(|(task, algorithms)| {
-                Arc::new(assemble(*task, algorithms, self.time))
-            });
+        let mut known = lock(&self.known);
+        let script = known.entry((task, algorithms));
+        let script = script.or_insert_with_key(|(task, algorithms)| {
+            Arc::new(assemble(*task, algorithms, self.time))
+        });
         Arc::clone(script)
     }
 }

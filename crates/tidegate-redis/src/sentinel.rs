@@ -2,16 +2,17 @@
 //! asked again every now and then, since a master that was cut off does not know that it is
 //! none any more.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{ErrorKind as Client, RedisError, RedisResult, Value};
+use redis::{RedisResult, Value};
 use tidegate_config::RedisUrl;
 use tokio::time::{Instant, timeout};
 
 use crate::agreement::ask_several;
-use crate::connect::{Connected, Connection, Direct};
+use crate::connect::{Connected, Connection, Direct, failed, wrong};
 use crate::credentials::Credentials;
+use crate::lock::lock;
 use crate::slots::address;
 
 /// How often sentinels are asked whether the master is still the same.
@@ -61,7 +62,7 @@ impl Sentinels {
     /// Whether this server leads, as far as is known. Finds out every now and then, without
     /// holding up the caller.
     pub(crate) fn follow(self: &Arc<Self>, server: &str) -> bool {
-        let mut leader = self.leader();
+        let mut leader = lock(&self.leader);
         if leader.asked.is_none_or(|asked| asked.elapsed() >= NEWS) {
             leader.asked = Some(Instant::now());
             let sentinels = Arc::clone(self);
@@ -72,15 +73,11 @@ impl Sentinels {
                 if let [(master, votes), ..] = &masters[..]
                     && *votes > sentinels.addresses.len() / 2
                 {
-                    sentinels.leader().address = Some(master.as_str().into());
+                    lock(&sentinels.leader).address = Some(master.as_str().into());
                 }
             });
         }
         leader.address.as_deref().is_none_or(|it| it == server)
-    }
-
-    fn leader(&self) -> MutexGuard<'_, Leader> {
-        self.leader.lock().expect("nothing panics under this lock")
     }
 
     /// A connection to the master: the server that most sentinels name, if it agrees.
@@ -89,12 +86,10 @@ impl Sentinels {
         for (master, _) in self.masters().await? {
             // One that is down may be replaced while it is waited for.
             let connected = timeout(MASTER, self.connect_to(&master)).await;
-            match connected
-                .unwrap_or_else(|_| Err((Client::Io, "the master does not answer").into()))
-            {
+            match connected.unwrap_or_else(|_| failed("the master does not answer")) {
                 Ok(connection) => {
                     let address: Arc<str> = master.into();
-                    *self.leader() = Leader {
+                    *lock(&self.leader) = Leader {
                         address: Some(Arc::clone(&address)),
                         asked: Some(Instant::now()),
                     };
@@ -103,8 +98,7 @@ impl Sentinels {
                 Err(error) => last = Some(error),
             }
         }
-        let nobody = || RedisError::from((Client::InvalidClientConfig, "no sentinel in the URL"));
-        Err(last.unwrap_or_else(nobody))
+        Err(last.unwrap_or_else(|| wrong("no sentinel in the URL")))
     }
 
     /// Where the master is, as the sentinels have it, and how many of them: most first.
@@ -126,11 +120,7 @@ impl Sentinels {
         };
         match answer {
             Some((host, port)) => Ok(address(&host, port)),
-            None => Err((
-                Client::InvalidClientConfig,
-                "a sentinel does not know the master",
-            )
-                .into()),
+            None => Err(wrong("a sentinel does not know the master")),
         }
     }
 
@@ -152,11 +142,7 @@ impl Sentinels {
         let role: Vec<Value> = connection.ask(&redis::cmd("ROLE"), MASTER).await?;
         match role.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(connection),
-            _ => Err((
-                Client::Io,
-                "the server that a sentinel named is not a master",
-            )
-                .into()),
+            _ => failed("the server that a sentinel named is not a master"),
         }
     }
 }

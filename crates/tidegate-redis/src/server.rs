@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,6 +13,7 @@ use crate::breaker::{Attempt, Breaker, Change, Failure, Permission};
 use crate::connect::Connector;
 use crate::error::{ErrorKind, StoreError};
 use crate::lane::{Lane, LaneOptions};
+use crate::lock::lock;
 use crate::outage::Outage;
 
 /// A server, or, without lanes, the lack of one.
@@ -87,11 +88,7 @@ impl Server {
 
     /// Says why there is no server.
     pub(crate) fn explain(&self, why: Option<StoreError>) {
-        *self.why() = why;
-    }
-
-    fn why(&self) -> MutexGuard<'_, Option<StoreError>> {
-        self.why.lock().expect("nothing panics under this lock")
+        *lock(&self.why) = why;
     }
 
     /// Questions about the same values share a lane, whatever their policy: those alike
@@ -114,8 +111,7 @@ impl Server {
     }
 
     fn breaker<T>(&self, change: impl FnOnce(&mut Breaker) -> T) -> T {
-        let breaker = self.breaker.lock();
-        change(&mut breaker.expect("nothing panics under this lock"))
+        change(&mut lock(&self.breaker))
     }
 }
 
@@ -145,7 +141,7 @@ impl Permit {
     ) -> Result<Reply, StoreError> {
         let server = Arc::clone(&self.server);
         let Some(lane) = server.lane(&command.keys) else {
-            return Err(server.why().clone().unwrap_or_else(|| {
+            return Err(lock(&server.why).clone().unwrap_or_else(|| {
                 let detail = "no server has the slot of these keys";
                 StoreError::new(ErrorKind::ClusterDown, detail)
             }));

@@ -16,11 +16,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::batch::{Command, Reply};
 use crate::breaker::{Change, Failure};
-use crate::call::{Prepared, give_back_argument, marker, refund_at, stored_keys};
+use crate::call::{Template, give_back_argument, marker, refund_at, stored_keys};
 use crate::cluster::Cluster;
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
 use crate::lane::{Counters, LaneOptions};
+use crate::lock::lock;
 use crate::options::RedisOptions;
 use crate::outage::Fallbacks;
 use crate::retry::Schedule;
@@ -239,12 +240,12 @@ impl RedisStore {
     /// Decides the levels of these keys in one step.
     pub(crate) async fn decide(
         &self,
-        prepared: &Prepared,
+        ordinary: &Arc<Template>,
         keys: &Keys<'_>,
         cost: Cost,
         charge: Charge,
     ) -> Result<Decision, StoreError> {
-        let template = prepared.template(&self.0.scripts, keys, cost, charge);
+        let template = ordinary.of_check(&self.0.scripts, keys, cost, charge);
         let command = template.command(stored_keys(keys, &self.0.prefix));
         let decide = |reply: Reply| template.decide(&reply).ok_or_else(not_ours);
         self.ask(command, self.0.timeout, true, decide).await
@@ -465,7 +466,7 @@ impl RedisStore {
     /// Whether a line of this kind may be logged: there are a few per minute of each.
     fn may_log(&self, kind: &'static str) -> bool {
         let now = Instant::now();
-        let mut lines = self.0.lines.lock().expect("nothing panics under this lock");
+        let mut lines = lock(&self.0.lines);
         let last = lines.get(kind);
         let is_time = last.is_none_or(|last| now.duration_since(*last) >= BETWEEN_LINES);
         if is_time {
@@ -519,31 +520,30 @@ impl RedisStore {
             }
             return;
         }
+        macro_rules! log {
+            ($level:ident, $what:expr) => {
+                tracing::$level!(
+                    store = inner.name,
+                    server = server.address,
+                    cause = %error.redacted(),
+                    policies = %inner.fallbacks,
+                    "{}", $what
+                )
+            };
+        }
         server.outage.failed(asked, is_check);
         let opened = permit.is_some_and(|permit| self.failed(permit, kind));
         if kind != ErrorKind::BreakerOpen && self.may_log(kind.as_str()) {
             server.outage.said(false);
-            let what = match kind {
-                ErrorKind::Auth => "the store refused the password: on_error decides",
-                _ => "the store does not answer: on_error decides",
-            };
-            tracing::warn!(
-                store = inner.name,
-                server = server.address,
-                cause = %error.redacted(),
-                policies = %inner.fallbacks,
-                "{what}"
-            );
+            match kind {
+                ErrorKind::Auth => log!(warn, "the store refused the password: on_error decides"),
+                _ => log!(warn, "the store does not answer: on_error decides"),
+            }
         }
         if opened && self.may_log("open") {
             server.outage.said(true);
-            tracing::error!(
-                store = inner.name,
-                server = server.address,
-                cause = %error.redacted(),
-                policies = %inner.fallbacks,
-                "the store keeps failing: checks do not wait for it until a probe succeeds"
-            );
+            let what = "the store keeps failing: checks do not wait for it until a probe succeeds";
+            log!(error, what);
         }
     }
 

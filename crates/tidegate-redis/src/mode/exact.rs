@@ -12,9 +12,8 @@ use super::lease::era;
 use super::lease::message::TERM_US;
 use super::refusals::Refusals;
 use super::{Query, wall_us};
-use crate::call::Prepared;
+use crate::call::Template;
 use crate::error::StoreError;
-use crate::fingerprint::Fingerprint;
 use crate::on_error::OnError;
 use crate::store::RedisStore;
 
@@ -23,8 +22,9 @@ pub(crate) struct Exact {
     pub(super) store: RedisStore,
     pub(super) on_error: Arc<OnError>,
     pub(super) hasher: KeyHasher,
-    prepared: Prepared,
-    refusals: Option<Box<Refusals>>,
+    /// What checks have in common, where no override is in force and the cost is one.
+    template: Arc<Template>,
+    pub(super) refusals: Option<Box<Refusals>>,
     /// The clock of the refusals counts from here.
     start: Instant,
 }
@@ -40,7 +40,7 @@ impl Exact {
     ) -> Self {
         Self {
             store: store.clone(),
-            prepared: Prepared::new(&store.0.scripts, policy, charge),
+            template: Template::of_policy(&store.0.scripts, policy, charge),
             on_error: Arc::clone(on_error),
             hasher: KeyHasher::new(),
             refusals: (!memory.is_zero()).then(|| Box::new(Refusals::new(memory))),
@@ -50,8 +50,7 @@ impl Exact {
 
     /// Refuses what the store has refused a moment ago, and would refuse again.
     pub(super) fn now<'p>(&self, query: &Query<'p, '_>) -> Option<PolicyDecision<'p>> {
-        let known = self.refusals.as_ref()?;
-        let known = known.find(query, self.start.elapsed());
+        let known = self.refusals.as_ref()?.find(query, self.start.elapsed());
         if known.is_empty() {
             return None;
         }
@@ -66,7 +65,7 @@ impl Exact {
         let refusals = self.refusals.as_ref().filter(|_| !query.is_look());
         let sent = refusals.map(|it| (it, it.sent(self.start.elapsed())));
         let (keys, cost) = (&query.keys, query.cost);
-        let decided = self.store.decide(&self.prepared, keys, cost, query.charge);
+        let decided = self.store.decide(&self.template, keys, cost, query.charge);
         let decision = decided.await?;
         if let Some((refusals, sent)) = sent {
             refusals.learn(query, sent, &decision, self.start.elapsed());
@@ -101,16 +100,5 @@ impl Exact {
         store
             .refund(keys, receipt, part, decided_at_us, &charges)
             .await
-    }
-
-    /// A charge of these keys was given back, or their counts deleted; `None` stands for keys
-    /// that are not known.
-    pub(super) fn forget(&self, prints: Option<&[Fingerprint]>) {
-        if let Some(refusals) = &self.refusals {
-            match prints {
-                Some(prints) => refusals.forget(prints),
-                None => refusals.forget_all(),
-            }
-        }
     }
 }

@@ -30,7 +30,7 @@ use script::Script;
 /// A check of one policy. Its keys are made and hashed once, here, for every mode.
 #[derive(Debug)]
 pub(crate) struct Query<'p, 'k> {
-    policy: &'p Policy,
+    pub(crate) policy: &'p Policy,
     pub(crate) keys: Keys<'k>,
     /// Of the levels that count, in their order.
     pub(crate) prints: SmallVec<[Fingerprint; 2]>,
@@ -54,10 +54,6 @@ impl<'p, 'k> Query<'p, 'k> {
             cost,
             charge,
         }
-    }
-
-    pub(crate) fn policy(&self) -> &'p Policy {
-        self.policy
     }
 
     /// Whether it charges nothing.
@@ -108,18 +104,18 @@ impl<'p, 'k> Query<'p, 'k> {
     #[inline]
     fn blocked(&self) -> Option<PolicyDecision<'p>> {
         let blocks = |key: &LevelKey<'_>| *key.limit() == Limit::block();
-        self.keys.iter().any(|key| blocks(&key)).then(|| {
-            let levels = || self.keys.iter().filter(blocks);
-            let outcomes = levels().map(|_| blocked(self.cost));
-            let decision = Decision::from_store(outcomes, wall_us(), Some(0), Source::Store, None);
-            self.reporting(levels(), decision)
-        })
+        let is_blocked = self.keys.iter().any(|key| blocks(&key));
+        is_blocked.then(|| self.refused(self.keys.iter().filter(blocks)))
     }
-}
 
-/// A level that refuses for good.
-fn blocked(cost: Cost) -> LevelOutcome {
-    LevelOutcome::new(Outcome::BLOCKED, cost, 0)
+    /// Refuses, and does not say for how long.
+    fn refused<'l>(&self, levels: impl Iterator<Item = LevelKey<'l>>) -> PolicyDecision<'p> {
+        let levels: SmallVec<[LevelKey<'_>; 2]> = levels.collect();
+        let outcomes = levels.iter();
+        let outcomes = outcomes.map(|_| LevelOutcome::new(Outcome::BLOCKED, self.cost, 0));
+        let decision = Decision::from_store(outcomes, wall_us(), Some(0), Source::Store, None);
+        self.reporting(levels, decision)
+    }
 }
 
 /// What decides the checks of a policy.
@@ -153,27 +149,29 @@ impl Mode {
             });
             return Ok(Self::Script(made?));
         }
-        let exact = |memory| Exact::new(policy, store, charge, on_error, memory);
-        // A refusal that is charged has to reach the store.
-        let memory = match charge {
-            Charge::Always => Duration::ZERO,
+        let memory = match (policy.mode(), charge) {
+            // A refusal that is charged has to reach the store.
+            (tidegate::Mode::Background, _) | (_, Charge::Always) => Duration::ZERO,
             _ => policy.refusal_memory(),
         };
+        let exact = Exact::new(policy, store, charge, on_error, memory);
         Ok(match policy.mode() {
-            tidegate::Mode::Exact => Self::Exact(exact(memory)),
+            tidegate::Mode::Exact => Self::Exact(exact),
             tidegate::Mode::Lease => {
                 let node = match before {
                     Some(Self::Lease(before)) => before.node.for_policy(policy, store),
                     _ => None,
                 };
-                Self::Lease(Lease::new(policy, store, exact(memory), node))
+                let node = node.unwrap_or_else(|| lease::node(policy, store));
+                Self::Lease(Lease { node, exact })
             }
             tidegate::Mode::Background => {
                 let node = match before {
                     Some(Self::Background(before)) => before.node.for_policy(policy, store),
                     _ => None,
                 };
-                Self::Background(Background::new(policy, store, exact(Duration::ZERO), node))
+                let node = node.unwrap_or_else(|| background::node(policy, store));
+                Self::Background(Background { node, exact })
             }
         })
     }
@@ -234,8 +232,13 @@ impl Mode {
 
     /// Refusals of these keys no longer hold; `None` stands for keys that are not known.
     pub(crate) fn forget_refusals(&self, prints: Option<&[Fingerprint]>) {
-        if let Self::Exact(exact) | Self::Lease(Lease { exact, .. }) = self {
-            exact.forget(prints);
+        if let Self::Exact(exact) | Self::Lease(Lease { exact, .. }) = self
+            && let Some(refusals) = &exact.refusals
+        {
+            match prints {
+                Some(prints) => refusals.forget(prints),
+                None => refusals.forget_all(),
+            }
         }
     }
 

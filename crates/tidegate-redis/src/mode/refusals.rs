@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -20,6 +20,7 @@ use tidegate::{Cost, Decision, LevelKey, LevelOutcome, Limit};
 
 use super::Query;
 use crate::fingerprint::{Fingerprint, shard_of};
+use crate::lock::lock;
 
 /// The keys remembered at once: this many in each of so many parts. More of them are
 /// asked for.
@@ -142,14 +143,12 @@ impl Refusals {
     pub(crate) fn forget_all(&self) {
         self.forgotten.fetch_add(1, Relaxed);
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.keys.clear();
+            lock(shard).keys.clear();
         }
     }
 
     fn shard(&self, fingerprint: Fingerprint) -> MutexGuard<'_, Shard> {
-        let shard = self.shards[shard_of(fingerprint, SHARDS)].lock();
-        shard.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[shard_of(fingerprint, SHARDS)])
     }
 }
 

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use redis::Value;
 use tidegate::{
-    Cost, CustomScript, Decision, KeyHasher, Policy, PolicyDecision, ScriptAnswer, ScriptSource,
-    Source,
+    Cost, CustomScript, KeyHasher, Policy, PolicyDecision, ScriptAnswer, ScriptSource, Source,
 };
 
-use super::{Query, blocked, wall_us};
+use super::Query;
 use crate::config::read_text;
 use crate::error::{ErrorKind, StoreError};
 use crate::script;
@@ -82,7 +81,7 @@ impl Script {
             let detail = "a user-defined script has no numbers to show";
             return Err(StoreError::new(ErrorKind::Script, detail));
         }
-        let (store, policy, cost) = (&self.store, query.policy(), query.cost);
+        let (store, policy, cost) = (&self.store, query.policy, query.cost);
         let stored = query.keys.iter().map(|key| key.stored(&store.0.prefix));
         let (script, arguments) = (Arc::clone(&self.script), self.arguments(cost));
         let value = store.script(script, stored.collect(), arguments).await?;
@@ -92,18 +91,7 @@ impl Script {
         })?;
         let decision = match allowed {
             true => query.allowed(Source::Store),
-            // A script says no, and not for how long.
-            false => {
-                let levels = query.keys.iter().map(|_| blocked(cost));
-                let source = Source::Store;
-                query.decided(Decision::from_store(
-                    levels,
-                    wall_us(),
-                    Some(0),
-                    source,
-                    None,
-                ))
-            }
+            false => query.refused(query.keys.iter()),
         };
         Ok(decision.with_answer(answer))
     }

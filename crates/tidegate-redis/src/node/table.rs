@@ -2,7 +2,7 @@
 //! the next round has to look at.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use foldhash::fast::FixedState;
 use tidegate::{KeyHasher, LevelKey};
@@ -10,6 +10,7 @@ use tidegate::{KeyHasher, LevelKey};
 use super::{Key, Why};
 use crate::error::StoreError;
 use crate::fingerprint::{Fingerprint, shard_of};
+use crate::lock::{lock, read, write};
 
 /// The keys that a node keeps of a policy at once. For others, the store is asked as in the mode
 /// `exact`: checks of them wait, but nothing is forgotten, and nothing grows.
@@ -80,13 +81,11 @@ impl<K: Key> Table<K> {
     }
 
     pub(crate) fn read(&self, fingerprint: Fingerprint) -> RwLockReadGuard<'_, Shard<K>> {
-        let shard = &self.shards[shard_of(fingerprint, self.shards.len())];
-        shard.read().unwrap_or_else(PoisonError::into_inner)
+        read(&self.shards[shard_of(fingerprint, self.shards.len())])
     }
 
     pub(crate) fn write(&self, fingerprint: Fingerprint) -> RwLockWriteGuard<'_, Shard<K>> {
-        let shard = &self.shards[shard_of(fingerprint, self.shards.len())];
-        shard.write().unwrap_or_else(PoisonError::into_inner)
+        write(&self.shards[shard_of(fingerprint, self.shards.len())])
     }
 
     /// The key, or a new one where there is none yet and there is room.
@@ -134,17 +133,13 @@ impl<K: Key> Table<K> {
             && entry.key.is_active()
         {
             entry.is_listed = true;
-            self.queue().push_back(fingerprint);
+            lock(&self.queue).push_back(fingerprint);
         }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Fingerprint>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many keys the next round has to look at.
     pub(crate) fn listed(&self) -> usize {
-        self.queue().len()
+        lock(&self.queue).len()
     }
 
     /// The next message about a key.
@@ -169,7 +164,7 @@ impl<K: Key> Table<K> {
         now_us: u64,
         messages: &mut Vec<Envelope<K::Message>>,
     ) {
-        let visited: Vec<Fingerprint> = self.queue().drain(..keys).collect();
+        let visited: Vec<Fingerprint> = lock(&self.queue).drain(..keys).collect();
         for fingerprint in visited {
             let mut shard = self.write(fingerprint);
             if let Some(entry) = shard.keys.get_mut(&fingerprint) {
@@ -211,8 +206,7 @@ impl<K: Key> Table<K> {
     /// The store has deleted these keys.
     pub(crate) fn forget(&self, stored: &[String], now_us: u64) {
         for shard in &self.shards {
-            let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-            for entry in shard.keys.values_mut() {
+            for entry in write(shard).keys.values_mut() {
                 if stored.iter().any(|key| **key == *entry.stored) {
                     entry.key.forget(now_us);
                 }
@@ -223,14 +217,12 @@ impl<K: Key> Table<K> {
     /// Whether the store has been told everything.
     pub(crate) fn is_told(&self) -> bool {
         let is_told = |shard: &Shard<K>| shard.keys.values().all(|entry| entry.key.is_told());
-        let mut shards = self.shards.iter();
-        shards.all(|shard| is_told(&shard.read().unwrap_or_else(PoisonError::into_inner)))
+        self.shards.iter().all(|shard| is_told(&read(shard)))
     }
 
     pub(crate) fn each(&self, mut see: impl FnMut(&K)) {
         for shard in &self.shards {
-            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
-            shard.keys.values().for_each(|entry| see(&entry.key));
+            read(shard).keys.values().for_each(|it| see(&it.key));
         }
     }
 }

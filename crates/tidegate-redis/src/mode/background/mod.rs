@@ -13,7 +13,6 @@ mod unsent;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::algorithm::{Numbers, State};
@@ -31,9 +30,9 @@ pub(crate) use unsent::{Parcel, Unsent, give_back};
 /// A policy that is decided here.
 #[derive(Debug)]
 pub(crate) struct Background {
-    pub(super) node: Arc<Node<Key>>,
+    pub(crate) node: Arc<Node<Key>>,
     /// Decides where there is no room for a key.
-    exact: Exact,
+    pub(super) exact: Exact,
 }
 
 /// The store's clock less this node's, as it was last heard of any key.
@@ -49,34 +48,6 @@ pub(crate) struct Decided {
 }
 
 impl Background {
-    /// For this policy. A node that was there before goes on.
-    pub(super) fn new(
-        policy: &Policy,
-        store: &RedisStore,
-        exact: Exact,
-        node: Option<Arc<Node<Key>>>,
-    ) -> Self {
-        let new = || {
-            let (prefix, levels) = (&store.0.prefix, policy.levels().len());
-            let table = table(prefix, levels, wall_us(), now_us());
-            Arc::new(Node::new(policy, store, table, policy.sync_interval()))
-        };
-        Self {
-            node: node.unwrap_or_else(new),
-            exact,
-        }
-    }
-
-    /// Tells the store this often from now on.
-    pub(crate) fn set_sync_interval(&self, interval: Duration) {
-        self.node.set_interval(interval);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn sync_interval(&self) -> Duration {
-        self.node.interval()
-    }
-
     /// Decides. `None` where there is no room for a key, and none that is here refuses.
     pub(super) fn now<'p>(&self, query: &Query<'p, '_>) -> Option<PolicyDecision<'p>> {
         let Decided { decision, levels } = self.node.table()?.decide(query, now_us())?;
@@ -121,6 +92,13 @@ impl Background {
         }
         Ok(any)
     }
+}
+
+/// For a policy that was not decided here before.
+pub(super) fn node(policy: &Policy, store: &RedisStore) -> Arc<Node<Key>> {
+    let levels = policy.levels().len();
+    let table = table(&store.0.prefix, levels, wall_us(), now_us());
+    Arc::new(Node::new(policy, store, table, policy.sync_interval()))
 }
 
 /// For policies of so many levels whose keys begin like this. Until the store is heard of,

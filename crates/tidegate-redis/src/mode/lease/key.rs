@@ -29,7 +29,7 @@ const HORIZON_US: u64 = 100_000;
 pub(crate) const FEW: f64 = 4.0;
 
 /// Checks of one message.
-const CHECKS: u32 = 1_000;
+const CHECKS: usize = 1_000;
 
 /// Leases that are closed and not accounted for. Of one more, the store keeps the rest.
 const CLOSED: usize = 64;
@@ -410,22 +410,17 @@ impl<W> Key<W> {
 
     fn take_asks(&mut self) -> SmallVec<[(Cost, Vec<W>); 1]> {
         let mut asks: SmallVec<[(Cost, Vec<W>); 1]> = SmallVec::new();
-        let mut checks = 0;
-        while checks < CHECKS
-            && let Some((cost, _)) = self.waiting.front()
-        {
-            let is_alike = asks.last().is_some_and(|(last, _)| last == cost);
-            if !is_alike && asks.len() >= RUNS {
-                break;
-            }
-            let Some((cost, who)) = self.waiting.pop_front() else {
-                break;
-            };
-            match asks.last_mut().filter(|_| is_alike) {
+        for (cost, who) in self.waiting.drain(..self.waiting.len().min(CHECKS)) {
+            match asks.last_mut().filter(|(last, _)| *last == cost) {
                 Some((_, run)) => run.push(who),
                 None => asks.push((cost, vec![who])),
             }
-            checks += 1;
+        }
+        // What does not fit into the message waits on, before all others.
+        for (cost, who) in asks.drain(RUNS.min(asks.len())..).rev() {
+            who.into_iter()
+                .rev()
+                .for_each(|who| self.waiting.push_front((cost, who)));
         }
         asks
     }

@@ -3,7 +3,7 @@
 //! [`Key`] is the state machine of one key. Messages leave when somebody waits or a lease is
 //! half spent, and in rounds of the [`Node`] while there are leases.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -20,6 +20,7 @@ use super::{Lease, recent};
 use crate::error::{ErrorKind, StoreError};
 use crate::fingerprint::Fingerprint;
 use crate::lane::queue_full;
+use crate::lock::lock;
 use crate::mode::Query;
 use crate::node::{self, Node, SHARDS, Table, Why, now_us};
 use crate::script::Task;
@@ -29,7 +30,7 @@ use crate::store::RedisStore;
 const ROUND: Duration = Duration::from_millis(50);
 
 /// The keys of a policy, with their leases.
-pub(super) type Leases = Node<Key<Waiter>>;
+pub(in crate::mode) type Leases = Node<Key<Waiter>>;
 
 /// Who waits for an answer.
 type Waiter = oneshot::Sender<Result<Answer, StoreError>>;
@@ -88,13 +89,13 @@ pub(super) enum Taken {
 }
 
 /// For a policy that had no leases before.
-pub(super) fn node(policy: &Policy, store: &RedisStore) -> Leases {
+pub(in crate::mode) fn node(policy: &Policy, store: &RedisStore) -> Arc<Leases> {
     let shared = Shared {
         cold: DemandSketch::new(),
         gone: Mutex::default(),
     };
     let table = Table::new(&store.0.prefix, SHARDS, shared);
-    Node::new(policy, store, table, ROUND)
+    Arc::new(Node::new(policy, store, table, ROUND))
 }
 
 impl Lease {
@@ -233,7 +234,7 @@ impl Lease {
         let Some(table) = self.node.table() else {
             return LeaseStats::default();
         };
-        let mut stats = *table.shared.gone();
+        let mut stats = *lock(&table.shared.gone);
         table.each(|key| {
             stats.add(&key.stats);
             stats.leased_tokens += key.tokens();
@@ -250,12 +251,6 @@ impl LeaseStats {
         self.settles += other.settles;
         self.lapsed += other.lapsed;
         self.messages += other.messages;
-    }
-}
-
-impl Shared {
-    fn gone(&self) -> MutexGuard<'_, LeaseStats> {
-        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -351,7 +346,7 @@ impl node::Key for Key<Waiter> {
     }
 
     fn gone(&self, shared: &Shared) {
-        shared.gone().add(&self.stats);
+        lock(&shared.gone).add(&self.stats);
     }
 }
 

@@ -21,17 +21,15 @@ pub(crate) mod tokens;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate::{
-    Charge, Cost, Decision, LevelKey, LevelOutcome, Policy, PolicyDecision, Receipt, Source,
-};
+use tidegate::{Charge, Cost, Decision, LevelKey, LevelOutcome, PolicyDecision, Receipt, Source};
 
 use super::Query;
 use super::exact::Exact;
 use crate::error::StoreError;
 use crate::node::{Why, now_us};
-use crate::store::RedisStore;
 use key::{Answer, Refused};
 pub use leases::LeaseStats;
+pub(super) use leases::node;
 use leases::{Leases, Level, Taken, Taking};
 pub(super) use refund::era;
 use tokens::Spent;
@@ -48,19 +46,6 @@ pub(crate) struct Lease {
 type Given = (LevelOutcome, u64, Source);
 
 impl Lease {
-    /// For this policy. The leases of a node that was there before go on.
-    pub(super) fn new(
-        policy: &Policy,
-        store: &RedisStore,
-        exact: Exact,
-        node: Option<Arc<Leases>>,
-    ) -> Self {
-        Self {
-            node: node.unwrap_or_else(|| Arc::new(leases::node(policy, store))),
-            exact,
-        }
-    }
-
     /// Decides by a lease that this thread has spent before: most checks of busy keys.
     #[inline]
     pub(super) fn now<'p>(&self, query: &Query<'p, '_>) -> Option<PolicyDecision<'p>> {
