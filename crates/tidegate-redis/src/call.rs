@@ -19,17 +19,6 @@ use crate::batch::{Command, Reply};
 use crate::mode::lease::out::Out;
 use crate::script::{Script, Scripts, Task};
 
-/// What a script is given that takes a cost off the count of a window.
-pub(crate) fn give_back_argument(limit: &Limit, cost: Cost) -> Option<Vec<u8>> {
-    if !limit.algorithm().profile().gives_back {
-        return None;
-    }
-    let mut argument = Vec::new();
-    limit.write_limit(cost, &mut argument);
-    limit.write_give_back(cost, &mut argument);
-    Some(argument)
-}
-
 /// The part of checks that the keys do not change.
 #[derive(Debug)]
 pub(crate) struct Template {
@@ -179,9 +168,9 @@ pub(crate) fn decision(
     let mut numbers = Numbers::new(reply);
     let now_us = numbers.next()?;
     let admitted = numbers.next_u32()?;
-    let mut levels: SmallVec<[Level<'_>; 4]> = SmallVec::new();
+    let mut levels: SmallVec<[LevelState<'_>; 4]> = SmallVec::new();
     for limit in limits {
-        let mut level = Level::read(limit, now_us, &mut numbers)?;
+        let mut level = LevelState::read(limit, now_us, &mut numbers)?;
         if can_lease(&limit) {
             level.lease(outs.next().unwrap_or_default());
         }
@@ -226,13 +215,13 @@ pub(crate) fn decision(
     let outcomes = outcomes.map(|(level, admits)| level.outcome(cost, *admits));
     let refusal = Decision::from_store(outcomes, now_us, denied_by, Source::Store, None);
     Some(match is_look && !leases.is_empty() {
-        true => refusal.with_leases(levels.iter().map(Level::on_lease)),
+        true => refusal.with_leases(levels.iter().map(LevelState::on_lease)),
         false => refusal,
     })
 }
 
 /// A level's state, and the mark of a charge now.
-struct Level<'l> {
+struct LevelState<'l> {
     limit: &'l Limit,
     /// What is used, and what is out on lease.
     state: State,
@@ -242,7 +231,7 @@ struct Level<'l> {
     out: Out,
 }
 
-impl<'l> Level<'l> {
+impl<'l> LevelState<'l> {
     fn read(limit: &'l Limit, now_us: u64, numbers: &mut Numbers<'_>) -> Option<Self> {
         let (state, mark) = limit.read_state(now_us, numbers)?;
         Some(Self {

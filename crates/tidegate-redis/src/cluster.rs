@@ -82,14 +82,23 @@ impl Cluster {
         // One that only the client knows, such as `redis+unix:`, is for it to judge.
         let url = text.parse::<RedisUrl>().ok();
         let (mut cluster, mut map) = (None, Map::default());
-        let connector = match url.as_ref().map(|url| (url, url.servers())) {
+        let one = |address, connector, options: &LaneOptions| {
+            let server = Server::new(address, &connector, options);
+            Map(vec![(0, SLOTS - 1, Arc::new(server))])
+        };
+        match url.as_ref().map(|url| (url, url.servers())) {
             None | Some((_, Servers::One)) => {
                 let direct = Direct::new(text, &credentials)?;
-                Some((direct.address(), Connector::Direct(Arc::new(direct))))
+                map = one(
+                    direct.address(),
+                    Connector::Direct(Arc::new(direct)),
+                    &options,
+                );
             }
             Some((url, Servers::Sentinel(master))) => {
                 let sentinels = Sentinels::new(url, master, &credentials)?;
-                Some((master.clone(), Connector::Sentinel(Arc::new(sentinels))))
+                let connector = Connector::Sentinel(Arc::new(sentinels));
+                map = one(master.clone(), connector, &options);
             }
             Some((url, Servers::Cluster)) => {
                 for seed in url.addresses() {
@@ -97,16 +106,11 @@ impl Cluster {
                 }
                 options.is_cluster = true;
                 cluster = Some(url.clone());
-                None
             }
-        };
-        if let Some((address, connector)) = connector {
-            let server = Server::new(address, &connector, &options);
-            map.0.push((0, SLOTS - 1, Arc::new(server)));
         }
         let nowhere = Server::nowhere(options.timeout);
         let detail = "the slot map is not known yet";
-        nowhere.explain(Some(StoreError::new(ErrorKind::Timeout, detail)));
+        *lock(&nowhere.why) = Some(StoreError::new(ErrorKind::Timeout, detail));
         Ok(Self(Arc::new(Inner {
             url: cluster,
             credentials,
@@ -202,9 +206,7 @@ impl Cluster {
             return Ok(Arc::clone(server));
         }
         let inner = &self.0;
-        let url = inner.url.as_ref().map(|url| url.server(address));
-        let direct = Direct::new(&url.unwrap_or_default(), &inner.credentials)?;
-        let connector = Connector::Direct(Arc::new(direct));
+        let connector = Connector::Direct(Arc::new(inner.direct(address)?));
         let server = Arc::new(Server::new(address.into(), &connector, &inner.options));
         servers.insert(address.into(), (Arc::clone(&server), Instant::now()));
         Ok(server)
@@ -228,7 +230,7 @@ impl Cluster {
                 Ok(map) => cluster.take(map),
                 Err(error) => {
                     if cluster.map().0.is_empty() {
-                        cluster.0.nowhere.explain(Some(error));
+                        *lock(&cluster.0.nowhere.why) = Some(error);
                     }
                     false
                 }
@@ -270,7 +272,7 @@ impl Cluster {
             .into_iter()
             .filter_map(|(first, last, address)| Some((first, last, self.named(&address).ok()?)));
         let map = Map(map.collect());
-        self.0.nowhere.explain(None);
+        *lock(&self.0.nowhere.why) = None;
         let with_slots = map.servers();
         lock(&self.0.servers).retain(|_, (server, named)| {
             let has_slots = with_slots.iter().any(|other| Arc::ptr_eq(server, other));
@@ -295,10 +297,15 @@ impl Pauses {
 }
 
 impl Inner {
+    /// A server of the cluster.
+    fn direct(&self, address: &str) -> RedisResult<Direct> {
+        let url = self.url.as_ref().map(|url| url.server(address));
+        Direct::new(&url.unwrap_or_default(), &self.credentials)
+    }
+
     /// The map as one server knows it.
     async fn map_of(&self, asked: &str) -> RedisResult<Vec<Range>> {
-        let url = self.url.as_ref().map(|url| url.server(asked));
-        let direct = Direct::new(&url.unwrap_or_default(), &self.credentials)?;
+        let direct = self.direct(asked)?;
         let mut question = redis::cmd("CLUSTER");
         let slots: Value = direct.ask(question.arg("SLOTS"), PATIENCE).await?;
         match ranges(&slots, asked) {

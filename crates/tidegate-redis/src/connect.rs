@@ -39,6 +39,8 @@ const GATHERED: usize = 64 << 10;
 /// A connection. Commands only travel while its driver is polled.
 pub(crate) struct Connection {
     pub(crate) commands: MultiplexedConnection,
+    /// The server that sentinels have named for it.
+    pub(crate) server: Option<Arc<str>>,
     /// Ends when the connection is lost.
     pub(crate) driver: BoxFuture<'static, ()>,
 }
@@ -59,9 +61,6 @@ pub(crate) struct Direct {
     credentials: Credentials,
 }
 
-/// A connection, and the server that sentinels have named for it.
-pub(crate) type Connected = (Connection, Option<Arc<str>>);
-
 impl Connection {
     /// Asks one question.
     pub(crate) async fn ask<T: FromRedisValue>(
@@ -80,17 +79,17 @@ impl Connection {
 
 impl Connector {
     /// A connection.
-    pub(crate) async fn connect(&self) -> RedisResult<Connected> {
+    pub(crate) async fn connect(&self) -> RedisResult<Connection> {
         match self {
-            Self::Direct(direct) => Ok((direct.connect(SILENCE).await?, None)),
+            Self::Direct(direct) => direct.connect(SILENCE).await,
             Self::Sentinel(sentinels) => sentinels.connect().await,
         }
     }
 
     /// Whether a connection leads where a new one would. A master that was cut off from
     /// the others, or was away, does not know that it is none any more.
-    pub(crate) fn leads_to(&self, server: Option<&str>) -> bool {
-        match (self, server) {
+    pub(crate) fn leads_like(&self, connection: &Connection) -> bool {
+        match (self, &connection.server) {
             (Self::Sentinel(sentinels), Some(server)) => sentinels.follow(server),
             _ => true,
         }
@@ -159,8 +158,11 @@ impl Direct {
             let stream = self.open().await?;
             let greeting = MultiplexedConnection::new_with_config(settings, stream, config);
             let (commands, driver) = greeting.await?;
-            let driver = Box::pin(driver);
-            Ok(Connection { commands, driver })
+            Ok(Connection {
+                commands,
+                server: None,
+                driver: Box::pin(driver),
+            })
         };
         let greeted = timeout(within, greeted).await;
         greeted.unwrap_or_else(|_| failed("connecting timed out"))

@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use redis::{ErrorKind as Client, RedisConnectionInfo, RedisError, RedisResult};
 
@@ -70,28 +69,22 @@ impl Password {
     async fn read(&self) -> RedisResult<String> {
         let wrong =
             |what: String| RedisError::from((Client::AuthenticationFailed, "no password", what));
-        let (text, place) = match self {
+        let (place, text) = match self {
             Self::Text(text) => return Ok(text.clone()),
             Self::Env(name) => {
-                let place = format!("the environment variable {name}");
-                let text = std::env::var(name);
-                (
-                    text.map_err(|error| wrong(format!("{place}: {error}")))?,
-                    place,
-                )
+                let text = std::env::var(name).map_err(|error| error.to_string());
+                (format!("the environment variable {name}"), text)
             }
             Self::File(path) => {
-                let place = path.display().to_string();
-                let path = Arc::<std::path::Path>::from(path.as_path());
+                let file = path.clone();
+                let read = move || read_text(&file, 1).map_err(|error| error.to_string());
                 // The file may be far away.
-                let read = tokio::task::spawn_blocking(move || read_text(&path, 1));
-                let read = read.await.map_err(|error| wrong(error.to_string()))?;
-                (
-                    read.map_err(|error| wrong(format!("{place}: {error}")))?,
-                    place,
-                )
+                let text = tokio::task::spawn_blocking(read).await;
+                let text = text.unwrap_or_else(|error| Err(error.to_string()));
+                (path.display().to_string(), text)
             }
         };
+        let text = text.map_err(|error| wrong(format!("{place}: {error}")))?;
         match text.trim_end_matches(['\r', '\n']) {
             "" => Err(wrong(format!("{place} is empty: expected the password"))),
             password => Ok(password.to_owned()),

@@ -70,7 +70,6 @@ pub(crate) struct Counters {
 
 /// One connection to a server, made when it is first needed.
 pub(crate) struct Lane {
-    connector: Connector,
     /// To the task, once there is one. Its end of the queue goes with it.
     queue: Mutex<Option<mpsc::Sender<Request>>>,
     shared: Arc<Shared>,
@@ -78,6 +77,7 @@ pub(crate) struct Lane {
 
 /// What a lane, its task and its batches share.
 struct Shared {
+    connector: Connector,
     options: LaneOptions,
     /// The queue has enough requests for a call.
     is_full: Notify,
@@ -96,9 +96,9 @@ pub(crate) fn queue_full() -> StoreError {
 impl Lane {
     pub(crate) fn new(connector: Connector, options: &LaneOptions) -> Self {
         Self {
-            connector,
             queue: Mutex::default(),
             shared: Arc::new(Shared {
+                connector,
                 options: options.clone(),
                 is_full: Notify::new(),
                 start: Instant::now(),
@@ -131,7 +131,7 @@ impl Lane {
         let is_running = queue.as_ref().is_some_and(|queue| !queue.is_closed());
         if !is_running {
             let (sender, requests) = mpsc::channel(QUEUE);
-            task = Some(Task::new(self, requests));
+            task = Some(Task::new(&self.shared, requests));
             *queue = Some(sender);
         }
         let sent = queue.as_ref().map(|queue| {
@@ -207,8 +207,6 @@ impl Shared {
 /// A connection, and the batches that are on their way on it.
 struct Link {
     connection: Connection,
-    /// Where it leads, if another one may lead elsewhere.
-    server: Option<Arc<str>>,
     /// No more is sent on it: another one may lead to a master.
     is_left: bool,
     /// When a batch was last sent.
@@ -219,7 +217,6 @@ struct Link {
 
 /// What the task of a lane needs.
 struct Task {
-    connector: Connector,
     shared: Arc<Shared>,
     queue: mpsc::Receiver<Request>,
     /// Requests out of the queue that are about to be sent.
@@ -229,23 +226,17 @@ struct Task {
     silence: Pin<Box<Sleep>>,
     /// Until when the next batch waits for more requests, unless it need not.
     hold: Pin<Box<Sleep>>,
-    is_held: bool,
-    /// Nobody can ask any more.
-    is_over: bool,
 }
 
 impl Task {
-    fn new(lane: &Lane, queue: mpsc::Receiver<Request>) -> Self {
+    fn new(shared: &Arc<Shared>, queue: mpsc::Receiver<Request>) -> Self {
         Self {
-            connector: lane.connector.clone(),
-            shared: Arc::clone(&lane.shared),
+            shared: Arc::clone(shared),
             queue,
             requests: Vec::new(),
             link: None,
             silence: Box::pin(sleep_until(Instant::now() + SILENCE)),
             hold: Box::pin(sleep_until(Instant::now())),
-            is_held: false,
-            is_over: false,
         }
     }
 
@@ -253,7 +244,9 @@ impl Task {
     async fn run(mut self) {
         loop {
             let in_flight = self.in_flight();
-            if self.is_over && in_flight == 0 {
+            // Nobody can ask any more.
+            let is_over = self.queue.is_closed() && self.queue.is_empty();
+            if is_over && self.requests.is_empty() && in_flight == 0 {
                 return;
             }
             // WAIT holds up whatever comes after it on the connection.
@@ -267,8 +260,9 @@ impl Task {
                 self.send().await;
                 continue;
             }
-            let has_room = has_room && !self.is_over;
-            let is_held = self.is_held && in_flight > 0 && self.queue.len() < PARTS;
+            let has_room = has_room && !is_over;
+            let is_short = in_flight > 0 && self.queue.len() < PARTS;
+            let is_held = is_short && !self.hold.is_elapsed();
             tokio::select! {
                 biased;
                 is_alive = poll_fn(|context| match &mut self.link {
@@ -277,12 +271,11 @@ impl Task {
                 }) => if !is_alive {
                     self.lose().await;
                 },
-                count = self.queue.recv_many(&mut self.requests, BATCH), if has_room && !is_held => {
-                    self.is_over = count == 0;
+                _ = self.queue.recv_many(&mut self.requests, BATCH), if has_room && !is_held => {
                     self.send().await;
                 }
                 () = self.shared.is_full.notified(), if has_room && is_held => {}
-                () = &mut self.hold, if has_room && is_held => self.is_held = false,
+                () = &mut self.hold, if has_room && is_held => {}
                 () = &mut self.silence, if in_flight > 0 => self.look_for_silence().await,
             }
         }
@@ -346,14 +339,13 @@ impl Task {
             link.batches.push(Box::pin(batch.run(calls)));
             link.sent = now;
             self.hold.as_mut().reset(now + HOLD);
-            self.is_held = true;
         }
     }
 
     /// Makes a connection, unless there is a good one. If that fails, so do all requests.
     async fn is_connected(&mut self) -> bool {
         if let Some(link) = &mut self.link {
-            link.is_left |= !self.connector.leads_to(link.server.as_deref());
+            link.is_left |= !self.shared.connector.leads_like(&link.connection);
             if !link.is_left {
                 return true;
             }
@@ -362,12 +354,11 @@ impl Task {
                 return false;
             }
         }
-        match self.connector.connect().await {
-            Ok((connection, server)) => {
+        match self.shared.connector.connect().await {
+            Ok(connection) => {
                 self.shared.is_silent.store(false, Relaxed);
                 self.link = Some(Link {
                     connection,
-                    server,
                     is_left: false,
                     sent: Instant::now(),
                     batches: Vec::new(),

@@ -63,11 +63,11 @@ impl From<RedisStore> for AnyStore {
 /// Clones are handles to the same counters. For several policies, see
 /// [`Policies`](crate::Policies).
 #[derive(Debug, Clone)]
-pub struct PolicyLimiter(Counters);
+pub struct PolicyLimiter(Backend);
 
-/// Where they are.
+/// Where its counters are, which is where it is decided.
 #[derive(Debug, Clone)]
-enum Counters {
+enum Backend {
     Memory(tidegate::PolicyLimiter),
     Redis(Arc<InRedis>),
 }
@@ -104,8 +104,8 @@ impl PolicyLimiter {
     /// name. Earlier receipts may be void.
     pub fn changed(&self, policy: Policy) -> Result<Self, SetupError> {
         let store = match &self.0 {
-            Counters::Memory(memory) => memory.store().clone().into(),
-            Counters::Redis(redis) => redis.store.clone().into(),
+            Backend::Memory(memory) => memory.store().clone().into(),
+            Backend::Redis(redis) => redis.store.clone().into(),
         };
         Self::build(&store, policy, Path::new(""), Some(self)).inspect(Self::commit)
     }
@@ -119,11 +119,11 @@ impl PolicyLimiter {
     ) -> Result<Self, SetupError> {
         Ok(Self(match store {
             AnyStore::Memory(store) => {
-                Counters::Memory(tidegate::PolicyLimiter::over(store, policy)?)
+                Backend::Memory(tidegate::PolicyLimiter::over(store, policy)?)
             }
             AnyStore::Redis(store) => {
                 let before = before.and_then(Self::redis);
-                Counters::Redis(Arc::new(InRedis::new(policy, store, folder, before)?))
+                Backend::Redis(Arc::new(InRedis::new(policy, store, folder, before)?))
             }
         }))
     }
@@ -140,8 +140,8 @@ impl PolicyLimiter {
 
     pub(crate) fn redis(&self) -> Option<&InRedis> {
         match &self.0 {
-            Counters::Redis(redis) => Some(redis),
-            Counters::Memory(_) => None,
+            Backend::Redis(redis) => Some(redis),
+            Backend::Memory(_) => None,
         }
     }
 
@@ -149,8 +149,8 @@ impl PolicyLimiter {
     #[must_use]
     pub fn policy(&self) -> &Policy {
         match &self.0 {
-            Counters::Memory(memory) => memory.policy(),
-            Counters::Redis(redis) => &redis.policy,
+            Backend::Memory(memory) => memory.policy(),
+            Backend::Redis(redis) => &redis.policy,
         }
     }
 
@@ -160,8 +160,8 @@ impl PolicyLimiter {
     #[must_use]
     pub fn in_memory(&self) -> Option<&tidegate::PolicyLimiter> {
         match &self.0 {
-            Counters::Memory(memory) => Some(memory),
-            Counters::Redis(_) => None,
+            Backend::Memory(memory) => Some(memory),
+            Backend::Redis(_) => None,
         }
     }
 
@@ -181,9 +181,9 @@ impl PolicyLimiter {
         cost: Cost,
     ) -> Result<PolicyDecision<'_>, CheckError> {
         match &self.0 {
-            Counters::Memory(memory) => memory.check(attributes, cost),
+            Backend::Memory(memory) => memory.check(attributes, cost),
             // No future of ours wraps what this node decides: each would copy the decision.
-            Counters::Redis(redis) => {
+            Backend::Redis(redis) => {
                 let query = redis.query(&Question::new(attributes, cost))?;
                 if let Some(decision) = redis.now(&query) {
                     return Ok(decision);
@@ -202,8 +202,8 @@ impl PolicyLimiter {
         cost: Cost,
     ) -> Result<PolicyDecision<'_>, TryCheckError> {
         match &self.0 {
-            Counters::Memory(memory) => Ok(memory.check(attributes, cost)?),
-            Counters::Redis(redis) => {
+            Backend::Memory(memory) => Ok(memory.check(attributes, cost)?),
+            Backend::Redis(redis) => {
                 let query = redis.query(&Question::new(attributes, cost))?;
                 Ok(redis.ask(&query).await?)
             }
@@ -230,8 +230,8 @@ impl PolicyLimiter {
         question: &Question<'_, A>,
     ) -> Result<PolicyDecision<'_>, TryCheckError> {
         match &self.0 {
-            Counters::Memory(memory) => Ok(memory.ask(question)?),
-            Counters::Redis(redis) => {
+            Backend::Memory(memory) => Ok(memory.ask(question)?),
+            Backend::Redis(redis) => {
                 let query = redis.query(question)?;
                 match (redis.ask(&query).await, question.look) {
                     (Err(error), true) => Err(error.into()),
@@ -252,8 +252,8 @@ impl PolicyLimiter {
         question: &Question<'_, A>,
     ) -> Option<PolicyDecision<'_>> {
         match &self.0 {
-            Counters::Memory(memory) => memory.ask(question).ok(),
-            Counters::Redis(redis) => redis.now(&redis.query(question).ok()?),
+            Backend::Memory(memory) => memory.ask(question).ok(),
+            Backend::Redis(redis) => redis.now(&redis.query(question).ok()?),
         }
     }
 
@@ -267,8 +267,8 @@ impl PolicyLimiter {
         receipt: &Receipt,
     ) -> Result<bool, TryCheckError> {
         match &self.0 {
-            Counters::Memory(memory) => Ok(memory.refund(attributes, receipt)?),
-            Counters::Redis(redis) => {
+            Backend::Memory(memory) => Ok(memory.refund(attributes, receipt)?),
+            Backend::Redis(redis) => {
                 let query = redis.query(&Question::new(attributes, Cost::ONE))?;
                 Ok(redis.mode.refund(&query, receipt).await?)
             }
@@ -283,8 +283,8 @@ impl PolicyLimiter {
         cost: Cost,
     ) -> Result<(), TryCheckError> {
         match &self.0 {
-            Counters::Memory(memory) => memory.give_back(attributes, cost),
-            Counters::Redis(redis) => {
+            Backend::Memory(memory) => memory.give_back(attributes, cost),
+            Backend::Redis(redis) => {
                 let query = redis.query(&Question::new(attributes, cost))?;
                 redis.store.give_back(&query.keys, cost).await?;
             }
@@ -299,8 +299,8 @@ impl PolicyLimiter {
         which: Which<'_>,
     ) -> Result<usize, TryCheckError> {
         match &self.0 {
-            Counters::Memory(memory) => Ok(memory.reset(attributes, which)?),
-            Counters::Redis(redis) => redis.reset(attributes, which).await,
+            Backend::Memory(memory) => Ok(memory.reset(attributes, which)?),
+            Backend::Redis(redis) => redis.reset(attributes, which).await,
         }
     }
 
@@ -311,8 +311,8 @@ impl PolicyLimiter {
         attributes: &A,
     ) -> Result<Vec<Explained<'_>>, TryCheckError> {
         match &self.0 {
-            Counters::Memory(memory) => Ok(memory.explain(attributes)?),
-            Counters::Redis(redis) => {
+            Backend::Memory(memory) => Ok(memory.explain(attributes)?),
+            Backend::Redis(redis) => {
                 // Also of a policy that is not enabled.
                 let keys = redis.policy.keys(attributes).map_err(CheckError::from)?;
                 let query = redis.query_of(keys, Cost::ONE, Charge::Nothing);
@@ -328,12 +328,10 @@ impl PolicyLimiter {
         attributes: &A,
         cost: Cost,
     ) -> Result<(), CheckError> {
-        match &self.0 {
-            Counters::Memory(memory) if memory.policy().enabled() => {
-                drop(memory.policy().keys(attributes)?);
-            }
-            Counters::Memory(_) => {}
-            Counters::Redis(redis) => drop(redis.query(&Question::new(attributes, cost))?),
+        if let Some(redis) = self.redis() {
+            drop(redis.query(&Question::new(attributes, cost))?);
+        } else if self.policy().enabled() {
+            drop(self.policy().keys(attributes)?);
         }
         Ok(())
     }
@@ -343,8 +341,8 @@ impl PolicyLimiter {
     /// it before the program ends, because unsent counts are lost.
     pub async fn flush(&self, within: Duration) -> bool {
         match &self.0 {
-            Counters::Memory(_) => true,
-            Counters::Redis(redis) => redis.mode.flush(within).await,
+            Backend::Memory(_) => true,
+            Backend::Redis(redis) => redis.mode.flush(within).await,
         }
     }
 

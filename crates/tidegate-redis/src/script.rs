@@ -48,16 +48,7 @@ impl Script {
         &self,
         reply: &'r [u8],
     ) -> Option<(SmallVec<[i64; 16]>, &'r [u8])> {
-        let mut rest = reply;
-        let mut numbers = SmallVec::new();
-        for length in &self.reply {
-            let (bytes, more) = rest.split_at_checked(usize::from(*length))?;
-            let mut number = [0; 8];
-            number[..bytes.len()].copy_from_slice(bytes);
-            numbers.push(i64::from_le_bytes(number));
-            rest = more;
-        }
-        Some((numbers, rest))
+        unpack(&self.reply, reply)
     }
 
     /// A script of the user's own.
@@ -89,6 +80,22 @@ impl Script {
     pub(crate) fn sha(&self) -> &str {
         &self.sha
     }
+}
+
+/// Numbers of these many bytes each, and what follows them.
+pub(crate) fn unpack<'b>(
+    lengths: &[u8],
+    mut bytes: &'b [u8],
+) -> Option<(SmallVec<[i64; 16]>, &'b [u8])> {
+    let mut numbers = SmallVec::new();
+    for length in lengths {
+        let (first, rest) = bytes.split_at_checked(usize::from(*length))?;
+        let mut number = [0; 8];
+        number[..first.len()].copy_from_slice(first);
+        numbers.push(i64::from_le_bytes(number));
+        bytes = rest;
+    }
+    Some((numbers, bytes))
 }
 
 /// What a script is for.

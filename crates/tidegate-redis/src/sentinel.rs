@@ -10,7 +10,7 @@ use tidegate_config::RedisUrl;
 use tokio::time::{Instant, timeout};
 
 use crate::agreement::ask_several;
-use crate::connect::{Connected, Connection, Direct, failed, wrong};
+use crate::connect::{Connection, Direct, failed, wrong};
 use crate::credentials::Credentials;
 use crate::lock::lock;
 use crate::slots::address;
@@ -27,7 +27,6 @@ const SENTINEL: Duration = Duration::from_millis(250);
 /// The servers that know where the master is.
 pub(crate) struct Sentinels {
     url: RedisUrl,
-    addresses: Vec<String>,
     master: String,
     credentials: Credentials,
     leader: Mutex<Leader>,
@@ -46,13 +45,11 @@ impl Sentinels {
         master: &str,
         credentials: &Credentials,
     ) -> RedisResult<Self> {
-        let addresses = url.addresses();
-        for address in &addresses {
-            Direct::new(&url.server(address), credentials)?;
+        for address in url.addresses() {
+            Direct::new(&url.server(&address), credentials)?;
         }
         Ok(Self {
             url: url.clone(),
-            addresses,
             master: master.into(),
             credentials: credentials.clone(),
             leader: Mutex::default(),
@@ -71,7 +68,7 @@ impl Sentinels {
                 // they differ, a connection stays.
                 let masters = sentinels.masters().await.unwrap_or_default();
                 if let [(master, votes), ..] = &masters[..]
-                    && *votes > sentinels.addresses.len() / 2
+                    && *votes > sentinels.url.addresses().len() / 2
                 {
                     lock(&sentinels.leader).address = Some(master.as_str().into());
                 }
@@ -81,19 +78,19 @@ impl Sentinels {
     }
 
     /// A connection to the master: the server that most sentinels name, if it agrees.
-    pub(crate) async fn connect(self: &Arc<Self>) -> RedisResult<Connected> {
+    pub(crate) async fn connect(self: &Arc<Self>) -> RedisResult<Connection> {
         let mut last = None;
         for (master, _) in self.masters().await? {
             // One that is down may be replaced while it is waited for.
             let connected = timeout(MASTER, self.connect_to(&master)).await;
             match connected.unwrap_or_else(|_| failed("the master does not answer")) {
-                Ok(connection) => {
-                    let address: Arc<str> = master.into();
+                Ok(mut connection) => {
+                    connection.server = Some(master.into());
                     *lock(&self.leader) = Leader {
-                        address: Some(Arc::clone(&address)),
+                        address: connection.server.clone(),
                         asked: Some(Instant::now()),
                     };
-                    return Ok((connection, Some(address)));
+                    return Ok(connection);
                 }
                 Err(error) => last = Some(error),
             }
@@ -103,7 +100,8 @@ impl Sentinels {
 
     /// Where the master is, as the sentinels have it, and how many of them: most first.
     async fn masters(self: &Arc<Self>) -> RedisResult<Vec<(String, usize)>> {
-        let (addresses, at_once) = (self.addresses.clone(), self.addresses.len());
+        let addresses = self.url.addresses();
+        let at_once = addresses.len();
         let masters = ask_several(addresses, at_once, |address| {
             let sentinels = Arc::clone(self);
             async move { sentinels.master(&address).await }

@@ -29,7 +29,7 @@ pub(crate) struct Server {
     /// What the log says of its failures.
     pub(crate) outage: Outage,
     /// Why there is no server, where there is none.
-    why: Mutex<Option<StoreError>>,
+    pub(crate) why: Mutex<Option<StoreError>>,
     /// The breaker's time is counted from here.
     start: Instant,
     random: RandomState,
@@ -84,11 +84,6 @@ impl Server {
         let wait = self.next_probe();
         let detail = format!("{}: not asked for another {wait:?}", self.address);
         StoreError::new(ErrorKind::BreakerOpen, detail)
-    }
-
-    /// Says why there is no server.
-    pub(crate) fn explain(&self, why: Option<StoreError>) {
-        *lock(&self.why) = why;
     }
 
     /// Questions about the same values share a lane, whatever their policy: those alike

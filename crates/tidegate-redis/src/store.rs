@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::batch::{Command, Reply};
 use crate::breaker::{Change, Failure};
-use crate::call::{Template, give_back_argument, marker, refund_at, stored_keys};
+use crate::call::{Template, marker, refund_at, stored_keys};
 use crate::cluster::Cluster;
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
@@ -284,12 +284,6 @@ impl RedisStore {
         }
     }
 
-    /// Has a script compiled and kept.
-    pub(crate) async fn load(&self, script: &Arc<Script>) -> Result<(), StoreError> {
-        let command = Command::words(&["SCRIPT", "LOAD", script.text()]);
-        self.run(command).await.map(|_| ())
-    }
-
     /// What is wrong with the server's memory settings. Without permission to ask, or without
     /// an answer within the deadline, there is no warning. That is not an error and does not
     /// count against the store, because no limit depends on it.
@@ -345,9 +339,12 @@ impl RedisStore {
     pub(crate) async fn give_back(&self, keys: &Keys<'_>, cost: Cost) -> Result<(), StoreError> {
         for key in keys.iter() {
             let limit = key.limit();
-            let Some(argument) = give_back_argument(limit, cost) else {
+            if !limit.algorithm().profile().gives_back {
                 continue;
-            };
+            }
+            let mut argument = Vec::new();
+            limit.write_limit(cost, &mut argument);
+            limit.write_give_back(cost, &mut argument);
             let script = self.0.scripts.get(Task::Flush, [limit]);
             let (key, within) = (key.stored(&self.0.prefix), self.0.timeout);
             self.message(&script, key, argument, within, true).await?;
@@ -375,7 +372,7 @@ impl RedisStore {
     }
 
     /// Sends a command, within the deadline, again where that is safe and may help.
-    async fn run(&self, command: Command) -> Result<Value, StoreError> {
+    pub(crate) async fn run(&self, command: Command) -> Result<Value, StoreError> {
         let value = |reply: Reply| Ok(reply.value);
         self.ask(command, self.0.timeout, true, value).await
     }

@@ -9,6 +9,7 @@ use tidegate::{
 };
 
 use super::Query;
+use crate::batch::Command;
 use crate::config::read_text;
 use crate::error::{ErrorKind, StoreError};
 use crate::script;
@@ -59,7 +60,8 @@ impl Script {
 
     /// Lets the store compile it.
     pub(crate) async fn verify(&self) -> Result<(), StoreError> {
-        self.store.load(&self.script).await
+        let command = Command::words(&["SCRIPT", "LOAD", self.script.text()]);
+        self.store.run(command).await.map(drop)
     }
 
     /// Its ARGV.

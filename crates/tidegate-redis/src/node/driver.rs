@@ -100,6 +100,16 @@ impl<K: Key> Node<K> {
         self.0.process.is_this().then_some(&self.0.table)
     }
 
+    /// Does something with a key, if it is here.
+    pub(crate) fn with_key<T>(
+        &self,
+        fingerprint: Fingerprint,
+        change: impl FnOnce(&mut K) -> T,
+    ) -> Option<T> {
+        let mut shard = self.table()?.write(fingerprint);
+        shard.get_mut(fingerprint).map(change)
+    }
+
     /// What makes fingerprints of the keys.
     #[inline]
     pub(crate) fn hasher(&self) -> &KeyHasher {

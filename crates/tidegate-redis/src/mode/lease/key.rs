@@ -51,7 +51,7 @@ pub(crate) struct Key<W> {
     demand: f64,
     /// What leases had of that, since somebody [asked](Self::newly_spent).
     spent: u64,
-    request: Option<Request<W>>,
+    request: Option<InFlight<W>>,
     waiting: VecDeque<(Cost, W)>,
     closed: Vec<Closed>,
     no_grant_until_us: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Key<W> {
 /// A message on its way.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
-struct Request<W> {
+struct InFlight<W> {
     id: u64,
     /// Before it was handed over for the first time.
     sent_at_us: u64,
@@ -375,7 +375,7 @@ impl<W> Key<W> {
             settles,
         };
         self.stats.messages += 1;
-        self.request = Some(Request {
+        self.request = Some(InFlight {
             id,
             sent_at_us: now_us,
             want,
@@ -532,7 +532,7 @@ impl<W> Key<W> {
     }
 
     /// What a reply refuses, and anything larger, need not be asked for again for a while.
-    fn learn(&mut self, request: &Request<W>, reply: &Reply, now_us: u64) {
+    fn learn(&mut self, request: &InFlight<W>, reply: &Reply, now_us: u64) {
         if request.sent_at_us < self.refunded_at_us {
             return;
         }
@@ -564,7 +564,7 @@ impl<W> Key<W> {
     }
 
     /// What everybody is told who was asked for.
-    fn tell(&self, request: Request<W>, reply: &Reply, now_us: u64) -> Vec<(W, Answer)> {
+    fn tell(&self, request: InFlight<W>, reply: &Reply, now_us: u64) -> Vec<(W, Answer)> {
         let at_us = reply.now_us;
         let mut answers = Vec::new();
         for ((cost, who), admitted) in request.asks.into_iter().zip(&reply.admitted) {

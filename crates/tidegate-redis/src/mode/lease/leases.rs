@@ -119,8 +119,8 @@ impl Lease {
 
     /// What was spent of the leases of a key since this was last asked.
     pub(super) fn newly_spent(&self, fingerprint: Fingerprint) -> Option<Cost> {
-        let mut shard = self.node.table()?.write(fingerprint);
-        let spent = shard.get_mut(fingerprint)?.newly_spent(now_us());
+        let spent = |key: &mut Key<_>| key.newly_spent(now_us());
+        let spent = self.node.with_key(fingerprint, spent)?;
         Cost::new(spent.min(u32::MAX.into())).ok()
     }
 
@@ -203,8 +203,8 @@ impl Lease {
         let levels = query.prints.iter().zip(receipt.charges());
         let levels = levels.map(|(fingerprint, (cost, mark))| {
             let is_meant = |lease: &Tokens| is_of(lease, mark, receipt.decided_at_us());
-            let shard = self.node.table()?.read(*fingerprint);
-            let nonce = shard.get(*fingerprint)?.open_lease(is_meant)?;
+            let open = |key: &mut Key<_>| key.open_lease(is_meant);
+            let nonce = self.node.with_key(*fingerprint, open)??;
             Some((*fingerprint, nonce, cost))
         });
         levels.collect()
@@ -212,21 +212,15 @@ impl Lease {
 
     /// Puts tokens back into a lease, unless it was closed. Says whether it did.
     pub(super) fn put_back(&self, fingerprint: Fingerprint, nonce: u64, cost: Cost) -> bool {
-        self.node.table().is_some_and(|table| {
-            let shard = table.read(fingerprint);
-            let key = shard.get(fingerprint);
-            key.is_some_and(|key| key.put_back(nonce, cost))
-        })
+        let put_back = |key: &mut Key<_>| key.put_back(nonce, cost);
+        self.node.with_key(fingerprint, put_back) == Some(true)
     }
 
     /// A charge of these keys was given back: what the store has refused before, it may admit.
     pub(super) fn refunded(&self, prints: &[Fingerprint]) {
-        if let Some(table) = self.node.table() {
-            for fingerprint in prints {
-                if let Some(key) = table.write(*fingerprint).get_mut(*fingerprint) {
-                    key.refunded(now_us());
-                }
-            }
+        for fingerprint in prints {
+            let refunded = |key: &mut Key<_>| key.refunded(now_us());
+            self.node.with_key(*fingerprint, refunded);
         }
     }
 

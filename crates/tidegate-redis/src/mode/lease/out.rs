@@ -4,6 +4,8 @@ use smallvec::SmallVec;
 use tidegate::algorithm::{Numbers, Outcome, State};
 use tidegate::{Cost, Limit};
 
+use crate::script::unpack;
+
 /// Tokens of a key that nodes have taken and not accounted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Out {
@@ -25,25 +27,12 @@ impl Out {
     /// What follows the numbers of so many levels that can lease, if anything of one of
     /// them is out.
     pub(crate) fn after(bytes: &[u8], levels: usize) -> Option<SmallVec<[Self; 2]>> {
-        if bytes.is_empty() {
-            return Some(SmallVec::new());
-        }
-        let (levels_of, []) = bytes.as_chunks::<13>() else {
-            return None;
-        };
-        let outs = levels_of.iter().map(|level| {
-            let number = |from: usize, to: usize| {
-                let bytes = level[from..to].iter().rev();
-                bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
-            };
-            Some(Self {
-                tokens: u32::try_from(number(0, 4)).ok()?,
-                leases: u32::try_from(number(4, 6)).ok()?,
-                last_us: number(6, 13),
-            })
+        let levels_of = bytes.chunks(13).map(|level| {
+            let (numbers, _) = unpack(&[4, 2, 7], level)?;
+            Self::read(&mut Numbers::new(&numbers))
         });
-        let outs: Option<SmallVec<[Self; 2]>> = outs.collect();
-        outs.filter(|outs| outs.len() == levels)
+        let outs: Option<SmallVec<[Self; 2]>> = levels_of.collect();
+        outs.filter(|outs| outs.is_empty() || outs.len() == levels)
     }
 
     /// A count with all that is out in it, as if it were used.
