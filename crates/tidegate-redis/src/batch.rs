@@ -212,7 +212,7 @@ pub(crate) enum Retry {
 }
 
 /// A reply that waits until replicas have what was charged.
-pub(crate) type Held = (Responder, Reply);
+pub(crate) type HeldReply = (Responder, Reply);
 
 /// Puts together what can share a call, in order.
 pub(crate) fn calls(
@@ -352,7 +352,7 @@ impl Call {
 
     /// Hands out what the server has answered. Charges go to `held`, where replicas must
     /// have them.
-    pub(crate) fn answer(self, value: Value, mut held: Option<&mut Vec<Held>>) {
+    pub(crate) fn answer(self, value: Value, mut held: Option<&mut Vec<HeldReply>>) {
         let script = self
             .script()
             .map(|(script, is_list)| (Arc::clone(script), is_list));
@@ -384,7 +384,7 @@ fn argument(part: &[Request]) -> Option<SmallVec<[u8; 64]>> {
 fn hand_out(
     part: SmallVec<[Request; 1]>,
     answer: Result<Value, StoreError>,
-    mut held: Option<&mut Vec<Held>>,
+    mut held: Option<&mut Vec<HeldReply>>,
 ) {
     let of = count(&part);
     let charged = match (&answer, part[0].command.share()) {

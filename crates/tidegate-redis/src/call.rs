@@ -48,10 +48,9 @@ impl Template {
         cost: Cost,
         charge: Charge,
     ) -> Arc<Self> {
-        let ordinary = keys.iter().filter(|key| {
-            let has_other = key.overridden_by().is_some() || key.given_limit().is_some();
-            !has_other
-        });
+        let ordinary = keys.iter();
+        let ordinary =
+            ordinary.filter(|key| key.overridden_by().is_none() && key.given_limit().is_none());
         let is_ordinary = cost == Cost::ONE && ordinary.count() == self.limits.len();
         match is_ordinary && charge != Charge::Nothing {
             true => Arc::clone(self),
@@ -82,7 +81,7 @@ impl Template {
     /// then none is like another. A look is not counted at all.
     pub(crate) fn command(&self, keys: SmallVec<[String; 2]>) -> Command {
         let is_look = self.charge == Charge::Nothing;
-        let may_be_alike = !is_look && self.charge != Charge::Always;
+        let may_be_alike = matches!(self.charge, Charge::Admitted | Charge::Told);
         let hash = || FixedState::default().hash_one((&keys[..], &self.argument));
         let same = may_be_alike.then(hash);
         let scripts = [&self.one, &self.many];
@@ -170,11 +169,16 @@ pub(crate) fn decision(
     let admitted = numbers.next_u32()?;
     let mut levels: SmallVec<[LevelState<'_>; 4]> = SmallVec::new();
     for limit in limits {
-        let mut level = LevelState::read(limit, now_us, &mut numbers)?;
-        if can_lease(&limit) {
-            level.lease(outs.next().unwrap_or_default());
-        }
-        levels.push(level);
+        let (used, mark) = limit.read_state(now_us, &mut numbers)?;
+        let out = can_lease(&limit).then(|| outs.next()).flatten();
+        let out = out.unwrap_or_default();
+        levels.push(LevelState {
+            limit,
+            state: out.on(limit, used),
+            mark,
+            used,
+            out,
+        });
     }
     let is_look = charge == Charge::Nothing;
     if !numbers.is_empty() || admitted > of || (is_look && admitted > 0) {
@@ -231,24 +235,7 @@ struct LevelState<'l> {
     out: Out,
 }
 
-impl<'l> LevelState<'l> {
-    fn read(limit: &'l Limit, now_us: u64, numbers: &mut Numbers<'_>) -> Option<Self> {
-        let (state, mark) = limit.read_state(now_us, numbers)?;
-        Some(Self {
-            limit,
-            state,
-            mark,
-            used: state,
-            out: Out::default(),
-        })
-    }
-
-    /// Some of it is out.
-    fn lease(&mut self, out: Out) {
-        self.state = out.on(self.limit, self.state);
-        self.out = out;
-    }
-
+impl LevelState<'_> {
     fn on_lease(&self) -> OnLease {
         OnLease {
             tokens: self.out.tokens,

@@ -128,11 +128,6 @@ impl Cluster {
         self.0.url.is_some()
     }
 
-    /// Waits until it is known which servers there are.
-    pub(crate) async fn ready(&self, deadline: Instant) {
-        drop(self.server(None, deadline).await);
-    }
-
     /// The server that has a key. The first to ask wait for the map.
     pub(crate) async fn server(&self, key: Option<&str>, deadline: Instant) -> Arc<Server> {
         let mut map = self.map();

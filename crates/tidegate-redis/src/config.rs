@@ -123,10 +123,24 @@ fn make(
     }
     let variable;
     let url = match &store.url {
+        StoreUrl::Redis(url) if url.user() == "***" => {
+            return Err("url: *** stands for a user and a password that were not printed: expected them in its place".into());
+        }
         StoreUrl::Redis(url) => url.as_str(),
         StoreUrl::Env(name) => {
             variable = from_environment(name)?;
-            check_tls(store, &variable, name)?;
+            let files = [
+                ("tls_ca", &store.tls_ca),
+                ("tls_cert", &store.tls_cert),
+                ("tls_key", &store.tls_key),
+            ];
+            // Certificates would have no effect in the clear.
+            let file = files.iter().find(|(_, path)| path.is_some());
+            if let Some((field, _)) = file.filter(|_| !variable.tls()) {
+                return Err(format!(
+                    "{field}: has no effect with the redis:// URL of {name}: expected a rediss:// one"
+                ));
+            }
             if !variable.user().is_empty() && (store.username.is_some() || store.password.is_some())
             {
                 return Err(format!(
@@ -137,11 +151,6 @@ fn make(
         }
         StoreUrl::Memory => "",
     };
-    if let StoreUrl::Redis(url) = &store.url
-        && url.user() == "***"
-    {
-        return Err("url: *** stands for a user and a password that were not printed: expected them in its place".into());
-    }
     if let Some(Secret::Env(name)) = &store.password
         && std::env::var_os(name).is_none()
     {
@@ -210,25 +219,6 @@ fn from_environment(variable: &str) -> Result<RedisUrl, String> {
         VarError::NotUnicode(_) => wrong(" is not UTF-8"),
     })?;
     url.parse().map_err(|error| wrong(&format!(": {error}")))
-}
-
-/// Certificates would have no effect in the clear.
-fn check_tls(
-    store: &tidegate_config::StoreConfig,
-    url: &RedisUrl,
-    variable: &str,
-) -> Result<(), String> {
-    let files = [
-        ("tls_ca", &store.tls_ca),
-        ("tls_cert", &store.tls_cert),
-        ("tls_key", &store.tls_key),
-    ];
-    match files.iter().find(|(_, path)| path.is_some()) {
-        Some((field, _)) if !url.tls() => Err(format!(
-            "{field}: has no effect with the redis:// URL of {variable}: expected a rediss:// one"
-        )),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -416,7 +416,7 @@ impl Link {
 }
 
 /// A call on its way. Replies arrive in the order of calls.
-type Sent = MaybeDone<BoxFuture<'static, (Call, RedisResult<Value>)>>;
+type CallReply = MaybeDone<BoxFuture<'static, (Call, RedisResult<Value>)>>;
 
 /// What is sent together.
 struct Batch {
@@ -474,7 +474,7 @@ impl Batch {
         is_replica
     }
 
-    async fn send(&self, call: Call) -> Sent {
+    async fn send(&self, call: Call) -> CallReply {
         let mut sent = maybe_done(exchange(self.commands.clone(), call).boxed());
         // It leaves when it is first polled: also where tokio would have the task yield, which
         // it would after some sixty calls.

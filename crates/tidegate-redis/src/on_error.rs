@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{
-    Attributes, Charge, CheckError, Cost, Decision, Keys, Limit, LimitSpec, MAX_WINDOW,
-    OnError as Setting, PoliciesError, Policy, PolicyDecision, PolicyLimiter, Rate, Source, Which,
+    Charge, Cost, Decision, Keys, Limit, LimitSpec, MAX_WINDOW, OnError as Setting, PoliciesError,
+    Policy, PolicyDecision, PolicyLimiter, Rate, Source,
 };
 
 use crate::mode::{Query, wall_us};
@@ -79,18 +79,6 @@ impl OnError {
             let keys = keys.with_limit(given.as_ref());
             drop(local.decide_keys(&keys, cost, Charge::Told));
         }
-    }
-
-    /// The store has deleted these keys.
-    pub(crate) fn reset<A: Attributes + ?Sized>(
-        &self,
-        attributes: &A,
-        which: Which<'_>,
-    ) -> Result<(), CheckError> {
-        if let Some(local) = &self.local {
-            local.reset(attributes, which)?;
-        }
-        Ok(())
     }
 }
 

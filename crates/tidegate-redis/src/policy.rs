@@ -448,7 +448,9 @@ impl InRedis {
             .forget_refusals(query.as_ref().map(|query| &*query.prints));
         let forgotten = forgotten?;
         self.mode.forget(&stored);
-        self.on_error.reset(attributes, which)?;
+        if let Some(local) = &self.on_error.local {
+            local.reset(attributes, which)?;
+        }
         Ok(forgotten)
     }
 }

@@ -254,7 +254,10 @@ impl Assembly<'_> {
                 }
                 text
             }
-            "keys" => self.keys().to_string(),
+            "keys" => {
+                let counting = self.algorithms.iter().filter(|it| it.profile().counts);
+                counting.count().to_string()
+            }
             "cached" if self.is_cached() => format!("local last, {}", self.arguments().0),
             "cached" => String::new(),
             "limits" => {
@@ -278,12 +281,6 @@ impl Assembly<'_> {
             }
             section => self.levels(section),
         }
-    }
-
-    /// How many keys a check has.
-    fn keys(&self) -> usize {
-        let counting = self.algorithms.iter().filter(|it| it.profile().counts);
-        counting.count()
     }
 
     /// Whether limits stay unpacked while checks of a call have the same.

@@ -11,12 +11,11 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use futures_util::future::join_all;
 use redis::Value;
-use tidegate::{Charge, Cost, Decision, Keys, Limit, Receipt};
+use tidegate::{Cost, Keys};
 use tokio::time::{Instant, sleep};
 
 use crate::batch::{Command, Reply};
 use crate::breaker::{Change, Failure};
-use crate::call::{Template, marker, refund_at, stored_keys};
 use crate::cluster::Cluster;
 use crate::error::{ErrorKind, StoreError};
 use crate::eviction;
@@ -193,7 +192,8 @@ impl RedisStore {
     /// A permit for each server, but for those that are left alone.
     async fn permits_to_ask_each(&self) -> impl Iterator<Item = Permit> {
         let cluster = &self.0.cluster;
-        cluster.ready(Instant::now() + self.patience()).await;
+        // Waits until it is known which servers there are.
+        drop(cluster.server(None, Instant::now() + self.patience()).await);
         let servers = cluster.servers().into_iter();
         servers.filter_map(|server| {
             let mut permit = server.permit().ok()?;
@@ -235,45 +235,6 @@ impl RedisStore {
         let (store, key) = (self.clone(), key.map(str::to_owned));
         tokio::spawn(async move { store.probe_server(permit, key).await });
         Err(server.not_asked())
-    }
-
-    /// Decides the levels of these keys in one step.
-    pub(crate) async fn decide(
-        &self,
-        ordinary: &Arc<Template>,
-        keys: &Keys<'_>,
-        cost: Cost,
-        charge: Charge,
-    ) -> Result<Decision, StoreError> {
-        let template = ordinary.of_check(&self.0.scripts, keys, cost, charge);
-        let command = template.command(stored_keys(keys, &self.0.prefix));
-        let decide = |reply: Reply| template.decide(&reply).ok_or_else(not_ours);
-        self.ask(command, self.0.timeout, true, decide).await
-    }
-
-    /// Gives back charges that were made then, once per receipt and part of it. Says whether
-    /// this was the first time.
-    pub(crate) async fn refund(
-        &self,
-        keys: &Keys<'_>,
-        receipt: &Receipt,
-        part: &str,
-        decided_at_us: u64,
-        charges: &[(Cost, u64)],
-    ) -> Result<bool, StoreError> {
-        let limits: Vec<Limit> = keys.iter().map(|key| *key.limit()).collect();
-        let Some(arguments) = refund_at(decided_at_us, charges, &limits) else {
-            return Ok(false);
-        };
-        let script = self.0.scripts.get(Task::Refund, &limits);
-        let policy = keys.policy().name();
-        let mut keys = stored_keys(keys, &self.0.prefix).into_vec();
-        let Some(marker) = keys.first().map(|key| marker(policy, key, receipt) + part) else {
-            return Ok(false);
-        };
-        keys.push(marker);
-        let reply = self.script(script, keys, arguments).await?;
-        Ok(reply != Value::Int(0))
     }
 
     /// Forgets keys. Returns how many existed.
@@ -364,10 +325,7 @@ impl RedisStore {
         is_retried: bool,
     ) -> Result<Vec<u8>, StoreError> {
         let command = Command::message(script, key, argument);
-        let bytes = |reply: Reply| match reply.value {
-            Value::BulkString(bytes) => Ok(bytes),
-            _ => Err(not_ours()),
-        };
+        let bytes = |reply: Reply| Ok(reply.bytes().ok_or_else(not_ours)?.to_vec());
         self.ask(command, within, is_retried, bytes).await
     }
 
@@ -379,7 +337,7 @@ impl RedisStore {
 
     /// Sends a command within this time, again where that is safe and may help, unless it is
     /// not to be retried; or not at all while the server for it keeps failing. Reads the reply.
-    async fn ask<T>(
+    pub(crate) async fn ask<T>(
         &self,
         command: Command,
         within: Duration,
@@ -569,7 +527,7 @@ impl RedisStore {
 }
 
 /// What no script of ours answers.
-fn not_ours() -> StoreError {
+pub(crate) fn not_ours() -> StoreError {
     StoreError::new(ErrorKind::Script, "not a reply of the script")
 }
 

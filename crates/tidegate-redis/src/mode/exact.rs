@@ -4,18 +4,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Value;
 use smallvec::SmallVec;
-use tidegate::{Charge, Cost, Decision, KeyHasher, Policy, PolicyDecision, Receipt, Source};
+use tidegate::{Charge, Cost, Decision, KeyHasher, Limit, Policy, PolicyDecision, Receipt, Source};
 use tokio::time::Instant;
 
 use super::lease::era;
 use super::lease::message::TERM_US;
 use super::refusals::Refusals;
 use super::{Query, wall_us};
-use crate::call::Template;
+use crate::batch::Reply;
+use crate::call::{Template, marker, refund_at, stored_keys};
 use crate::error::StoreError;
 use crate::on_error::OnError;
-use crate::store::RedisStore;
+use crate::script::Task;
+use crate::store::{RedisStore, not_ours};
 
 #[derive(Debug)]
 pub(crate) struct Exact {
@@ -64,8 +67,13 @@ impl Exact {
     pub(super) async fn ask(&self, query: &Query<'_, '_>) -> Result<Decision, StoreError> {
         let refusals = self.refusals.as_ref().filter(|_| !query.is_look());
         let sent = refusals.map(|it| (it, it.sent(self.start.elapsed())));
-        let (keys, cost) = (&query.keys, query.cost);
-        let decided = self.store.decide(&self.template, keys, cost, query.charge);
+        let (store, keys, cost) = (&*self.store.0, &query.keys, query.cost);
+        let template = self
+            .template
+            .of_check(&store.scripts, keys, cost, query.charge);
+        let command = template.command(stored_keys(keys, &store.prefix));
+        let decide = |reply: Reply| template.decide(&reply).ok_or_else(not_ours);
+        let decided = self.store.ask(command, store.timeout, true, decide);
         let decision = decided.await?;
         if let Some((refusals, sent)) = sent {
             refusals.learn(query, sent, &decision, self.start.elapsed());
@@ -96,9 +104,14 @@ impl Exact {
                 decided_at_us = receipt.decided_at_us().saturating_sub(TERM_US);
             }
         }
-        let (store, keys) = (&self.store, &query.keys);
-        store
-            .refund(keys, receipt, part, decided_at_us, &charges)
-            .await
+        let limits: Vec<Limit> = query.keys.iter().map(|key| *key.limit()).collect();
+        let mut keys = stored_keys(&query.keys, &self.store.0.prefix).into_vec();
+        let arguments = refund_at(decided_at_us, &charges, &limits);
+        let (Some(arguments), Some(first)) = (arguments, keys.first()) else {
+            return Ok(false);
+        };
+        keys.push(marker(query.policy.name(), first, receipt) + part);
+        let script = self.store.0.scripts.get(Task::Refund, &limits);
+        Ok(self.store.script(script, keys, arguments).await? != Value::Int(0))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use redis::Value;
 use tidegate::{
-    Cost, CustomScript, KeyHasher, Policy, PolicyDecision, ScriptAnswer, ScriptSource, Source,
+    CustomScript, KeyHasher, Policy, PolicyDecision, ScriptAnswer, ScriptSource, Source,
 };
 
 use super::Query;
@@ -64,16 +64,6 @@ impl Script {
         self.store.run(command).await.map(drop)
     }
 
-    /// Its ARGV.
-    fn arguments(&self, cost: Cost) -> Vec<Vec<u8>> {
-        let arguments = self.arguments.iter();
-        let arguments = arguments.map(|argument| match argument == CustomScript::COST.as_bytes() {
-            true => cost.get().to_string().into_bytes(),
-            false => argument.clone(),
-        });
-        arguments.collect()
-    }
-
     /// Runs it, and reads its verdict.
     pub(super) async fn ask<'p>(
         &self,
@@ -83,9 +73,15 @@ impl Script {
             let detail = "a user-defined script has no numbers to show";
             return Err(StoreError::new(ErrorKind::Script, detail));
         }
-        let (store, policy, cost) = (&self.store, query.policy, query.cost);
+        let (store, policy) = (&self.store, query.policy);
+        let mut arguments = self.arguments.clone();
+        for argument in &mut arguments {
+            if argument == CustomScript::COST.as_bytes() {
+                *argument = query.cost.get().to_string().into_bytes();
+            }
+        }
         let stored = query.keys.iter().map(|key| key.stored(&store.0.prefix));
-        let (script, arguments) = (Arc::clone(&self.script), self.arguments(cost));
+        let script = Arc::clone(&self.script);
         let value = store.script(script, stored.collect(), arguments).await?;
         let (allowed, answer) = read(&value, policy).map_err(|wrong| {
             let detail = format!("policy {:?}: {wrong}", policy.name());

@@ -79,9 +79,8 @@ impl<K: Key> Node<K> {
         policy: &Policy,
         store: &RedisStore,
     ) -> Option<Arc<Self>> {
-        let Inner { process, .. } = *self.0;
         let is_same = Arc::ptr_eq(&self.0.store.0, &store.0) && self.0.made_of == made_of(policy);
-        (process.is_this() && is_same).then(|| Arc::clone(self))
+        (self.0.process.is_this() && is_same).then(|| Arc::clone(self))
     }
 
     pub(crate) fn set_interval(&self, interval: Duration) {

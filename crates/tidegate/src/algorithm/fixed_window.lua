@@ -160,9 +160,7 @@ if cost > 0 and opened == 2 then
 end
 if cost > 0 then
   if epoch@ == 1 then
-    if left@ == 0 or used@ == 0 and not (leases and leases[@]) then
-      left@ = window@ - now % window@
-    end
+    --+open
   elseif used@ == 0 and not (leases and leases[@]) or opened == 1 then
     -- Of two windows, the later end.
     left@ = math.max(1, left@, math.min(own_left, window@))

@@ -437,7 +437,7 @@ impl<W> Key<W> {
             let is_closed = is_meant(held);
             if is_closed {
                 let spent = held.lease.close();
-                let newly = u64::from(held.newly(spent));
+                let newly = u64::from(held.newly_spent());
                 (*asked, self.spent) = (*asked + newly, self.spent + newly);
                 closed.push(Closed {
                     nonce: held.lease.nonce,

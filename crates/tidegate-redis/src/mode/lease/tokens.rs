@@ -192,11 +192,7 @@ impl HeldLease {
 
     /// What was spent since this was last asked.
     pub(super) fn newly_spent(&mut self) -> u32 {
-        self.newly(self.lease.spent())
-    }
-
-    /// The same, given what was spent by now.
-    pub(super) fn newly(&mut self, spent: u32) -> u32 {
+        let spent = self.lease.spent();
         let newly = spent.saturating_sub(self.counted);
         self.counted = spent;
         newly
