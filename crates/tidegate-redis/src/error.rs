@@ -264,30 +264,26 @@ fn is_redirection(details: &str) -> bool {
     slot.parse::<u16>().is_ok() && port.is_some_and(|port| port.parse::<u16>().is_ok())
 }
 
-/// An error that came out of a script may be one that a command in it has met: Redis
-/// 6 puts the code of that into the text.
+/// What an error out of a script says where it is one that a command in it has met: Redis 6
+/// puts the code of that into the text.
+const IN_SCRIPTS: [(&str, ErrorKind); 10] = [
+    ("WRONGTYPE", ErrorKind::WrongType),
+    ("TIDEGATE a key", ErrorKind::WrongType),
+    ("OOM command not allowed", ErrorKind::OutOfMemory),
+    ("MISCONF ", ErrorKind::Misconfigured),
+    ("READONLY ", ErrorKind::ReadOnly),
+    ("NOREPLICAS ", ErrorKind::NoReplicas),
+    ("ACL failure", ErrorKind::NoPermission),
+    ("NOPERM", ErrorKind::NoPermission),
+    ("no permissions", ErrorKind::NoPermission),
+    // Redis 7.0.
+    ("user executing the script can't", ErrorKind::NoPermission),
+];
+
 fn in_script(details: &str) -> ErrorKind {
-    let has = |code: &str| details.contains(code);
-    if has("WRONGTYPE") || has("TIDEGATE a key") {
-        ErrorKind::WrongType
-    } else if has("OOM command not allowed") {
-        ErrorKind::OutOfMemory
-    } else if has("MISCONF ") {
-        ErrorKind::Misconfigured
-    } else if has("READONLY ") {
-        ErrorKind::ReadOnly
-    } else if has("NOREPLICAS ") {
-        ErrorKind::NoReplicas
-    } else if has("ACL failure")
-        || has("NOPERM")
-        || has("no permissions")
-        // Redis 7.0.
-        || has("user executing the script can't")
-    {
-        ErrorKind::NoPermission
-    } else {
-        ErrorKind::Script
-    }
+    let mut known = IN_SCRIPTS.iter();
+    let known = known.find(|(words, _)| details.contains(words));
+    known.map_or(ErrorKind::Script, |(_, kind)| *kind)
 }
 
 #[cfg(test)]

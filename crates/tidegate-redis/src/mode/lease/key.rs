@@ -89,7 +89,7 @@ struct Closed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Refusal {
     /// This cost and larger ones.
-    cost: u32,
+    cost: Cost,
     until_us: u64,
     used: State,
     out: Out,
@@ -120,7 +120,7 @@ pub(crate) enum Answer {
 impl Refusal {
     /// Refuses this cost, if that is meant.
     fn refuses(&self, limit: &Limit, cost: Cost, now_us: u64) -> Option<Refused> {
-        if cost.get() < self.cost || now_us >= self.until_us {
+        if cost < self.cost || now_us >= self.until_us {
             return None;
         }
         let at_us = now_us.saturating_add_signed(self.offset_us);
@@ -538,16 +538,12 @@ impl<W> Key<W> {
         }
         let runs = request.asks.iter().zip(&reply.admitted);
         let refused = runs.filter(|((_, who), admitted)| (**admitted as usize) < who.len());
-        let mut cost = refused.map(|((cost, _), _)| cost.get()).min();
+        let refused = refused.map(|((cost, _), _)| *cost).min();
         let is_full = reply.is_full(&self.limit);
-        if is_full {
-            cost = Some(1);
-        }
-        let Some(cost) = cost else {
+        let Some(cost) = is_full.then_some(Cost::ONE).or(refused) else {
             return;
         };
-        let asked = Cost::new(cost.into()).unwrap_or(Cost::ONE);
-        let outcome = reply.out.outcome(&self.limit, &reply.used, asked, false);
+        let outcome = reply.out.outcome(&self.limit, &reply.used, cost, false);
         let wait_us = outcome.retry_after_us.unwrap_or(REFUSED_US);
         let until_us = request.sent_at_us + wait_us.max(self.horizon_us).min(REFUSED_US);
         if is_full {
