@@ -65,7 +65,7 @@ impl From<RedisStore> for AnyStore {
 #[derive(Debug, Clone)]
 pub struct PolicyLimiter(Backend);
 
-/// Where its counters are, which is where it is decided.
+/// The store that has its counters.
 #[derive(Debug, Clone)]
 enum Backend {
     Memory(tidegate::PolicyLimiter),
