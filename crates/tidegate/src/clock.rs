@@ -43,7 +43,6 @@ pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
     /// A clock that shows this instant.
-    #[must_use]
     pub fn at_us(now_us: u64) -> Self {
         Self(Arc::new(AtomicU64::new(now_us)))
     }

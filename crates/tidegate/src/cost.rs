@@ -30,7 +30,6 @@ impl Cost {
     ///
     /// # Panics
     /// When `cost` is 0: at compile time in a `const`.
-    #[must_use]
     pub const fn of(cost: u32) -> Self {
         match Self::new(cost as u64) {
             Ok(cost) => cost,
@@ -51,7 +50,6 @@ impl Cost {
     }
 
     /// The cost as a number.
-    #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
     }

@@ -43,7 +43,6 @@ impl Source {
     ];
 
     /// The name in responses and metrics.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Store => "store",
@@ -70,7 +69,6 @@ pub struct LevelOutcome {
 impl LevelOutcome {
     /// The outcome of a level whose charge has this mark; 0 for one that was not charged.
     #[inline]
-    #[must_use]
     pub const fn new(outcome: Outcome, cost: Cost, mark: u64) -> Self {
         Self {
             outcome,
@@ -238,7 +236,6 @@ impl Decision {
 
     /// Whether the request was refused because the store is unavailable, and not because a
     /// quota is used up.
-    #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.unavailable_us.is_some()
     }
@@ -262,14 +259,12 @@ impl Decision {
     }
 
     /// Whether the request may proceed.
-    #[must_use]
     pub fn allowed(&self) -> bool {
         self.denied_by.is_none()
     }
 
     /// Requests per window, or the capacity of a token bucket. `u32::MAX` if nothing is
     /// counted, and 0 if the store is [unavailable](Self::is_unavailable).
-    #[must_use]
     pub fn limit(&self) -> u32 {
         let uncounted = self.uncounted();
         self.reported().map_or(uncounted, LevelDecision::limit)
@@ -277,7 +272,6 @@ impl Decision {
 
     /// How many requests of cost 1 would still be admitted now; never above
     /// [`limit`](Self::limit).
-    #[must_use]
     pub fn remaining(&self) -> u32 {
         let uncounted = self.uncounted();
         self.reported().map_or(uncounted, LevelDecision::remaining)
@@ -289,7 +283,6 @@ impl Decision {
     }
 
     /// Current usage: tokens used, requests counted, or the sliding estimate.
-    #[must_use]
     pub fn rate(&self) -> f64 {
         self.reported().map_or(0.0, LevelDecision::rate)
     }
@@ -297,7 +290,6 @@ impl Decision {
     /// How long to wait until the same cost is admitted, if no other request arrives. Exact
     /// to the microsecond. Zero if allowed, `None` if waiting never helps. (If a full store
     /// has no room for a new key, the time until a slot may free up.)
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if self.allowed() {
             return Some(Duration::ZERO);
@@ -315,7 +307,6 @@ impl Decision {
     }
 
     /// How long until the key's quota is full again.
-    #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reported()
             .map_or(Duration::ZERO, LevelDecision::reset_after)
@@ -323,33 +314,28 @@ impl Decision {
 
     /// The index of the first level that refused, in the order of the check. `None` if no
     /// level refused, or if the store is [unavailable](Self::is_unavailable).
-    #[must_use]
     pub fn denied_by(&self) -> Option<usize> {
         let denied_by = self.denied_by.filter(|_| !self.is_unavailable());
         denied_by.map(|index| index as usize)
     }
 
     /// What made the decision.
-    #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
     /// The time of the decision on the store's clock, in microseconds since the Unix
     /// epoch.
-    #[must_use]
     pub fn decided_at_us(&self) -> u64 {
         self.decided_at_us
     }
 
     /// Every level's numbers, in the order of the check.
-    #[must_use]
     pub fn levels(&self) -> &[LevelDecision] {
         &self.levels
     }
 
     /// The receipt for a refund, if the check was allowed and charged.
-    #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         self.receipt.map(|id| Receipt {
             id: id_at(id, self.decided_at_us),
@@ -377,45 +363,38 @@ impl Decision {
 
 impl LevelDecision {
     /// The numbers, for authors of stores.
-    #[must_use]
     pub fn outcome(&self) -> Outcome {
         self.outcome
     }
 
     /// Requests per window, or the capacity of a token bucket.
-    #[must_use]
     pub fn limit(&self) -> u32 {
         self.outcome.limit
     }
 
     /// How many requests of cost 1 this level would still admit now.
-    #[must_use]
     pub fn remaining(&self) -> u32 {
         self.outcome.remaining()
     }
 
     /// Current usage: tokens used, requests counted, or the sliding estimate.
-    #[must_use]
     pub fn rate(&self) -> f64 {
         self.outcome.rate()
     }
 
     /// What nodes have taken out of the store on lease, as of a look at a shared store: a
     /// look by `peek` or `explain`. Nothing in any other decision.
-    #[must_use]
     pub fn on_lease(&self) -> OnLease {
         self.on_lease
     }
 
     /// How long until this level admits the same cost: zero if it does not refuse, `None`
     /// if waiting never helps.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.outcome.retry_after_us.map(Duration::from_micros)
     }
 
     /// How long until the quota of this level's key is full again.
-    #[must_use]
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.outcome.reset_after_us)
     }
@@ -428,7 +407,6 @@ thread_local! {
 impl Receipt {
     /// An id for the receipt of one charge. Ids of a thread count up from a random
     /// number, so no two charges share one, on this machine or another.
-    #[must_use]
     #[inline]
     pub fn fresh_id() -> u64 {
         fresh_id().get()
@@ -436,14 +414,12 @@ impl Receipt {
 
     /// The unique id of the receipt. A store uses it to remember that the receipt was
     /// refunded.
-    #[must_use]
     pub fn id(&self) -> u64 {
         self.id.get()
     }
 
     /// When the charge was decided on the store's clock, in microseconds since
     /// the Unix epoch.
-    #[must_use]
     pub fn decided_at_us(&self) -> u64 {
         self.decided_at_us
     }
@@ -456,7 +432,6 @@ impl Receipt {
     }
 
     /// The receipt as bytes, to pass it out of the process.
-    #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16 + 24 * self.levels.len());
         self.write(&mut bytes);
@@ -477,7 +452,6 @@ impl Receipt {
     }
 
     /// Parses the output of [`to_bytes`](Self::to_bytes); `None` for anything else.
-    #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk()?;
         let (decided_at_us, mut rest) = rest.split_first_chunk()?;

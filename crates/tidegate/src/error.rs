@@ -70,23 +70,21 @@ fn names(has: fn(&Profile) -> bool) -> String {
 impl LimitError {
     /// Panics, also in a `const`, where messages cannot carry numbers.
     pub(crate) const fn panic(self) -> ! {
+        panic!("{}", self.summary())
+    }
+
+    const fn summary(self) -> &'static str {
         match self {
-            Self::Requests(_) => panic!("requests out of range: expected 1 to 4294967295"),
-            Self::RequestsOf { .. } => panic!("too many requests for the algorithm"),
-            Self::Window(_) => {
-                panic!("window out of range: expected 1ms to 366d, in whole microseconds")
-            }
-            Self::Burst(_) => panic!("burst out of range: expected 1 to 4294967295"),
-            Self::BurstRefill { .. } => {
-                panic!("burst too large: it would take more than 100 years to refill")
-            }
-            Self::BurstOf { .. } => panic!("the algorithm has no burst"),
-            Self::StrictBurst { .. } => {
-                panic!("strict needs a burst below the number of requests")
-            }
-            Self::StrictOf(_) => panic!("the algorithm cannot be strict"),
-            Self::AlignOf(_) => panic!("the algorithm cannot be aligned"),
-            Self::Cost(_) => panic!("cost out of range: expected 1 to 4294967295"),
+            Self::Requests(_) => "requests out of range: expected 1 to 4294967295",
+            Self::RequestsOf { .. } => "too many requests for the algorithm",
+            Self::Window(_) => "window out of range: expected 1ms to 366d, in whole microseconds",
+            Self::Burst(_) => "burst out of range: expected 1 to 4294967295",
+            Self::BurstRefill { .. } => "burst too large: it takes more than 100 years to refill",
+            Self::BurstOf { .. } => "the algorithm has no burst",
+            Self::StrictBurst { .. } => "strict needs a burst below the number of requests",
+            Self::StrictOf(_) => "the algorithm cannot be strict",
+            Self::AlignOf(_) => "the algorithm cannot be aligned",
+            Self::Cost(_) => "cost out of range: expected 1 to 4294967295",
         }
     }
 }

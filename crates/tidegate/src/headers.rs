@@ -61,7 +61,6 @@ const MICROS: u128 = 1_000_000;
 
 impl Dialect {
     /// Its name in the config file; `custom` for names of your own, which stand there instead.
-    #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Ietf => "ietf",
@@ -73,7 +72,6 @@ impl Dialect {
     }
 
     /// The dialect with this name in the config file.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let all = [Self::Ietf, Self::XRateLimit, Self::Draft06, Self::None];
         all.into_iter().find(|dialect| dialect.as_str() == name)
@@ -172,7 +170,6 @@ impl<'p> Headers<'p> {
     }
 
     /// The value of a field, whatever the case of its name.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.iter()
             .find(|(other, _)| other.eq_ignore_ascii_case(name))
@@ -254,7 +251,6 @@ impl ExactSizeIterator for HeadersIntoIter<'_> {}
 
 impl Dialect {
     /// The names of the fields for limit, reset and remaining, if the dialect has them.
-    #[must_use]
     pub fn names(&self) -> Option<[&str; 3]> {
         match self {
             Self::XRateLimit => Some([

@@ -82,7 +82,6 @@ pub struct LimitSpec {
 
 impl LimitSpec {
     /// A token bucket of this rate.
-    #[must_use]
     pub const fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -95,7 +94,6 @@ impl LimitSpec {
     }
 
     /// The capacity in force, of an algorithm that has one.
-    #[must_use]
     pub const fn capacity(&self) -> Option<u64> {
         match (self.algorithm.profile().has_burst, self.burst) {
             (false, _) => None,
@@ -147,7 +145,6 @@ impl Limit {
     /// # Panics
     /// When `requests` is 0. So do the other constructors for numbers in the
     /// source; [`Rate::new`] and [`LimitSpec::build`] return an error instead.
-    #[must_use]
     pub const fn per_second(requests: u32) -> Self {
         Self::per(requests, Duration::from_secs(1))
     }
@@ -156,7 +153,6 @@ impl Limit {
     ///
     /// # Panics
     /// When `requests` is 0.
-    #[must_use]
     pub const fn per_minute(requests: u32) -> Self {
         Self::per(requests, Duration::from_secs(60))
     }
@@ -165,7 +161,6 @@ impl Limit {
     ///
     /// # Panics
     /// When `requests` is 0.
-    #[must_use]
     pub const fn per_hour(requests: u32) -> Self {
         Self::per(requests, Duration::from_secs(3_600))
     }
@@ -174,7 +169,6 @@ impl Limit {
     ///
     /// # Panics
     /// When `requests` is 0.
-    #[must_use]
     pub const fn per_day(requests: u32) -> Self {
         Self::per(requests, Duration::from_secs(86_400))
     }
@@ -184,7 +178,6 @@ impl Limit {
     /// # Panics
     /// When `requests` is 0, or `window` is not 1 ms to 366 days in whole
     /// microseconds.
-    #[must_use]
     pub const fn per(requests: u32, window: Duration) -> Self {
         match Rate::new(requests as u64, window) {
             Ok(rate) => LimitSpec::new(rate).expect(),
@@ -193,7 +186,6 @@ impl Limit {
     }
 
     /// Refuses everything, for a key that must never pass.
-    #[must_use]
     pub const fn block() -> Self {
         Self(Kind::Block(Block))
     }
@@ -309,7 +301,6 @@ impl Limit {
     }
 
     /// The limit's parts, for code that evaluates it.
-    #[must_use]
     pub const fn kind(&self) -> &Kind {
         &self.0
     }
@@ -319,7 +310,6 @@ impl Limit {
     }
 
     /// The numbers that it was built from; `None` for [`Limit::block`].
-    #[must_use]
     pub const fn spec(&self) -> Option<LimitSpec> {
         self.0.spec()
     }

@@ -49,7 +49,6 @@ struct Current {
 
 impl Limiter {
     /// A limiter in memory, for at most one million keys.
-    #[must_use]
     pub fn in_memory(limit: Limit) -> Self {
         Self::over(&MemoryStore::new(), limit).expect("the first limit of a store")
     }
@@ -87,11 +86,10 @@ impl Limiter {
     /// retrying stays out.
     #[must_use]
     pub fn count_denied(self, count_denied: bool) -> Self {
-        let charge = match count_denied {
-            true => Charge::Always,
-            false => Charge::Admitted,
-        };
-        Self { charge, ..self }
+        Self {
+            charge: Charge::counting_denied(count_denied),
+            ..self
+        }
     }
 
     /// Decides whether one request of this key may proceed, and charges it if so.
@@ -204,19 +202,16 @@ impl Limiter {
     }
 
     /// The current limit.
-    #[must_use]
     pub fn limit(&self) -> Limit {
         self.with_level(|level| *level.limit())
     }
 
     /// How many keys the limiter holds, and how many it has evicted or refused so far.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         self.store.stats()
     }
 
     /// The time on the limiter's clock, in microseconds since the Unix epoch.
-    #[must_use]
     pub fn now_us(&self) -> u64 {
         self.store.now_us()
     }

@@ -63,19 +63,16 @@ impl Rate {
     }
 
     /// The number of requests, 1 to 4,294,967,295.
-    #[must_use]
     pub const fn requests(self) -> u32 {
         self.requests
     }
 
     /// The window they are counted over.
-    #[must_use]
     pub const fn window(self) -> Duration {
         Duration::from_micros(self.window_us)
     }
 
     /// The window in microseconds.
-    #[must_use]
     pub const fn window_us(self) -> u64 {
         self.window_us
     }

@@ -86,7 +86,6 @@ pub enum Turn {
 
 impl Waiting {
     /// Begins to wait, at this instant of the clock that decides.
-    #[must_use]
     pub fn new(wait: Wait, now_us: u64) -> Self {
         Self {
             wait,
@@ -95,7 +94,6 @@ impl Waiting {
     }
 
     /// The cost that the caller waits for.
-    #[must_use]
     pub fn cost(&self) -> Cost {
         self.wait.cost
     }

@@ -1,11 +1,8 @@
 //! No algorithm at all: everything is refused, and nothing is counted.
 
-#[cfg(feature = "audit")]
-use smallvec::smallvec;
-
 use super::{Counter, Numbers, Outcome, PastCharge, Profile};
 #[cfg(feature = "audit")]
-use crate::audit::{Nodes, Rule, Rules, Window};
+use crate::audit::{Nodes, Rule, Window};
 use crate::cost::Cost;
 use crate::error::LimitError;
 use crate::limit::LimitSpec;
@@ -23,63 +20,53 @@ impl Block {
     pub(crate) const fn spec(&self) -> Option<LimitSpec> {
         None
     }
+}
 
-    #[cfg(feature = "audit")]
-    pub(crate) fn rules(&self, _: &Nodes<'_>) -> Rules {
-        smallvec![Rule::Any(Window {
-            most: 0,
-            length_us: 1,
-        })]
-    }
+/// The instant that it was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct BlockState {
+    pub(super) last_us: u64,
 }
 
 impl Counter for Block {
-    /// The instant it was asked about.
-    type State = u64;
+    type State = BlockState;
 
     const PROFILE: Profile = Profile {
         counts: false,
         ..Profile::new("block", "", include_str!("block.lua"))
     };
 
-    fn new_state(&self, now_us: u64) -> u64 {
-        now_us
+    fn new_state(&self, last_us: u64) -> BlockState {
+        BlockState { last_us }
     }
 
-    fn at(&self, _: u64, now_us: u64) -> u64 {
-        now_us
+    fn at(&self, _: BlockState, now_us: u64) -> BlockState {
+        self.new_state(now_us)
     }
 
-    fn admits(&self, _: &u64, _: Cost) -> bool {
+    fn admits(&self, _: &BlockState, _: Cost) -> bool {
         false
     }
 
-    fn charge(&self, state: u64, _: Cost) -> u64 {
+    fn charge(&self, state: BlockState, _: Cost) -> BlockState {
         state
     }
 
-    fn saturate(&self, state: u64, _: Cost) -> u64 {
+    fn saturate(&self, state: BlockState, _: Cost) -> BlockState {
         state
     }
 
-    fn refund(&self, state: u64, _: PastCharge) -> u64 {
+    fn refund(&self, state: BlockState, _: PastCharge) -> BlockState {
         state
     }
 
-    fn outcome(&self, _: &u64, _: Cost, _: bool) -> Outcome {
+    fn outcome(&self, _: &BlockState, _: Cost, _: bool) -> Outcome {
         Outcome::BLOCKED
     }
 
     fn counts_for_us(&self, _: Cost) -> u64 {
         0
-    }
-
-    fn last_us(state: &u64) -> u64 {
-        *state
-    }
-
-    fn moved_to(_: u64, last_us: u64) -> u64 {
-        last_us
     }
 
     fn counts_like(&self, _: &Self) -> bool {
@@ -88,11 +75,19 @@ impl Counter for Block {
 
     fn write_limit(&self, _: Cost, _: &mut Vec<u8>) {}
 
-    fn read_state(&self, now_us: u64, _: &mut Numbers<'_>) -> Option<(u64, u64)> {
-        Some((now_us, 0))
+    fn read_state(&self, now_us: u64, _: &mut Numbers<'_>) -> Option<(BlockState, u64)> {
+        Some((self.new_state(now_us), 0))
     }
 
-    fn emptied(state: u64) -> u64 {
+    fn emptied(state: BlockState) -> BlockState {
         state
+    }
+
+    #[cfg(feature = "audit")]
+    fn rules(&self, _: &Nodes<'_>) -> Vec<Rule> {
+        vec![Rule::Any(Window {
+            most: 0,
+            length_us: 1,
+        })]
     }
 }

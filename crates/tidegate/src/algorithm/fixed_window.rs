@@ -25,15 +25,12 @@
 //! | 69 | no | 3 | 0 | 1 | 1 |
 //! | 70 | yes | 1 | 2 | 0 | 60 |
 
-#[cfg(feature = "audit")]
-use smallvec::smallvec;
-
 use super::remote::{put, put_parcel};
 use super::{
     Compact, Counter, LeaseTerms, Numbers, Outcome, Packed, Parcel, PastCharge, Profile, Used,
 };
 #[cfg(feature = "audit")]
-use crate::audit::{Nodes, Rule, Rules};
+use crate::audit::{Nodes, Rule};
 use crate::cost::Cost;
 use crate::error::LimitError;
 use crate::limit::{Align, LimitSpec};
@@ -60,6 +57,7 @@ pub struct FixedWindow {
 
 /// A key's count in its window. A count of 0 is a window that has not opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
 pub struct FixedWindowState {
     /// What was admitted in the window.
     pub count: u32,
@@ -72,7 +70,6 @@ pub struct FixedWindowState {
 
 impl FixedWindow {
     /// A window of this rate.
-    #[must_use]
     pub const fn new(rate: Rate, align: Align) -> Self {
         Self { rate, align }
     }
@@ -90,13 +87,11 @@ impl FixedWindow {
     }
 
     /// The rate it was made of.
-    #[must_use]
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
     /// Where its windows begin.
-    #[must_use]
     pub const fn align(&self) -> Align {
         self.align
     }
@@ -206,15 +201,6 @@ impl Counter for FixedWindow {
 
     fn counts_for_us(&self, _: Cost) -> u64 {
         self.rate.window_us()
-    }
-
-    #[inline]
-    fn last_us(state: &FixedWindowState) -> u64 {
-        state.last_us
-    }
-
-    fn moved_to(state: FixedWindowState, last_us: u64) -> FixedWindowState {
-        FixedWindowState { last_us, ..state }
     }
 
     /// When the window ends.
@@ -331,12 +317,10 @@ impl Counter for FixedWindow {
         const TAKES_OFF: u64 = 2;
         put_parcel(out, [cost.get().into(), 0, TAKES_OFF]);
     }
-}
 
-#[cfg(feature = "audit")]
-impl FixedWindow {
-    pub(crate) fn rules(&self, nodes: &Nodes<'_>) -> Rules {
-        smallvec![match self.align {
+    #[cfg(feature = "audit")]
+    fn rules(&self, nodes: &Nodes<'_>) -> Vec<Rule> {
+        vec![match self.align {
             Align::Epoch => Rule::Aligned(nodes.window(self.rate)),
             // Nodes that have not heard of each other open windows of their own: one of
             // a node's may have the end of one and the start of the next in it.

@@ -102,19 +102,16 @@ enum Room {
 
 impl LogView {
     /// The cost of the events in the window.
-    #[must_use]
     pub const fn used(&self) -> u32 {
         self.used
     }
 
     /// This instant.
-    #[must_use]
     pub const fn now_us(&self) -> u64 {
         self.now_us
     }
 
     /// This instant in raw time: what a refund recognises a charge by.
-    #[must_use]
     pub const fn raw_us(&self) -> u64 {
         self.raw_us
     }
@@ -130,13 +127,11 @@ impl LogView {
 
 impl Log {
     /// When the log was last written.
-    #[must_use]
     pub const fn last_us(&self) -> u64 {
         self.last_us
     }
 
     /// Bytes it occupies.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         mem::size_of::<Self>()
             + self.capacity * mem::size_of::<Record>()
@@ -144,7 +139,6 @@ impl Log {
     }
 
     /// The events of the last `window_us` before this instant.
-    #[must_use]
     pub fn at(&self, window_us: u64, now_us: u64) -> LogView {
         let shift_us = self.shift_us + self.last_us.saturating_sub(now_us);
         let raw_us = now_us + shift_us;
@@ -199,7 +193,6 @@ impl Log {
 
     /// Bytes that [`write`](Self::write) of an event at this view adds, for a log of at
     /// most `max` records.
-    #[must_use]
     pub fn growth(&self, view: &LogView, max: u32) -> usize {
         match self.room(view, max) {
             Room::Merge | Room::Append | Room::Compact => 0,

@@ -33,12 +33,12 @@ pub use log::{Log, LogView};
 pub use remote::{FULL_KEPT, LeaseTerms, Numbers, Parcel};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
-#[cfg(feature = "audit")]
-pub(crate) use table::each;
 pub(crate) use table::each_compact;
 pub use table::{Algorithm, Kind, State};
 pub use token_bucket::{Span, TokenBucket, TokenBucketState};
 
+#[cfg(feature = "audit")]
+use crate::audit::{Nodes, Rule};
 use crate::cost::Cost;
 
 /// The latest instant the arithmetic is made for, in microseconds: the year
@@ -52,78 +52,57 @@ pub const MAX_NOW_US: u64 = (1 << 52) - 1;
 /// [`charge`](Self::charge)s all of them or none.
 pub trait Counter: Copy + Eq + Hash + Debug + 'static {
     /// What is counted for one key, at an instant.
-    type State: Copy + Eq + Debug;
+    type State: Snapshot;
 
     /// What it is called, and what it can do.
     const PROFILE: Profile;
 
     /// The state of a key that was never charged.
-    #[must_use]
     fn new_state(&self, now_us: u64) -> Self::State;
 
     /// The state at a later instant. If the clock reads earlier than the state, no
     /// time has passed, and the state moves back with the clock.
-    #[must_use]
     fn at(&self, state: Self::State, now_us: u64) -> Self::State;
 
     /// Whether this cost fits.
-    #[must_use]
     fn admits(&self, state: &Self::State, cost: Cost) -> bool;
 
     /// The state after taking an admitted cost.
-    #[must_use]
     fn charge(&self, state: Self::State, cost: Cost) -> Self::State;
 
     /// [`charge`](Self::charge), if it [`admits`](Self::admits) the cost.
-    #[must_use]
     #[inline]
     fn try_charge(&self, state: Self::State, cost: Cost) -> Option<Self::State> {
         self.admits(&state, cost).then(|| self.charge(state, cost))
     }
 
     /// The state after counting a *refused* cost (`count_denied`): at most full.
-    #[must_use]
     fn saturate(&self, state: Self::State, cost: Cost) -> Self::State;
 
     /// The state after giving a charge back, as far as it still counts.
-    #[must_use]
     fn refund(&self, state: Self::State, charge: PastCharge) -> Self::State;
 
     /// The numbers to report, `cost` being what would be asked for again.
-    #[must_use]
     fn outcome(&self, state: &Self::State, cost: Cost, admitted: bool) -> Outcome;
 
-    /// The instant of a state.
-    #[must_use]
-    fn last_us(state: &Self::State) -> u64;
-
-    /// The same state on a clock that reads another time now.
-    #[must_use]
-    fn moved_to(state: Self::State, last_us: u64) -> Self::State;
-
     /// The longest time that a charge of this cost can make a difference.
-    #[must_use]
     fn counts_for_us(&self, cost: Cost) -> u64;
 
     /// What a refund recognises a charge by: the window it went to, or its time.
-    #[must_use]
     #[inline]
     fn mark_us(&self, state: &Self::State) -> u64 {
-        Self::last_us(state)
+        state.last_us()
     }
 
     /// Whether a state written under `old` means the same under this limit.
-    #[must_use]
     fn counts_like(&self, old: &Self) -> bool;
 
     /// A state written under `old`, converted: used requests stay used.
-    #[must_use]
     fn adopt(&self, _old: &Self, state: Self::State, _now_us: u64) -> Self::State {
         state
     }
 
     /// One check of one level: the state to keep and what to report.
-    #[must_use]
     fn step(&self, state: Self::State, cost: Cost, now_us: u64) -> (Self::State, Outcome) {
         let state = self.at(state, now_us);
         if self.admits(&state, cost) {
@@ -136,7 +115,6 @@ pub trait Counter: Copy + Eq + Hash + Debug + 'static {
 
     /// The limit whose number represents this one in a store: itself, unless its states
     /// mean the same under other limits, too.
-    #[must_use]
     fn numbered(&self) -> Self {
         *self
     }
@@ -150,7 +128,6 @@ pub trait Counter: Copy + Eq + Hash + Debug + 'static {
     fn read_state(&self, now_us: u64, numbers: &mut Numbers<'_>) -> Option<(Self::State, u64)>;
 
     /// What a node needs to know to lease tokens; [`Profile::can_lease`] only.
-    #[must_use]
     fn lease_terms(&self) -> LeaseTerms {
         LeaseTerms::default()
     }
@@ -159,40 +136,33 @@ pub trait Counter: Copy + Eq + Hash + Debug + 'static {
     fn write_price(&self, _cost: Cost, _out: &mut Vec<u8>) {}
 
     /// The state with this many tokens that are out on lease, as if they were used.
-    #[must_use]
     fn with_leased(&self, state: Self::State, _tokens: u32) -> Self::State {
         state
     }
 
     /// The state with nothing counted, at the same place in time.
-    #[must_use]
     fn emptied(state: Self::State) -> Self::State;
 
     /// Whether charges that only this node knows make no difference any more: `own` is
     /// what they come to by themselves, `cost` what they cost together.
-    #[must_use]
     fn is_forgotten(own: &Self::State, _cost: u64) -> bool {
         Self::emptied(*own) == *own
     }
 
     /// Another charge to a count of a node's own charges; `with_it` is the count of
     /// everybody's that has it already, and its place in time that of the first charge.
-    #[must_use]
     fn charge_own(&self, own: Self::State, cost: Cost, with_it: &Self::State) -> Self::State {
         let is_empty = Self::emptied(own) == own;
-        self.charge(
-            if is_empty {
-                Self::emptied(*with_it)
-            } else {
-                own
-            },
-            cost,
-        )
+        let before = if is_empty {
+            Self::emptied(*with_it)
+        } else {
+            own
+        };
+        self.charge(before, cost)
     }
 
     /// The mark of a charge that was made then, as far as the state tells; 0 for one that
     /// does not count any more.
-    #[must_use]
     fn mark_at(&self, _state: &Self::State, charged_at_us: u64) -> u64 {
         charged_at_us
     }
@@ -202,7 +172,6 @@ pub trait Counter: Copy + Eq + Hash + Debug + 'static {
     fn write_parcel(&self, _own: &Self::State, _parcel: &Parcel, _out: &mut Vec<u8>) {}
 
     /// What a key comes to when a parcel gets there: what the section `flush` does.
-    #[must_use]
     fn arrive(&self, state: Self::State, _own: &Self::State, _parcel: &Parcel) -> Self::State {
         state
     }
@@ -210,6 +179,16 @@ pub trait Counter: Copy + Eq + Hash + Debug + 'static {
     /// Appends what the section `flush` is given to take a cost off the count, down to
     /// zero; [`Profile::gives_back`] only.
     fn write_give_back(&self, _cost: Cost, _out: &mut Vec<u8>) {}
+
+    /// The rules that an audit holds the limit to.
+    #[cfg(feature = "audit")]
+    fn rules(&self, nodes: &Nodes<'_>) -> Vec<Rule>;
+}
+
+/// A key's count at an instant. `table.rs` implements it for the state of each algorithm.
+pub trait Snapshot: Copy + Eq + Debug {
+    /// The instant.
+    fn last_us(&self) -> u64;
 }
 
 /// What is known of an algorithm without the numbers of a limit.
@@ -240,7 +219,6 @@ pub struct Profile {
 
 impl Profile {
     /// An algorithm without options, which works in every mode but `lease`.
-    #[must_use]
     pub const fn new(name: &'static str, suffix: &'static str, lua: &'static str) -> Self {
         Self {
             name,
@@ -260,11 +238,9 @@ impl Profile {
 /// A [`Counter`] whose state fits into one entry of the in-memory table.
 pub trait Compact: Counter {
     /// The state as the table keeps it.
-    #[must_use]
     fn pack(&self, state: &Self::State) -> Packed;
 
     /// The state that was packed under this same limit.
-    #[must_use]
     fn unpack(&self, packed: Packed) -> Self::State;
 }
 
@@ -325,13 +301,11 @@ impl Outcome {
     };
 
     /// Requests of cost 1 that would still be admitted at this instant.
-    #[must_use]
     pub fn remaining(&self) -> u32 {
         self.limit.saturating_sub(self.used.ceil())
     }
 
     /// Current usage: tokens used, requests counted, or the sliding estimate.
-    #[must_use]
     pub fn rate(&self) -> f64 {
         self.used.to_f64()
     }
@@ -339,7 +313,6 @@ impl Outcome {
 
 impl Used {
     /// A whole number of requests.
-    #[must_use]
     pub const fn requests(count: u32) -> Self {
         Self {
             parts: count as u128,
@@ -348,7 +321,6 @@ impl Used {
     }
 
     /// Whole requests that cover it.
-    #[must_use]
     pub fn ceil(self) -> u32 {
         // Dividing 128 bits takes several times as long as dividing 64.
         let requests = match u64::try_from(self.parts) {
@@ -359,7 +331,6 @@ impl Used {
     }
 
     /// The nearest floating-point number.
-    #[must_use]
     #[expect(
         clippy::cast_precision_loss,
         reason = "a figure to read, not to decide by"

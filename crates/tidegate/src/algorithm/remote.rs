@@ -14,7 +14,6 @@ pub struct Numbers<'r>(&'r [i64]);
 
 impl<'r> Numbers<'r> {
     /// The numbers of this reply.
-    #[must_use]
     pub fn new(reply: &'r [i64]) -> Self {
         Self(reply)
     }
@@ -25,7 +24,6 @@ impl<'r> Numbers<'r> {
     }
 
     /// Whether there are no more.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -15,15 +15,12 @@
 //! | 5 | 4 | 5 | no | 9 |
 //! | 10 | 3 | 2 + 3 | yes | 0 |
 
-#[cfg(feature = "audit")]
-use smallvec::smallvec;
-
 use super::remote::{put, put_parcel};
 use super::{
     Algorithm, Counter, Log, LogView, Numbers, Outcome, Parcel, PastCharge, Profile, Used,
 };
 #[cfg(feature = "audit")]
-use crate::audit::{Nodes, Rule, Rules};
+use crate::audit::{Nodes, Rule};
 use crate::cost::Cost;
 use crate::error::LimitError;
 use crate::limit::LimitSpec;
@@ -59,6 +56,7 @@ pub struct SlidingLog {
 /// What a check needs to know of a log at an instant; the events stay in the [`Log`].
 /// Where they are not at hand, all of them count until the last one is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
 pub struct SlidingLogState {
     /// The cost of the events in the window.
     pub used: u32,
@@ -92,19 +90,16 @@ impl SlidingLog {
     }
 
     /// The rate it was made of.
-    #[must_use]
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
     /// The events of a log that count at this instant.
-    #[must_use]
     pub fn view(&self, log: &Log, now_us: u64) -> LogView {
         log.at(self.rate.window_us(), now_us)
     }
 
     /// What a check of this cost needs to know of them.
-    #[must_use]
     pub fn read(&self, log: &Log, view: &LogView, cost: Cost) -> SlidingLogState {
         let window_us = self.rate.window_us();
         let spare = self.rate.requests().saturating_sub(cost.get());
@@ -134,7 +129,6 @@ impl SlidingLog {
     }
 
     /// The cost that counting a refused request adds: at most up to full.
-    #[must_use]
     pub fn saturated_cost(&self, state: &SlidingLogState, cost: Cost) -> u32 {
         cost.get().min(self.remaining(state))
     }
@@ -227,14 +221,6 @@ impl Counter for SlidingLog {
         self.rate.window_us()
     }
 
-    fn last_us(state: &SlidingLogState) -> u64 {
-        state.last_us
-    }
-
-    fn moved_to(state: SlidingLogState, last_us: u64) -> SlidingLogState {
-        SlidingLogState { last_us, ..state }
-    }
-
     fn counts_like(&self, old: &Self) -> bool {
         self.rate.window_us() == old.rate.window_us()
     }
@@ -268,12 +254,10 @@ impl Counter for SlidingLog {
             added => self.with_event(state, added),
         }
     }
-}
 
-#[cfg(feature = "audit")]
-impl SlidingLog {
-    pub(crate) fn rules(&self, nodes: &Nodes<'_>) -> Rules {
-        smallvec![Rule::Any(nodes.window(self.rate))]
+    #[cfg(feature = "audit")]
+    fn rules(&self, nodes: &Nodes<'_>) -> Vec<Rule> {
+        vec![Rule::Any(nodes.window(self.rate))]
     }
 }
 

@@ -15,16 +15,13 @@
 //! is `6*50/60 + 1 = 6.0`, and 4 remain. A cost of 5 has to wait until
 //! `6*(60 - e)/60 <= 10 - 1 - 5`, `e = 20`: 10 s.
 
-#[cfg(feature = "audit")]
-use smallvec::smallvec;
-
 use super::remote::{put, put_parcel};
 use super::{
     Algorithm, Compact, Counter, Numbers, Outcome, Packed, Parcel, PastCharge, Profile, Used,
     mul_div,
 };
 #[cfg(feature = "audit")]
-use crate::audit::{Nodes, Rule, Rules, Window};
+use crate::audit::{Nodes, Rule, Window};
 use crate::cost::Cost;
 use crate::error::LimitError;
 use crate::limit::LimitSpec;
@@ -55,6 +52,7 @@ pub struct SlidingWindow {
 
 /// A key's two counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
 pub struct SlidingWindowState {
     /// What the last window admitted.
     pub prev: u32,
@@ -89,13 +87,11 @@ impl SlidingWindow {
     }
 
     /// The rate it was made of.
-    #[must_use]
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
     /// When the current window ends.
-    #[must_use]
     pub const fn window_end_us(&self, state: &SlidingWindowState) -> u64 {
         (state.last_us + self.rate.window_us()).saturating_sub(state.elapsed_us)
     }
@@ -259,15 +255,6 @@ impl Counter for SlidingWindow {
         2 * self.rate.window_us()
     }
 
-    #[inline]
-    fn last_us(state: &SlidingWindowState) -> u64 {
-        state.last_us
-    }
-
-    fn moved_to(state: SlidingWindowState, last_us: u64) -> SlidingWindowState {
-        SlidingWindowState { last_us, ..state }
-    }
-
     /// When the current window ends.
     #[inline]
     fn mark_us(&self, state: &SlidingWindowState) -> u64 {
@@ -354,19 +341,9 @@ impl Counter for SlidingWindow {
             ..state
         }
     }
-}
 
-/// How much of its window has elapsed: by a clock that is not the store's, nobody knows.
-fn told_elapsed_us(own: &SlidingWindowState, parcel: &Parcel) -> u64 {
-    match parcel.on_time {
-        true => own.elapsed_us,
-        false => 0,
-    }
-}
-
-#[cfg(feature = "audit")]
-impl SlidingWindow {
-    pub(crate) fn rules(&self, nodes: &Nodes<'_>) -> Rules {
+    #[cfg(feature = "audit")]
+    fn rules(&self, nodes: &Nodes<'_>) -> Vec<Rule> {
         let window = nodes.window(self.rate);
         let both = match nodes.background {
             // Any window lies in two of the grid, of which the first has faded by
@@ -374,13 +351,21 @@ impl SlidingWindow {
             None => window.most + u64::from(self.rate.requests()) - 1,
             Some(_) => window.most.saturating_mul(2),
         };
-        smallvec![
+        vec![
             Rule::Aligned(window),
             Rule::Any(Window {
                 most: both,
                 ..window
             }),
         ]
+    }
+}
+
+/// How much of its window has elapsed: by a clock that is not the store's, nobody knows.
+fn told_elapsed_us(own: &SlidingWindowState, parcel: &Parcel) -> u64 {
+    match parcel.on_time {
+        true => own.elapsed_us,
+        false => 0,
     }
 }
 

@@ -5,8 +5,10 @@ use std::fmt;
 
 use super::{
     Block, Compact, Counter, FixedWindow, LeaseTerms, Numbers, Outcome, Packed, Parcel, PastCharge,
-    Profile, SlidingLog, SlidingWindow, TokenBucket,
+    Profile, SlidingLog, SlidingWindow, Snapshot, TokenBucket,
 };
+#[cfg(feature = "audit")]
+use crate::audit::{Nodes, Rule};
 use crate::cost::Cost;
 use crate::error::LimitError;
 use crate::limit::{Limit, LimitSpec};
@@ -38,7 +40,6 @@ macro_rules! algorithms {
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
             /// What it is called, and what it can do.
-            #[must_use]
             pub const fn profile(self) -> &'static Profile {
                 match self {
                     $(Self::$name => &<$name as Counter>::PROFILE,)+
@@ -90,6 +91,37 @@ macro_rules! algorithms {
             $name(<$name as Counter>::State),)+
         }
 
+        impl State {
+            /// The instant of the state.
+            pub fn last_us(&self) -> u64 {
+                match self {
+                    $(Self::$name(state) => state.last_us,)+
+                }
+            }
+
+            /// The same state on a clock that reads another time now.
+            pub fn moved_to(mut self, last_us: u64) -> Self {
+                match &mut self {
+                    $(Self::$name(state) => state.last_us = last_us,)+
+                }
+                self
+            }
+
+            /// [`Counter::emptied`].
+            pub fn emptied(self) -> Self {
+                match self {
+                    $(Self::$name(state) => Self::$name($name::emptied(state)),)+
+                }
+            }
+
+            /// [`Counter::is_forgotten`].
+            pub fn is_forgotten(&self, cost: u64) -> bool {
+                match self {
+                    $(Self::$name(own) => $name::is_forgotten(own, cost),)+
+                }
+            }
+        }
+
         $(impl Member for $name {
             fn wrap(state: Self::State) -> State {
                 State::$name(state)
@@ -114,23 +146,18 @@ macro_rules! algorithms {
             }
         })+
 
+        $(impl Snapshot for <$name as Counter>::State {
+            #[inline]
+            fn last_us(&self) -> u64 {
+                self.last_us
+            }
+        })+
+
         /// Runs generic code on the limit inside a [`Kind`].
         macro_rules! each {
             ($kind:expr, $limit:ident => $body:expr) => {
                 match $kind {
                     $($crate::algorithm::Kind::$name($limit) => $body,)+
-                }
-            };
-        }
-
-        /// Runs generic code on the state inside a [`State`].
-        macro_rules! each_state {
-            ($state:expr, $counter:ident, $inner:ident => $body:expr) => {
-                match $state {
-                    $(State::$name($inner) => {
-                        type $counter = $name;
-                        $body
-                    })+
                 }
             };
         }
@@ -150,8 +177,6 @@ algorithms! {
         Block
     }
 }
-#[cfg(feature = "audit")]
-pub(crate) use each;
 pub(crate) use each_compact;
 
 /// How the values of an algorithm become those of any algorithm, and back.
@@ -192,7 +217,6 @@ impl Algorithm {
     }
 
     /// Its name, as in a config file.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.profile().name
     }
@@ -211,28 +235,6 @@ impl Default for Algorithm {
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-impl State {
-    /// The instant of the state.
-    pub fn last_us(&self) -> u64 {
-        each_state!(self, C, state => C::last_us(state))
-    }
-
-    /// The same state on a clock that reads another time now.
-    pub fn moved_to(self, last_us: u64) -> Self {
-        each_state!(self, C, state => C::wrap(C::moved_to(state, last_us)))
-    }
-
-    /// [`Counter::emptied`].
-    pub fn emptied(self) -> Self {
-        each_state!(self, C, state => C::wrap(C::emptied(state)))
-    }
-
-    /// [`Counter::is_forgotten`].
-    pub fn is_forgotten(&self, cost: u64) -> bool {
-        each_state!(self, C, own => C::is_forgotten(own, cost))
     }
 }
 
@@ -304,6 +306,12 @@ impl Limit {
             Some(old) => wrap(it, it.adopt(old, own(it, state), now_us)),
             None => self.new_state(now_us),
         })
+    }
+
+    /// [`Counter::rules`].
+    #[cfg(feature = "audit")]
+    pub(crate) fn rules(&self, nodes: &Nodes<'_>) -> Vec<Rule> {
+        each!(self.kind(), it => it.rules(nodes))
     }
 
     /// [`Counter::numbered`].

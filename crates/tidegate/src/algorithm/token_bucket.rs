@@ -26,16 +26,13 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "audit")]
-use smallvec::smallvec;
-
 use super::remote::{put, put_parcel};
 use super::{
     Compact, Counter, FULL_KEPT, LeaseTerms, Numbers, Outcome, Packed, Parcel, PastCharge, Profile,
     Used,
 };
 #[cfg(feature = "audit")]
-use crate::audit::{Nodes, Refill, Rule, Rules};
+use crate::audit::{Nodes, Refill, Rule};
 use crate::clock::micros;
 use crate::cost::Cost;
 use crate::error::LimitError;
@@ -119,6 +116,7 @@ const GCRA_TOKEN_PARTS: u64 = 1_000_000_000;
 
 /// A key's debt, and when it was last looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
 pub struct TokenBucketState {
     /// Time until the bucket is full.
     pub debt: Span,
@@ -221,7 +219,6 @@ impl TokenBucket {
     }
 
     /// Whether a token is a whole number of nanoseconds ([`gcra`](Self::gcra)).
-    #[must_use]
     pub const fn is_gcra(&self) -> bool {
         self.is_gcra
     }
@@ -229,7 +226,6 @@ impl TokenBucket {
     /// What a state is stored under, so that a limit that counts in other units can
     /// convert it: the parts of a token, and one value for all buckets made by
     /// [`gcra`](Self::gcra).
-    #[must_use]
     pub const fn stored_token_parts(&self) -> u64 {
         if self.is_gcra {
             GCRA_TOKEN_PARTS
@@ -239,43 +235,36 @@ impl TokenBucket {
     }
 
     /// The rate it was made of.
-    #[must_use]
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
     /// The size of the bucket.
-    #[must_use]
     pub const fn burst(&self) -> u32 {
         self.burst
     }
 
     /// Whether any window is held to the rate's requests.
-    #[must_use]
     pub const fn is_strict(&self) -> bool {
         self.strict
     }
 
     /// `N'`: how many parts make a microsecond in this limit's [`Span`]s.
-    #[must_use]
     pub const fn parts_per_us(&self) -> u32 {
         self.parts_per_us
     }
 
     /// `W'`: how many of those parts one token is.
-    #[must_use]
     pub const fn token_parts(&self) -> u64 {
         self.token_parts
     }
 
     /// The debt of a full bucket.
-    #[must_use]
     pub const fn capacity(&self) -> Span {
         self.capacity
     }
 
     /// The debt of a cost, or `None` for one the bucket can never hold.
-    #[must_use]
     #[inline]
     pub fn price(&self, cost: Cost) -> Option<Span> {
         match cost.get() {
@@ -436,15 +425,6 @@ impl Counter for TokenBucket {
         self.price(cost).map_or(0, Span::ceil_us)
     }
 
-    #[inline]
-    fn last_us(state: &TokenBucketState) -> u64 {
-        state.last_us
-    }
-
-    fn moved_to(state: TokenBucketState, last_us: u64) -> TokenBucketState {
-        TokenBucketState { last_us, ..state }
-    }
-
     /// The sizes may differ, but not what a token is.
     #[inline]
     fn counts_like(&self, old: &Self) -> bool {
@@ -567,16 +547,14 @@ impl Counter for TokenBucket {
             ..state
         }
     }
-}
 
-#[cfg(feature = "audit")]
-impl TokenBucket {
-    pub(crate) fn rules(&self, nodes: &Nodes<'_>) -> Rules {
+    #[cfg(feature = "audit")]
+    fn rules(&self, nodes: &Nodes<'_>) -> Vec<Rule> {
         let request = u128::from(self.token_parts);
         let refill = u128::from(self.parts_per_us);
         let burst = u128::from(self.burst) * request;
         let stale = refill * u128::from(nodes.staleness_us());
-        smallvec![Rule::Rate(Refill {
+        vec![Rule::Rate(Refill {
             capacity: nodes.forgotten(burst + nodes.unheard(burst + stale, request)),
             refill,
             request,

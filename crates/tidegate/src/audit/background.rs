@@ -35,7 +35,6 @@ impl Background {
     /// Nodes that sync every `sync_interval`, which takes `round_trip`. `D` is twice their
     /// sum, plus one more round trip if that is longer than the interval, because a node
     /// sends a key again only after the last reply. `offered` is the `a(D)` of every node.
-    #[must_use]
     pub fn new(
         sync_interval: Duration,
         round_trip: Duration,
@@ -61,7 +60,6 @@ impl Background {
     }
 
     /// `D`: how old a node's knowledge of the others may be.
-    #[must_use]
     pub fn staleness(&self) -> Duration {
         Duration::from_micros(self.stale_us)
     }

@@ -70,7 +70,7 @@ use crate::limit::Limit;
 pub use background::Background;
 use keys::KeyTable;
 pub use rule::most_in;
-pub(crate) use rule::{Nodes, Refill, Rule, Rules, Window};
+pub(crate) use rule::{Nodes, Refill, Rule, Window};
 use verdict::{Found, Span};
 pub use verdict::{Stretch, Verdict};
 
@@ -91,7 +91,6 @@ pub struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// The record of a decision.
-    #[must_use]
     pub fn of<K: AsRef<[u8]> + ?Sized>(key: &'a K, cost: Cost, decision: &Decision) -> Self {
         Self {
             key: key.as_ref(),
@@ -103,7 +102,6 @@ impl<'a> Record<'a> {
     }
 
     /// A request that the store admitted.
-    #[must_use]
     pub fn admitted<K: AsRef<[u8]> + ?Sized>(key: &'a K, at_us: u64, cost: Cost) -> Self {
         Self {
             key: key.as_ref(),
@@ -159,7 +157,6 @@ impl Packed {
 
 impl Audit {
     /// For decisions under this limit.
-    #[must_use]
     pub fn new(limit: Limit) -> Self {
         Self {
             limit,
@@ -228,7 +225,6 @@ impl Audit {
     }
 
     /// Adds decisions and judges them.
-    #[must_use]
     pub fn judge<'a>(mut self, records: impl IntoIterator<Item = Record<'a>>) -> Verdict {
         for record in records {
             self.push(&record);
@@ -237,7 +233,6 @@ impl Audit {
     }
 
     /// The verdict on all records added so far.
-    #[must_use]
     pub fn verdict(&mut self) -> Verdict {
         self.admitted.sort_unstable();
         self.refunds.sort_unstable();
@@ -247,7 +242,7 @@ impl Audit {
             losses: self.losses,
             is_partial,
         };
-        let rules = rule::rules(&self.limit, &nodes);
+        let rules = self.limit.rules(&nodes);
         let mut verdict = Verdict {
             admitted: self.admitted.len() as u64,
             refused: self.refused,

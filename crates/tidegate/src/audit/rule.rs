@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::Background;
-use crate::algorithm::each;
 use crate::limit::Limit;
 use crate::rate::Rate;
 
 /// The bound for every interval of a key's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub enum Rule {
     /// At most `capacity + refill * t` in any closed interval of length `t`.
     Rate(Refill),
     /// At most this much in each epoch-aligned window.
@@ -26,7 +23,7 @@ pub(crate) enum Rule {
 
 /// A bound that grows with time, in parts of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refill {
+pub struct Refill {
     /// What may be admitted at once.
     pub(crate) capacity: u128,
     /// What may be admitted more each microsecond.
@@ -37,7 +34,7 @@ pub(crate) struct Refill {
 
 /// An amount per window. Windows are half open: a request of the window's age has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub struct Window {
     pub(crate) most: u64,
     pub(crate) length_us: u64,
 }
@@ -68,24 +65,20 @@ impl Rule {
 
 /// The most that a limit admits of a key in a stretch of this length, by one node or by
 /// nodes in mode `background`.
-#[must_use]
 pub fn most_in(limit: &Limit, length: Duration, background: Option<&Background>) -> f64 {
     let nodes = Nodes {
         background,
         losses: 0,
         is_partial: false,
     };
-    let rules = rules(limit, &nodes);
+    let rules = limit.rules(&nodes);
     let most = rules.iter().map(|rule| rule.most_in(length));
     most.fold(f64::INFINITY, f64::min)
 }
 
-/// The rules that a limit is held to.
-pub(crate) type Rules = SmallVec<[Rule; 2]>;
-
 /// Who recorded, and what may be missing.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Nodes<'n> {
+pub struct Nodes<'n> {
     /// Nodes that count by themselves.
     pub(crate) background: Option<&'n Background>,
     /// How often the store has lost its state.
@@ -131,9 +124,4 @@ impl Nodes<'_> {
             length_us: rate.window_us(),
         }
     }
-}
-
-/// The rules of a limit.
-pub(super) fn rules(limit: &Limit, nodes: &Nodes<'_>) -> Rules {
-    each!(limit.kind(), limit => limit.rules(nodes))
 }

@@ -40,7 +40,6 @@ pub struct Stretch {
 
 impl Verdict {
     /// Whether the limit held.
-    #[must_use]
     pub fn held(&self) -> bool {
         self.broken.is_none()
     }
@@ -107,6 +106,15 @@ impl Span {
     /// How much more was allowed.
     pub(super) fn spare(&self) -> u64 {
         self.bound.saturating_sub(self.admitted)
+    }
+
+    /// Keeps it where it is tighter than what was found so far, unless it breaks its bound.
+    pub(super) fn hold(self, tightest: &mut Option<Self>) -> Result<(), Self> {
+        if self.admitted > self.bound {
+            return Err(self);
+        }
+        *tightest = Some(self.tighter(*tightest));
+        Ok(())
     }
 
     pub(super) fn tighter(self, other: Option<Self>) -> Self {

@@ -29,10 +29,7 @@ pub(super) fn any(events: &[Event], window: Window) -> Found {
             admitted: sum,
             bound: window.most,
         };
-        if sum > window.most {
-            return Err(span);
-        }
-        tightest = Some(span.tighter(tightest));
+        span.hold(&mut tightest)?;
     }
     Ok(tightest)
 }
@@ -50,10 +47,7 @@ pub(super) fn each<'e>(windows: impl Iterator<Item = &'e [Event]>, most: u64) ->
                 admitted: sum,
                 bound: most,
             };
-            if sum > most {
-                return Err(span);
-            }
-            tightest = Some(span.tighter(tightest));
+            span.hold(&mut tightest)?;
         }
     }
     Ok(tightest)

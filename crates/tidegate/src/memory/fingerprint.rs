@@ -56,7 +56,6 @@ pub struct KeyHasher {
 
 impl KeyHasher {
     /// A hasher with seeds of its own, from the system.
-    #[must_use]
     pub fn new() -> Self {
         let seeds = Seeds::random();
         let scope = seeds.scope("");
@@ -65,7 +64,6 @@ impl KeyHasher {
 
     /// The hash of a key: of its level's place in the policy, its algorithm and its values.
     #[inline]
-    #[must_use]
     pub fn hash(&self, key: &LevelKey<'_>) -> [u64; 2] {
         let place = u64::from(key.level) << 48 | key.limit().algorithm() as u64;
         self.seeds

@@ -131,6 +131,16 @@ pub enum Charge {
     Told,
 }
 
+impl Charge {
+    /// What a check charges, by whether refused requests are counted, too.
+    pub const fn counting_denied(count_denied: bool) -> Self {
+        match count_denied {
+            true => Self::Always,
+            false => Self::Admitted,
+        }
+    }
+}
+
 /// Builds a [`MemoryStore`] with other settings than the default.
 ///
 /// ```
@@ -191,7 +201,6 @@ impl MemoryStoreBuilder {
     }
 
     /// Builds the store.
-    #[must_use]
     pub fn build(self) -> MemoryStore {
         let bounds = Bounds::new(self.max_keys, self.max_log_bytes, self.when_full);
         let clock = self
@@ -205,7 +214,6 @@ impl MemoryStoreBuilder {
 
 impl MemoryStore {
     /// A store for at most one million keys.
-    #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
     }
@@ -223,29 +231,14 @@ impl MemoryStore {
     pub fn level(&self, name: &str, limit: Limit) -> Result<Level, TooManyLimits> {
         let handle = self.table.limit_handle(&limit)?;
         let name = self.table.seeds.scope(name);
-        Ok(Level {
-            limit,
-            id: handle.id(),
-            stamp: handle.stamp(),
-            scope: name.of(limit.algorithm()),
-            name,
-            _handle: handle,
-        })
+        Ok(Level::new(limit, name, handle))
     }
 
     /// Decides all these checks as one. A key that occurs twice in a level is charged
     /// twice. Levels with the same name must have the same limit.
     #[must_use = "the decision says whether the request may proceed"]
     pub fn decide(&self, checks: &[Check<'_>], charge: Charge) -> Decision {
-        self.table.decide(checks, charge, None)
-    }
-
-    /// [`decide`](Self::decide) for a caller that already knows the time on this
-    /// store's clock ([`now_us`](Self::now_us)), such as an event loop. A time before the
-    /// last decision on the same keys counts as the time of that decision.
-    #[must_use = "the decision says whether the request may proceed"]
-    pub fn decide_at(&self, checks: &[Check<'_>], charge: Charge, now_us: u64) -> Decision {
-        self.table.decide(checks, charge, Some(now_us))
+        self.table.decide(checks, charge)
     }
 
     /// Decides one check; `at_us` is the time, if the caller knows it.
@@ -273,7 +266,6 @@ impl MemoryStore {
     }
 
     /// The time on this store's clock, in microseconds since the Unix epoch.
-    #[must_use]
     pub fn now_us(&self) -> u64 {
         self.table.clock.now_us()
     }
@@ -307,13 +299,11 @@ impl MemoryStore {
     }
 
     /// How many keys the store holds, and how many it has evicted or refused so far.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         self.table.bounds().stats()
     }
 
     /// The maximum number of keys, and what happens to a new key beyond it.
-    #[must_use]
     pub fn bounds(&self) -> (usize, WhenFull) {
         let bounds = self.table.bounds();
         (bounds.max_keys(), bounds.when_full())
@@ -357,6 +347,17 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl Level {
+    fn new(limit: Limit, name: Scope, handle: Handle) -> Self {
+        Self {
+            limit,
+            id: handle.id(),
+            stamp: handle.stamp(),
+            scope: name.of(limit.algorithm()),
+            name,
+            _handle: handle,
+        }
+    }
+
     /// A check of this level: a key, at the cost of one request.
     pub fn check<'a>(&'a self, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Check<'a> {
         Check {
@@ -368,7 +369,6 @@ impl Level {
 
     /// A check of this level for a key with these values: a tuple, unless there is only one.
     #[inline]
-    #[must_use]
     pub fn check_values<'a>(&'a self, values: &'a [&'a [u8]]) -> Check<'a> {
         Check {
             level: self,
@@ -381,7 +381,6 @@ impl Level {
     }
 
     /// The limit.
-    #[must_use]
     pub fn limit(&self) -> &Limit {
         &self.limit
     }

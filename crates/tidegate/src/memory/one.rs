@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::home::Home;
 use super::table::{Table, release};
 use super::{Ask, Charge};
-use crate::algorithm::{Compact, Packed};
+use crate::algorithm::{Compact, Packed, Snapshot};
 use crate::decision::{Decision, LevelDecision, Source, fresh_id};
 
 impl<H: Home> Table<H> {
@@ -104,7 +104,7 @@ pub(super) fn at<C: Compact>(limit: &C, stored: Packed, now_us: u64) -> Option<C
         return Some(limit.new_state(now_us));
     }
     let state = limit.unpack(stored);
-    (C::last_us(&state) <= now_us).then(|| limit.at(state, now_us))
+    (state.last_us() <= now_us).then(|| limit.at(state, now_us))
 }
 
 /// What a level says about a check.

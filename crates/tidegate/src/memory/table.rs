@@ -124,17 +124,11 @@ impl<H: Home> Table<H> {
         shard
     }
 
-    /// Decides at `at_us`, or now.
     #[inline]
-    pub(super) fn decide(
-        &self,
-        checks: &[Check<'_>],
-        charge: Charge,
-        at_us: Option<u64>,
-    ) -> Decision {
-        let before_us = || self.time_before_locks(at_us);
+    pub(super) fn decide(&self, checks: &[Check<'_>], charge: Charge) -> Decision {
+        let before_us = || self.clock_before_locks();
         match checks {
-            [check] => self.decide_single(self.ask(check), charge, at_us),
+            [check] => self.decide_single(self.ask(check), charge, None),
             [a, b] => self.decide_few([a, b].map(|it| self.ask(it)), charge, before_us()),
             [a, b, c] => self.decide_few([a, b, c].map(|it| self.ask(it)), charge, before_us()),
             _ => {
@@ -154,14 +148,17 @@ impl<H: Home> Table<H> {
         self.decide_levels(&mut asks.map(|ask| self.part(ask)), charge, before_us)
     }
 
-    /// Not generic over keys, so that it is compiled once.
+    /// Decides at `at_us`, or now. Not generic over keys, so that it is compiled once.
     pub(super) fn decide_single(
         &self,
         ask: Ask<'_>,
         charge: Charge,
         at_us: Option<u64>,
     ) -> Decision {
-        let before_us = self.time_before_locks(at_us);
+        let before_us = match at_us {
+            Some(at_us) => Some(at_us.min(MAX_NOW_US)),
+            None => self.clock_before_locks(),
+        };
         each_compact!(
             ask.level.limit.kind(),
             limit => self.decide_one(limit, ask, charge, before_us),
@@ -417,15 +414,6 @@ impl<H: Home> Table<H> {
     #[inline]
     pub(super) fn locked(&self, print: Fingerprint) -> &Locked<H::Lock, H::Region> {
         self.home.shard(self.shard_number(print))
-    }
-
-    /// The time that the caller knows, or that of the clock.
-    #[inline]
-    pub(super) fn time_before_locks(&self, at_us: Option<u64>) -> Option<u64> {
-        match at_us {
-            Some(at_us) => Some(at_us.min(MAX_NOW_US)),
-            None => self.clock_before_locks(),
-        }
     }
 
     /// The time, from a clock that is as good before waiting for a lock as after.

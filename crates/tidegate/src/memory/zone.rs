@@ -76,7 +76,6 @@ struct Mapped<'m, R> {
 
 impl Head {
     /// A head for so many shards. Its keys are hashed with random numbers of its own.
-    #[must_use]
     pub fn new(shards: usize) -> Self {
         // Beyond that, shards are full here and there before the zone is.
         let max_keys = (shards * SLOTS / 8 * 7).max(1);
@@ -101,24 +100,14 @@ impl<'m, R: ZoneLock> Zone<'m, R> {
         limit: Limit,
         clock: impl Clock + 'static,
     ) -> Result<Self, ZoneError> {
-        if !matches!(
-            limit.algorithm(),
-            Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow
-        ) {
+        if limit.pack(&limit.new_state(0)).is_none() {
             return Err(ZoneError::Algorithm(limit.algorithm()));
         }
         let clock = TimeSource::Injected(Arc::new(clock));
         let table = Table::over(Mapped { head, shards }, head.seeds, clock);
         let handle = number(&table, &limit).ok_or(ZoneError::TooManyLimits)?;
         let name = table.seeds.scope(name);
-        let level = Level {
-            limit,
-            id: handle.id(),
-            stamp: handle.stamp(),
-            scope: name.of(limit.algorithm()),
-            name,
-            _handle: handle,
-        };
+        let level = Level::new(limit, name, handle);
         Ok(Self { table, level })
     }
 
@@ -150,13 +139,11 @@ impl<'m, R: ZoneLock> Zone<'m, R> {
     }
 
     /// The limit.
-    #[must_use]
     pub fn limit(&self) -> &Limit {
         &self.level.limit
     }
 
     /// What the zone holds, and what its bounds have cost so far.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         self.table.bounds().stats()
     }
@@ -227,21 +214,17 @@ struct Cell {
     burst: AtomicU64,
 }
 
+/// What stands above the requests: the place of the algorithm in [`Algorithm::ALL`], and flags.
+const ALGORITHM_AT: u32 = 32;
 const STRICT: u64 = 1 << 40;
 const EPOCH: u64 = 1 << 41;
-const FIXED: u64 = 1 << 42;
-const SLIDING: u64 = 1 << 43;
 
 impl Cell {
     fn write(&self, limit: &Limit) {
         let Some(spec) = limit.spec() else {
             return;
         };
-        let algorithm = match spec.algorithm {
-            Algorithm::FixedWindow => FIXED,
-            Algorithm::SlidingWindow => SLIDING,
-            _ => 0,
-        };
+        let algorithm = (spec.algorithm as u64) << ALGORITHM_AT;
         let strict = if spec.strict { STRICT } else { 0 };
         let epoch = match spec.align {
             Align::Epoch => EPOCH,
@@ -260,14 +243,11 @@ impl Cell {
         }
         let requests = self.requests.load(Relaxed);
         let has = |flag: u64| requests & flag != 0;
+        let algorithm = requests.to_le_bytes()[4];
         let window = Duration::from_micros(self.window_us.load(Relaxed));
         let rate = Rate::new(requests & u64::from(u32::MAX), window).ok()?;
         let spec = LimitSpec {
-            algorithm: match (has(FIXED), has(SLIDING)) {
-                (true, _) => Algorithm::FixedWindow,
-                (_, true) => Algorithm::SlidingWindow,
-                (false, false) => Algorithm::TokenBucket,
-            },
+            algorithm: *Algorithm::ALL.get(usize::from(algorithm))?,
             burst: Some(self.burst.load(Relaxed)).filter(|burst| *burst > 0),
             strict: has(STRICT),
             align: match has(EPOCH) {

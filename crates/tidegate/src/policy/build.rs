@@ -54,7 +54,6 @@ pub enum Place {
 
 impl PolicyError {
     /// Everything that is wrong, one by one.
-    #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }

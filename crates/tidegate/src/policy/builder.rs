@@ -115,6 +115,17 @@ impl Override {
     }
 }
 
+/// Makes the methods that set one of the [`Settings`].
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty),+) => {$(
+        $(#[$doc])*
+        pub fn $name(mut self, $name: $kind) -> Self {
+            self.settings.$name = $name.into();
+            self
+        }
+    )+};
+}
+
 impl PolicyBuilder {
     /// The key of a policy with one level; `{key}` by default.
     pub fn key(mut self, template: impl Into<String>) -> Self {
@@ -174,60 +185,10 @@ impl PolicyBuilder {
         self
     }
 
-    /// When to ask the store.
-    pub fn mode(mut self, mode: Mode) -> Self {
-        self.settings.mode = mode;
-        self
-    }
-
-    /// How often a node in background mode sends its counts to the store: from 1 ms to 60 s,
-    /// 50 ms by default.
-    pub fn sync_interval(mut self, interval: Duration) -> Self {
-        self.settings.sync_interval = interval;
-        self
-    }
-
-    /// The longest time that a refusal is remembered; zero turns it off.
-    pub fn refusal_memory(mut self, duration: Duration) -> Self {
-        self.settings.refusal_memory = duration;
-        self
-    }
-
-    /// What to answer when the store fails: [`OnError::Local`] by default, and
-    /// [`OnError::Allow`] for a script.
-    pub fn on_error(mut self, on_error: OnError) -> Self {
-        self.settings.on_error = Some(on_error);
-        self
-    }
-
-    /// This node's share of the limit under [`OnError::Local`].
-    pub fn local_share(mut self, share: f64) -> Self {
-        self.settings.local_share = share;
-        self
-    }
-
-    /// Counts refused requests too, so that a client that keeps retrying stays out.
-    pub fn count_denied(mut self, count_denied: bool) -> Self {
-        self.settings.count_denied = count_denied;
-        self
-    }
-
-    /// Shadow mode: everything is allowed, and measured as if the limit were enforced.
-    pub fn shadow(mut self, shadow: bool) -> Self {
-        self.settings.shadow = shadow;
-        self
-    }
-
     /// Makes this policy a trial of another one: the server checks it whenever it checks that
     /// one, with the same attributes and cost. It never refuses.
     pub fn trial_of(mut self, policy: impl Into<String>) -> Self {
         self.settings.trial_of = Some(policy.into());
-        self
-    }
-
-    /// `false` allows everything and measures nothing.
-    pub fn enabled(mut self, enabled: bool) -> Self {
-        self.settings.enabled = enabled;
         self
     }
 
@@ -237,9 +198,34 @@ impl PolicyBuilder {
         self
     }
 
-    /// The name of the store that keeps the counters; `default` by default.
-    pub fn store(mut self, name: impl Into<String>) -> Self {
-        self.settings.store = name.into();
-        self
+    settings! {
+        /// When to ask the store.
+        mode: Mode,
+
+        /// How often a node in background mode sends its counts to the store: from 1 ms to 60 s,
+        /// 50 ms by default.
+        sync_interval: Duration,
+
+        /// The longest time that a refusal is remembered; zero turns it off.
+        refusal_memory: Duration,
+
+        /// What to answer when the store fails: [`OnError::Local`] by default, and
+        /// [`OnError::Allow`] for a script.
+        on_error: OnError,
+
+        /// This node's share of the limit under [`OnError::Local`].
+        local_share: f64,
+
+        /// Counts refused requests too, so that a client that keeps retrying stays out.
+        count_denied: bool,
+
+        /// Shadow mode: everything is allowed, and measured as if the limit were enforced.
+        shadow: bool,
+
+        /// `false` allows everything and measures nothing.
+        enabled: bool,
+
+        /// The name of the store that keeps the counters; `default` by default.
+        store: impl Into<String>
     }
 }

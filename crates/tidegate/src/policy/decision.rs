@@ -127,31 +127,26 @@ impl<'p> PolicyDecision<'p> {
     }
 
     /// What a user-defined script returned beyond its verdict.
-    #[must_use]
     pub fn answer(&self) -> Option<&ScriptAnswer> {
         self.decided.answer.as_deref()
     }
 
     /// Whether the request may proceed. Always true for a policy in shadow mode.
-    #[must_use]
     pub fn allowed(&self) -> bool {
         self.decided.decision.allowed() || self.policy.shadow()
     }
 
     /// Whether a policy in shadow mode would have refused the request.
-    #[must_use]
     pub fn would_deny(&self) -> bool {
         self.policy.shadow() && !self.decided.decision.allowed()
     }
 
     /// The policy.
-    #[must_use]
     pub fn policy(&self) -> &'p Policy {
         self.policy
     }
 
     /// The name of the first level that refused, or would have refused in shadow mode.
-    #[must_use]
     pub fn denied_by(&self) -> Option<&'p str> {
         let Decided {
             cases, decision, ..
@@ -161,7 +156,6 @@ impl<'p> PolicyDecision<'p> {
     }
 
     /// The receipt for a refund, if the check was allowed and charged to any level.
-    #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         let receipt = self.decided.decision.receipt();
         receipt.filter(|_| !self.decided.cases.is_empty())
@@ -189,19 +183,16 @@ impl<'p> PolicyDecision<'p> {
     }
 
     /// The level whose numbers the decision reports.
-    #[must_use]
     pub fn reported(&self) -> Option<LevelReport<'_>> {
         self.levels().nth(self.reported_index()?)
     }
 
     /// The headers for the client, in the policy's dialect.
-    #[must_use]
     pub fn headers(&self) -> Headers<'p> {
         Headers::of([self])
     }
 
     /// The body of a refusal, as `application/problem+json`.
-    #[must_use]
     pub fn problem(&self, status: u16) -> String {
         problem([self], status)
     }
@@ -218,44 +209,37 @@ impl Deref for PolicyDecision<'_> {
 
 impl<'d> LevelReport<'d> {
     /// The level.
-    #[must_use]
     pub fn level(&self) -> &'d PolicyLevel {
         &self.policy.levels[usize::from(self.level)]
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &'d str {
         self.level().name()
     }
 
     /// The limit that applies to this key.
-    #[must_use]
     pub fn limit(&self) -> &'d Limit {
         let limit = self.level().overrides.limit(self.case);
         limit.expect("levels that do not count are not in a decision")
     }
 
     /// Its index among the policy's levels, from 0.
-    #[must_use]
     pub fn index(&self) -> usize {
         usize::from(self.level)
     }
 
     /// Whether an override replaces the level's own limit.
-    #[must_use]
     pub fn is_overridden(&self) -> bool {
         self.level().overrides.index(self.case).is_some()
     }
 
     /// Its numbers.
-    #[must_use]
     pub fn numbers(&self) -> &'d LevelDecision {
         self.numbers
     }
 
     /// Whether this level refuses, or would in shadow mode.
-    #[must_use]
     pub fn refuses(&self) -> bool {
         self.numbers.retry_after() != Some(Duration::ZERO)
     }
@@ -270,13 +254,11 @@ impl<'p> FromIterator<PolicyDecision<'p>> for Decisions<'p> {
 
 impl<'p> Decisions<'p> {
     /// Whether the request may proceed: true if every policy allows it.
-    #[must_use]
     pub fn allowed(&self) -> bool {
         self.refusal().is_none()
     }
 
     /// The decision that refused.
-    #[must_use]
     pub fn refusal(&self) -> Option<&PolicyDecision<'p>> {
         self.0.last().filter(|decision| !decision.allowed())
     }
@@ -289,13 +271,11 @@ impl<'p> Decisions<'p> {
     /// The headers for the client. List headers have the items of all policies.
     /// Single-number headers describe one policy: the one that refused, or else the one
     /// with the least remaining.
-    #[must_use]
     pub fn headers(&self) -> Headers<'p> {
         Headers::of(&self.0)
     }
 
     /// The body of a refusal, as `application/problem+json`.
-    #[must_use]
     pub fn problem(&self, status: u16) -> String {
         problem(&self.0, status)
     }

@@ -56,7 +56,6 @@ pub struct MissingAttribute {
 
 impl MissingAttribute {
     /// The name of the attribute.
-    #[must_use]
     pub fn attribute(&self) -> &str {
         &self.attribute
     }
@@ -115,7 +114,6 @@ impl Policy {
 impl<'a> Keys<'a> {
     /// No keys, for a policy that is not enabled.
     #[inline]
-    #[must_use]
     pub fn none(policy: &'a Policy) -> Self {
         Self {
             policy,
@@ -133,7 +131,6 @@ impl<'a> Keys<'a> {
     }
 
     /// A copy of these keys [under](Self::under) a limit that may live shorter than they do.
-    #[must_use]
     pub fn with_limit<'b>(&'b self, limit: Option<&'b Limit>) -> Keys<'b> {
         Keys {
             policy: self.policy,
@@ -144,13 +141,11 @@ impl<'a> Keys<'a> {
     }
 
     /// The limit that came with the check.
-    #[must_use]
     pub fn given_limit(&self) -> Option<&'a Limit> {
         self.limit
     }
 
     /// Their policy.
-    #[must_use]
     pub fn policy(&self) -> &'a Policy {
         self.policy
     }
@@ -162,7 +157,6 @@ impl<'a> Keys<'a> {
     }
 
     /// Some of the levels that count, by their positions among them.
-    #[must_use]
     pub fn only(&self, is_meant: impl Fn(usize) -> bool) -> Self {
         let mut keys = Self {
             limit: self.limit,
@@ -226,14 +220,12 @@ impl<'a> Keys<'a> {
 impl<'a> LevelKey<'a> {
     /// The level.
     #[inline]
-    #[must_use]
     pub fn level(&self) -> &'a PolicyLevel {
         &self.policy.levels[usize::from(self.level)]
     }
 
     /// The limit that applies to this key.
     #[inline]
-    #[must_use]
     pub fn limit(&self) -> &'a Limit {
         let limit = self.given_limit().or_else(|| self.own_limit());
         limit.expect("only levels that count are handed out")
@@ -241,7 +233,6 @@ impl<'a> LevelKey<'a> {
 
     /// The limit that came with the check, if it applies.
     #[inline]
-    #[must_use]
     pub fn given_limit(&self) -> Option<&'a Limit> {
         self.given.filter(|_| self.overridden_by().is_none())
     }
@@ -259,13 +250,11 @@ impl<'a> LevelKey<'a> {
 
     /// The override that applies, by its index among the level's overrides.
     #[inline]
-    #[must_use]
     pub fn overridden_by(&self) -> Option<usize> {
         self.level().overrides.index(self.case)
     }
 
     /// The values, encoded and joined by `:`. Empty for a key without attributes.
-    #[must_use]
     pub fn text(&self) -> Cow<'a, str> {
         if let [value] = self.values
             && let Some(text) = encoding::plain(value)
@@ -279,7 +268,6 @@ impl<'a> LevelKey<'a> {
     /// The key in a shared store: `<prefix>:{<tag>}:<policy>:<level>[:<values>]`. The
     /// values are left out if they equal the tag. Every algorithm has its own counter: its
     /// suffix follows the level (`~fw`, `~sw`, `~sl`, nothing for the token bucket).
-    #[must_use]
     pub fn stored(&self, prefix: &str) -> String {
         let limit = self.own_limit();
         let suffix = limit.map_or("", |limit| limit.algorithm().profile().suffix);

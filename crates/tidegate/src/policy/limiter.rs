@@ -123,16 +123,11 @@ impl PolicyLimiter {
             limits.map(|limit| store.level(&name, limit)).collect()
         });
         let levels = levels.collect::<Result<_, TooManyLimits>>()?;
-        let charge = match policy.count_denied() {
-            true => Charge::Always,
-            false => Charge::Admitted,
-        };
-        let store = store.clone();
         Ok(Self(Arc::new(Inner {
-            policy,
-            store,
-            charge,
+            store: store.clone(),
+            charge: Charge::counting_denied(policy.count_denied()),
             levels,
+            policy,
         })))
     }
 
@@ -143,19 +138,16 @@ impl PolicyLimiter {
     }
 
     /// The policy.
-    #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.0.policy
     }
 
     /// The store that keeps its counters.
-    #[must_use]
     pub fn store(&self) -> &MemoryStore {
         &self.0.store
     }
 
     /// What a check charges.
-    #[must_use]
     pub fn charge(&self) -> Charge {
         self.0.charge
     }
@@ -283,8 +275,8 @@ impl PolicyLimiter {
         };
         let value = attributes.value(name)?;
         let case = level.overrides.find(&[value], attributes);
-        let counts = level.overrides.counts(case);
-        counts.then(|| (self.level(0, case).check(value), Case(case)))
+        level.overrides.limit(case)?;
+        Some((self.level(0, case).check(value), Case(case)))
     }
 
     /// The policy's decision, from the store's decision on its [only

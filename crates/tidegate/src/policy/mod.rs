@@ -127,14 +127,12 @@ impl Policy {
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its levels, in order. If a policy has only one level, the level has the policy's
     /// name.
-    #[must_use]
     pub fn levels(&self) -> &[PolicyLevel] {
         &self.levels
     }
@@ -146,67 +144,56 @@ impl Policy {
     }
 
     /// The script that decides instead of the levels' limits, if there is one.
-    #[must_use]
     pub fn script(&self) -> Option<&CustomScript> {
         self.script.as_ref()
     }
 
     /// The headers that clients see.
-    #[must_use]
     pub fn headers(&self) -> &Dialect {
         &self.headers
     }
 
     /// When its store is asked.
-    #[must_use]
     pub fn mode(&self) -> Mode {
         self.settings.mode
     }
 
     /// How often a node in background mode sends its counts to the store.
-    #[must_use]
     pub fn sync_interval(&self) -> Duration {
         self.settings.sync_interval
     }
 
     /// The longest time that a refusal is remembered.
-    #[must_use]
     pub fn refusal_memory(&self) -> Duration {
         self.settings.refusal_memory
     }
 
     /// What to answer when the store fails.
-    #[must_use]
     pub fn on_error(&self) -> OnError {
         self.settings.on_error.unwrap_or_default()
     }
 
     /// This node's share of the limit under [`OnError::Local`].
-    #[must_use]
     pub fn local_share(&self) -> f64 {
         self.settings.local_share
     }
 
     /// Whether refused requests are counted.
-    #[must_use]
     pub fn count_denied(&self) -> bool {
         self.settings.count_denied
     }
 
     /// Whether it measures but never refuses: in shadow mode, or as a trial.
-    #[must_use]
     pub fn shadow(&self) -> bool {
         self.settings.shadow || self.settings.trial_of.is_some()
     }
 
     /// The policy whose checks it is tried on.
-    #[must_use]
     pub fn trial_of(&self) -> Option<&str> {
         self.settings.trial_of.as_deref()
     }
 
     /// The attributes in the keys of its levels, each once, in the order they first occur.
-    #[must_use]
     pub fn attributes(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for name in self.levels.iter().flat_map(|level| level.key.attributes()) {
@@ -224,19 +211,16 @@ impl Policy {
     }
 
     /// Whether it is enabled.
-    #[must_use]
     pub fn enabled(&self) -> bool {
         self.settings.enabled
     }
 
     /// The name of the store that keeps its counters.
-    #[must_use]
     pub fn store(&self) -> &str {
         &self.settings.store
     }
 
     /// The same policy with other limits, in another store.
-    #[must_use]
     pub fn with_limits(&self, store: &str, change: impl Fn(&Limit) -> Limit) -> Self {
         let levels = self.levels.iter().map(|level| {
             let overrides = level.overrides.with_limits(&change);
@@ -257,13 +241,11 @@ impl Policy {
     }
 
     /// All its settings that are not limits.
-    #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
     /// Its tag as a template, if the policy sets one.
-    #[must_use]
     pub fn tag_text(&self) -> Option<&str> {
         self.tag.text.as_deref()
     }
@@ -271,25 +253,21 @@ impl Policy {
 
 impl PolicyLevel {
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The attributes that make its key.
-    #[must_use]
     pub fn key(&self) -> &Template {
         &self.key
     }
 
     /// Its limit for keys without an override.
-    #[must_use]
     pub fn limit(&self) -> &Limit {
         self.overrides.own()
     }
 
     /// Its limit as an item of the header `RateLimit-Policy`, for keys without an override.
-    #[must_use]
     pub fn header_item(&self) -> &str {
         &self.item.limit
     }

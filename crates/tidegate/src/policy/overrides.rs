@@ -131,12 +131,6 @@ impl Overrides {
         self.all[usize::from(case)].limit.as_ref()
     }
 
-    /// Whether keys of this case are counted.
-    #[inline]
-    pub(crate) fn counts(&self, case: u16) -> bool {
-        self.limit(case).is_some()
-    }
-
     /// The override of a case, by its index; `None` for the level's own limit.
     #[inline]
     pub(crate) fn index(&self, case: u16) -> Option<usize> {

@@ -166,13 +166,11 @@ impl Policies {
     }
 
     /// The policy with this name.
-    #[must_use]
     pub fn policy(&self, name: &str) -> Option<&Policy> {
         self.limiters.get(name).map(PolicyLimiter::policy)
     }
 
     /// The policies, in the order of their names.
-    #[must_use]
     pub fn policies(&self) -> Vec<&Policy> {
         let mut policies: Vec<&Policy> = self.limiters.values().map(|it| it.policy()).collect();
         policies.sort_unstable_by_key(|policy| policy.name());

@@ -63,7 +63,6 @@ impl CustomScript {
     }
 
     /// Where its text is.
-    #[must_use]
     pub fn source(&self) -> &ScriptSource {
         &self.source
     }
@@ -74,7 +73,6 @@ impl CustomScript {
     }
 
     /// Whether one of the arguments is the cost.
-    #[must_use]
     pub fn takes_the_cost(&self) -> bool {
         self.arguments().any(|argument| argument == Self::COST)
     }

@@ -35,7 +35,6 @@ impl Mode {
     pub const ALL: [Self; 3] = [Self::Exact, Self::Lease, Self::Background];
 
     /// Its name in the config file.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Exact => "exact",
@@ -50,7 +49,6 @@ impl OnError {
     pub const ALL: [Self; 3] = [Self::Allow, Self::Deny, Self::Local];
 
     /// Its name in the config file.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -60,7 +58,6 @@ impl OnError {
     }
 
     /// What a policy answers that does not say.
-    #[must_use]
     pub fn standard(is_script: bool) -> Self {
         match is_script {
             true => Self::Allow,

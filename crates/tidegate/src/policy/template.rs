@@ -70,7 +70,6 @@ impl Template {
     }
 
     /// The template as it was written.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }

@@ -62,7 +62,6 @@ impl Policy {
     }
 
     /// Every level with its settings, and with its numbers from a peek at these keys.
-    #[must_use]
     pub fn explain<'p>(&'p self, keys: &Keys<'_>, look: &PolicyDecision<'_>) -> Vec<Explained<'p>> {
         let mut numbers = look.levels().map(|level| *level.numbers());
         let explained = keys.all().map(|key| {
