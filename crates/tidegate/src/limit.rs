@@ -271,32 +271,18 @@ impl Limit {
             .parse()
             .map_err(|error: ParseError| error.in_text(text))?;
         let mut spec = LimitSpec::new(rate);
-        let mut seen = [false; 4];
+        let mut algorithm = None;
         for word in words {
-            let option = match word {
-                "strict" => {
-                    spec.strict = true;
-                    0
-                }
-                "align=epoch" => {
-                    spec.align = Align::Epoch;
-                    1
-                }
-                word => {
-                    if let Some(algorithm) = Algorithm::counting().find(|it| it.as_str() == word) {
-                        spec.algorithm = algorithm;
-                        2
-                    } else {
-                        let burst = word.strip_prefix("burst=").and_then(number);
-                        spec.burst = Some(burst.ok_or_else(|| ParseError::option(text))?);
-                        3
-                    }
-                }
-            };
-            if std::mem::replace(&mut seen[option], true) {
-                return Err(ParseError::option(text));
+            let named = || Algorithm::counting().find(|it| it.as_str() == word);
+            match (word, word.strip_prefix("burst=").and_then(number)) {
+                ("strict", _) if !spec.strict => spec.strict = true,
+                ("align=epoch", _) if spec.align == Align::First => spec.align = Align::Epoch,
+                (_, Some(burst)) if spec.burst.is_none() => spec.burst = Some(burst),
+                _ if algorithm.is_none() && named().is_some() => algorithm = named(),
+                _ => return Err(ParseError::option(text)),
             }
         }
+        spec.algorithm = algorithm.unwrap_or_default();
         spec.build().map_err(|error| ParseError::value(text, error))
     }
 

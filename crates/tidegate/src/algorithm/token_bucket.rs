@@ -78,6 +78,13 @@ impl Span {
     }
 }
 
+impl TokenBucketState {
+    #[inline]
+    fn with_debt(self, debt: Span) -> Self {
+        Self { debt, ..self }
+    }
+}
+
 /// A bucket of `burst` tokens that refills with `requests` per window.
 ///
 /// ```
@@ -370,10 +377,7 @@ impl Counter for TokenBucket {
     #[inline]
     fn charge(&self, state: TokenBucketState, cost: Cost) -> TokenBucketState {
         let price = self.price(cost).unwrap_or(self.capacity);
-        TokenBucketState {
-            debt: self.add(state.debt, price),
-            ..state
-        }
+        state.with_debt(self.add(state.debt, price))
     }
 
     #[inline]
@@ -384,20 +388,14 @@ impl Counter for TokenBucket {
 
     fn saturate(&self, state: TokenBucketState, cost: Cost) -> TokenBucketState {
         let most = self.capacity.max(state.debt);
-        TokenBucketState {
-            debt: self.charge(state, cost).debt.min(most),
-            ..state
-        }
+        state.with_debt(self.charge(state, cost).debt.min(most))
     }
 
     /// Gives back what has not drained since.
     fn refund(&self, state: TokenBucketState, charge: PastCharge) -> TokenBucketState {
         let price = self.price(charge.cost).unwrap_or(Span::ZERO);
         let owed = price.less_us(state.last_us.saturating_sub(charge.at_us));
-        TokenBucketState {
-            debt: self.subtract(state.debt, owed),
-            ..state
-        }
+        state.with_debt(self.subtract(state.debt, owed))
     }
 
     #[inline]
@@ -441,10 +439,7 @@ impl Counter for TokenBucket {
         let us = (old.parts(state.debt) * u128::from(self.stored_token_parts()))
             .div_ceil(u128::from(old.stored_token_parts()) * u128::from(self.parts_per_us));
         let us = u64::try_from(us).unwrap_or(u64::MAX).min(MAX_REFILL_US);
-        TokenBucketState {
-            debt: Span { us, parts: 0 },
-            ..state
-        }
+        state.with_debt(Span { us, parts: 0 })
     }
 
     /// All buckets in nanoseconds have one number.
@@ -495,17 +490,11 @@ impl Counter for TokenBucket {
 
     fn with_leased(&self, state: TokenBucketState, tokens: u32) -> TokenBucketState {
         let parts = self.parts(state.debt) + self.tokens(tokens.into());
-        TokenBucketState {
-            debt: self.span(parts, MAX_LEASED_US),
-            ..state
-        }
+        state.with_debt(self.span(parts, MAX_LEASED_US))
     }
 
     fn emptied(state: TokenBucketState) -> TokenBucketState {
-        TokenBucketState {
-            debt: Span::ZERO,
-            ..state
-        }
+        state.with_debt(Span::ZERO)
     }
 
     /// Charges that have drained by themselves may still weigh on those of others.
@@ -542,10 +531,7 @@ impl Counter for TokenBucket {
             let idle = u128::from(parcel.idle_us) * u128::from(self.parts_per_us);
             debt = debt.saturating_sub(idle);
         }
-        TokenBucketState {
-            debt: self.span(debt.max(self.parts(own.debt)), MAX_REFILL_US),
-            ..state
-        }
+        state.with_debt(self.span(debt.max(self.parts(own.debt)), MAX_REFILL_US))
     }
 
     #[cfg(feature = "audit")]

@@ -7,13 +7,13 @@
 
 use super::Event;
 use super::rule::Refill;
-use super::verdict::{Found, Span};
+use super::verdict::{Found, Stretch};
 
 pub(super) fn scan(events: &[Event], rate: Refill) -> Found {
     let Some(first) = events.first() else {
         return Ok(None);
     };
-    let mut tightest: Option<Span> = None;
+    let mut tightest: Option<Stretch> = None;
     let mut largest = 0;
     // Of the stretch that ends now and has the largest excess.
     let (mut excess, mut from_us, mut admitted) = (0_u128, first.at_us, 0_u64);
@@ -32,16 +32,17 @@ pub(super) fn scan(events: &[Event], rate: Refill) -> Found {
             largest = excess;
             let length_us = u128::from(event.at_us - from_us);
             let bound = (rate.capacity + length_us * rate.refill) / rate.request;
-            let span = Span {
+            let stretch = Stretch {
                 from_us,
                 to_us: event.at_us,
                 admitted,
                 bound: u64::try_from(bound).unwrap_or(u64::MAX),
+                ..Stretch::default()
             };
             if excess > rate.capacity {
-                return Err(span);
+                return Err(stretch);
             }
-            tightest = Some(span);
+            tightest = Some(stretch);
         }
     }
     Ok(tightest)

@@ -71,7 +71,7 @@ pub use background::Background;
 use keys::KeyTable;
 pub use rule::most_in;
 pub(crate) use rule::{Nodes, Refill, Rule, Window};
-use verdict::{Found, Span};
+use verdict::Found;
 pub use verdict::{Stretch, Verdict};
 
 /// A recorded decision.
@@ -287,8 +287,7 @@ fn collect(records: &[Packed], refunds: &mut &[Packed], events: &mut Vec<Event>)
 /// The first interval of a key's events that breaks a rule, or else the one closest to the
 /// bound.
 fn judge(events: &[Event], rules: &[Rule]) -> Found {
-    let mut tightest: Option<Span> = None;
-    let mut broken: Option<Span> = None;
+    let (mut tightest, mut broken) = (None, None);
     for rule in rules {
         let found = match *rule {
             Rule::Rate(rate) => debt::scan(events, rate),
@@ -298,13 +297,10 @@ fn judge(events: &[Event], rules: &[Rule]) -> Found {
             Rule::Partition(window) => opened::unknown(events, window),
         };
         match found {
-            Ok(Some(span)) => tightest = Some(span.tighter(tightest)),
-            Ok(None) => {}
-            Err(span) => broken = Some(span.earlier(broken)),
-        }
+            Ok(Some(found)) => found.keep_tighter(&mut tightest),
+            Ok(None) => None,
+            Err(found) => found.keep_earlier(&mut broken),
+        };
     }
-    match broken {
-        Some(span) => Err(span),
-        None => Ok(tightest),
-    }
+    broken.map_or(Ok(tightest), Err)
 }

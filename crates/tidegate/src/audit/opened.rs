@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 
 use super::Event;
 use super::rule::Window;
-use super::verdict::{Found, Span};
+use super::verdict::{Found, Stretch};
 use super::windows::each;
 
 /// The windows of a record that has every request.
@@ -82,7 +82,7 @@ pub(super) fn unknown(events: &[Event], window: Window) -> Found {
 }
 
 /// The shortest interval before the last request in which too much was admitted.
-fn crowded(events: &[Event], most: u64) -> Span {
+fn crowded(events: &[Event], most: u64) -> Stretch {
     let to_us = events[events.len() - 1].at_us;
     let mut admitted = 0_u64;
     let mut from_us = to_us;
@@ -93,10 +93,11 @@ fn crowded(events: &[Event], most: u64) -> Span {
             break;
         }
     }
-    Span {
+    Stretch {
         from_us,
         to_us,
         admitted,
         bound: most,
+        ..Stretch::default()
     }
 }

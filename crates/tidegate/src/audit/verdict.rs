@@ -24,7 +24,7 @@ pub struct Verdict {
 }
 
 /// An interval, the cost admitted for a key in it, and the bound.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stretch {
     /// The key.
     pub key: Vec<u8>,
@@ -47,28 +47,16 @@ impl Verdict {
     /// Adds the result for a key.
     pub(super) fn add(&mut self, key: &[u8], found: Found) {
         self.keys += 1;
-        let named = |span: Span| Stretch {
-            key: key.into(),
-            from_us: span.from_us,
-            to_us: span.to_us,
-            admitted: span.admitted,
-            bound: span.bound,
-        };
-        match found {
-            Ok(None) => {}
-            Ok(Some(span)) => {
-                let least = self.tightest.as_ref();
-                if least.is_none_or(|least| span.spare() < least.bound - least.admitted) {
-                    self.tightest = Some(named(span));
-                }
-            }
-            Err(span) => {
+        let kept = match found {
+            Ok(None) => None,
+            Ok(Some(found)) => found.keep_tighter(&mut self.tightest),
+            Err(found) => {
                 self.broken_keys += 1;
-                let first = self.broken.as_ref();
-                if first.is_none_or(|first| span.to_us < first.to_us) {
-                    self.broken = Some(named(span));
-                }
+                found.keep_earlier(&mut self.broken)
             }
+        };
+        if let Some(kept) = kept {
+            kept.key = key.into();
         }
     }
 }
@@ -90,21 +78,13 @@ impl fmt::Display for Stretch {
     }
 }
 
-/// The interval that breaks a rule as an error; otherwise the one closest to the bound.
-pub(super) type Found = Result<Option<Span>, Span>;
+/// The interval that breaks a rule as an error; otherwise the one closest to the bound. Its key
+/// is not known yet.
+pub(super) type Found = Result<Option<Stretch>, Stretch>;
 
-/// A [`Stretch`] without its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) from_us: u64,
-    pub(super) to_us: u64,
-    pub(super) admitted: u64,
-    pub(super) bound: u64,
-}
-
-impl Span {
+impl Stretch {
     /// How much more was allowed.
-    pub(super) fn spare(&self) -> u64 {
+    fn spare(&self) -> u64 {
         self.bound.saturating_sub(self.admitted)
     }
 
@@ -113,21 +93,21 @@ impl Span {
         if self.admitted > self.bound {
             return Err(self);
         }
-        *tightest = Some(self.tighter(*tightest));
+        self.keep_tighter(tightest);
         Ok(())
     }
 
-    pub(super) fn tighter(self, other: Option<Self>) -> Self {
-        match other {
-            Some(other) if other.spare() <= self.spare() => other,
-            _ => self,
-        }
+    /// Replaces what was found so far, where that is not as tight.
+    pub(super) fn keep_tighter(self, tightest: &mut Option<Self>) -> Option<&mut Self> {
+        let found = tightest.as_ref();
+        let is_tighter = found.is_none_or(|found| self.spare() < found.spare());
+        is_tighter.then(|| tightest.insert(self))
     }
 
-    pub(super) fn earlier(self, other: Option<Self>) -> Self {
-        match other {
-            Some(other) if other.to_us <= self.to_us => other,
-            _ => self,
-        }
+    /// Replaces what was found so far, where that ends later.
+    pub(super) fn keep_earlier(self, broken: &mut Option<Self>) -> Option<&mut Self> {
+        let found = broken.as_ref();
+        let is_earlier = found.is_none_or(|found| self.to_us < found.to_us);
+        is_earlier.then(|| broken.insert(self))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Event;
 use super::rule::Window;
-use super::verdict::{Found, Span};
+use super::verdict::{Found, Stretch};
 
 /// Each window that begins at a whole multiple of its length.
 pub(super) fn aligned(events: &[Event], window: Window) -> Found {
@@ -15,7 +15,7 @@ pub(super) fn aligned(events: &[Event], window: Window) -> Found {
 
 /// Each window that ends with a request: whatever any window has in it, one of these has.
 pub(super) fn any(events: &[Event], window: Window) -> Found {
-    let mut tightest: Option<Span> = None;
+    let mut tightest: Option<Stretch> = None;
     let (mut first, mut sum) = (0, 0_u64);
     for event in events {
         sum = sum.saturating_add(event.cost);
@@ -23,31 +23,33 @@ pub(super) fn any(events: &[Event], window: Window) -> Found {
             sum -= events[first].cost;
             first += 1;
         }
-        let span = Span {
+        let stretch = Stretch {
             from_us: events[first].at_us,
             to_us: event.at_us,
             admitted: sum,
             bound: window.most,
+            ..Stretch::default()
         };
-        span.hold(&mut tightest)?;
+        stretch.hold(&mut tightest)?;
     }
     Ok(tightest)
 }
 
 /// Windows that are already told apart.
 pub(super) fn each<'e>(windows: impl Iterator<Item = &'e [Event]>, most: u64) -> Found {
-    let mut tightest: Option<Span> = None;
+    let mut tightest: Option<Stretch> = None;
     for events in windows {
         let mut sum = 0_u64;
         for event in events {
             sum = sum.saturating_add(event.cost);
-            let span = Span {
+            let stretch = Stretch {
                 from_us: events[0].at_us,
                 to_us: event.at_us,
                 admitted: sum,
                 bound: most,
+                ..Stretch::default()
             };
-            span.hold(&mut tightest)?;
+            stretch.hold(&mut tightest)?;
         }
     }
     Ok(tightest)

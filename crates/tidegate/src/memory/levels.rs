@@ -16,7 +16,7 @@ use super::fingerprint::Fingerprint;
 use super::home::{Home, ShardGuard};
 use super::logs::pack;
 use super::one::{at, level_decision};
-use super::shard::{Place, Shard};
+use super::shard::{Place, Shard, Upkeep};
 use super::table::{Seen, Table, release};
 use super::{Ask, Charge};
 use crate::algorithm::{Compact, Counter, Packed, State, Used, each_compact};
@@ -247,6 +247,7 @@ impl<H: Home> Table<H> {
         now_us: u64,
     ) -> Option<(usize, Full)> {
         let pinned: Few<Fingerprint> = parts.iter().map(|part| part.ask.print).collect();
+        let upkeep = self.upkeep(now_us, &pinned);
         let is_look = charge == Charge::Nothing && changes.iter().all(|change| change.admits);
         for (index, change) in changes.iter_mut().enumerate() {
             let shard = shard_of(parts, change.holder);
@@ -257,7 +258,7 @@ impl<H: Home> Table<H> {
             {
                 return Some((index, full));
             }
-            if let Err(full) = self.provide(shard, change, now_us, &pinned) {
+            if let Err(full) = self.provide(shard, change, &upkeep) {
                 change.after = None;
                 // A refusal that cannot be counted is still a refusal.
                 if change.admits && charge != Charge::Told {
@@ -277,19 +278,16 @@ impl<H: Home> Table<H> {
         Change {
             ask, seen, after, ..
         }: &mut Change<'_>,
-        now_us: u64,
-        pinned: &[Fingerprint],
+        upkeep: &Upkeep<'_>,
     ) -> Result<(), Full> {
         let Some(after) = after else {
             return Ok(());
         };
-        self.provide_log(shard, ask, seen, after, now_us, pinned)?;
+        self.provide_log(shard, ask, seen, after, upkeep)?;
         if seen.place.is_none()
             && let Some(packed) = pack(&ask.level.limit, after, seen.log)
         {
-            let (print, id) = (ask.print, ask.level.id);
-            self.find_room(shard, now_us, pinned);
-            let inserted = shard.insert(print, id, packed, now_us, self.bounds(), pinned);
+            let inserted = self.insert(shard, (ask.print, ask.level.id, packed), upkeep);
             inserted.inspect_err(|_| self.close_new_log(shard, seen))?;
         }
         Ok(())

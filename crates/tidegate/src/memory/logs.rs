@@ -8,9 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Ask;
 use super::bounds::{Bounds, Full, WhenFull};
 use super::bucket::{LOG_BIT, LimitId, SLOTS};
-use super::fingerprint::Fingerprint;
 use super::home::{Home, Region};
-use super::shard::{Place, Shard};
+use super::shard::{Place, Shard, Upkeep};
 use super::table::{Seen, Table};
 use crate::algorithm::{Kind, Log, LogView, Packed, PastCharge, SlidingLog, State};
 use crate::cost::Cost;
@@ -122,13 +121,8 @@ impl<M: Region> Shard<M> {
     /// Drops keys that own logs until `bytes` are freed: first those whose quota is
     /// full, then, where that is allowed, those nearest to it. Returns the bytes freed.
     #[cold]
-    pub(super) fn reclaim_logs(
-        &mut self,
-        bytes: usize,
-        now_us: u64,
-        bounds: &Bounds,
-        pinned: &[Fingerprint],
-    ) -> usize {
+    pub(super) fn reclaim_logs(&mut self, bytes: usize, upkeep: &Upkeep<'_>) -> usize {
+        let &Upkeep { now_us, bounds, .. } = upkeep;
         let logs = self.region.side().map(|side| &side.logs);
         if logs.is_none_or(|logs| logs.all.len() == logs.closed.len()) {
             return 0;
@@ -139,7 +133,7 @@ impl<M: Region> Shard<M> {
             .filter_map(|(bucket, slot)| {
                 let entry = &buckets[bucket];
                 let log = self.log(owned_log(entry.limit(slot), entry.read(slot))?)?;
-                let free = !entry.is_empty(slot) && !pinned.contains(&entry.fingerprint(slot));
+                let free = !entry.is_empty(slot) && !upkeep.keeps(entry.fingerprint(slot));
                 free.then(|| (entry.fresh_at_us(slot), (bucket, slot), log.bytes()))
             })
             .collect();
@@ -167,8 +161,7 @@ impl<H: Home> Table<H> {
         ask: &Ask<'_>,
         seen: &mut Seen,
         after: &State,
-        now_us: u64,
-        pinned: &[Fingerprint],
+        upkeep: &Upkeep<'_>,
     ) -> Result<(), Full> {
         let (Kind::SlidingLog(limit), Some(log), 1..) = (
             ask.level.limit.kind(),
@@ -188,7 +181,7 @@ impl<H: Home> Table<H> {
             .growth(&log.view, limit.rate().requests());
         let bytes = opening + growth;
         if !self.bounds().take_log_bytes(bytes) {
-            self.reclaim_logs(shard, bytes, now_us, pinned);
+            self.reclaim_logs(shard, bytes, upkeep);
             if !self.bounds().take_log_bytes(bytes) {
                 return Err(full);
             }

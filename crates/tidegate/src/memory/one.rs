@@ -46,9 +46,9 @@ impl<H: Home> Table<H> {
             if charge != Charge::Nothing && limit.admits(&state, cost) {
                 let state = limit.charge(state, cost);
                 let packed = limit.pack(&state);
-                self.find_room(&mut shard, now_us, &[print]);
-                let inserted =
-                    shard.insert(print, level.id, packed, now_us, self.bounds(), &[print]);
+                let pinned = [print];
+                let upkeep = self.upkeep(now_us, &pinned);
+                let inserted = self.insert(&mut shard, (print, level.id, packed), &upkeep);
                 if inserted.is_ok() {
                     refused.forget(print);
                     shard.latest_us = now_us;

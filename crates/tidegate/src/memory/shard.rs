@@ -32,6 +32,21 @@ const MOVES: usize = 3;
 /// Where an entry lies: bucket and slot.
 pub(super) type Place = (usize, usize);
 
+/// What dropping keys depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Upkeep<'a> {
+    pub(super) now_us: u64,
+    pub(super) bounds: &'a Bounds,
+    /// Keys that stay.
+    pub(super) pinned: &'a [Fingerprint],
+}
+
+impl Upkeep<'_> {
+    pub(super) fn keeps(&self, print: Fingerprint) -> bool {
+        self.pinned.contains(&print)
+    }
+}
+
 /// A part of the table, behind one lock.
 #[derive(Default)]
 pub(crate) struct Shard<M> {
@@ -124,40 +139,33 @@ impl<M: Region> Shard<M> {
         self.write(place, print, limit, state);
     }
 
-    /// Adds a key that is not there. Keys in `pinned` are not evicted for it.
-    pub(super) fn insert(
-        &mut self,
-        print: Fingerprint,
-        limit: LimitId,
-        state: Packed,
-        now_us: u64,
-        bounds: &Bounds,
-        pinned: &[Fingerprint],
-    ) -> Result<(), Full> {
-        if !bounds.take_key() {
-            self.make_room(print, now_us, bounds, pinned)?;
+    /// Adds a key that is not there.
+    pub(super) fn insert(&mut self, entry: Entry, upkeep: &Upkeep<'_>) -> Result<(), Full> {
+        let (print, _, state) = entry;
+        if !upkeep.bounds.take_key() {
+            self.make_room(print, upkeep)?;
         }
         if self.len == 0 {
             self.earliest_us = u64::MAX;
         }
         self.earliest_us = self.earliest_us.min(state.fresh_at_us);
-        while !place(self.region.buckets_mut(), print, limit, state) {
+        while !place(self.region.buckets_mut(), entry) {
             // Dead entries in the way go first.
             let held = self.len;
             for bucket in candidates(print, self.region.buckets().len()) {
-                self.sweep(bucket, now_us, bounds, pinned);
+                self.sweep(bucket, upkeep);
             }
             if self.len < held {
                 continue;
             }
             if self.region.growing().is_some() {
-                self.rebuild((print, limit, state), now_us, bounds, pinned);
+                self.rebuild(entry, upkeep);
                 break;
             }
             // The evicted key's quota, or the new one's: either way one too many.
             let own = candidates(print, self.region.buckets().len());
-            let made = self.evict(self.nearest(own, pinned), now_us, bounds);
-            bounds.keys.give_back(1);
+            let made = self.evict(self.nearest(own, upkeep), upkeep);
+            upkeep.bounds.keys.give_back(1);
             made?;
         }
         self.len += 1;
@@ -181,32 +189,26 @@ impl<M: Region> Shard<M> {
     /// Comes by the quota for a new key when there is none left: from dead keys, or by
     /// [`evict`](Self::evict).
     #[cold]
-    fn make_room(
-        &mut self,
-        print: Fingerprint,
-        now_us: u64,
-        bounds: &Bounds,
-        pinned: &[Fingerprint],
-    ) -> Result<(), Full> {
-        if self.earliest_us <= now_us {
-            self.sweep_all(now_us, bounds, pinned);
-            if bounds.take_key() {
+    fn make_room(&mut self, print: Fingerprint, upkeep: &Upkeep<'_>) -> Result<(), Full> {
+        if self.earliest_us <= upkeep.now_us {
+            self.sweep_all(upkeep);
+            if upkeep.bounds.take_key() {
                 return Ok(());
             }
         }
         // Hardly ever is there nothing close by.
         let everywhere = 0..self.region.buckets().len();
         let nearest = self
-            .nearest(self.sample(print), pinned)
-            .or_else(|| self.nearest(everywhere, pinned));
-        self.evict(nearest, now_us, bounds)
+            .nearest(self.sample(print), upkeep)
+            .or_else(|| self.nearest(everywhere, upkeep));
+        self.evict(nearest, upkeep)
     }
 
     /// Drops all dead keys, and finds out when the next one dies.
-    pub(super) fn sweep_all(&mut self, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
+    pub(super) fn sweep_all(&mut self, upkeep: &Upkeep<'_>) {
         let mut earliest_us = u64::MAX;
         for bucket in 0..self.region.buckets().len() {
-            self.sweep(bucket, now_us, bounds, pinned);
+            self.sweep(bucket, upkeep);
             let entry = &self.region.buckets()[bucket];
             for slot in 0..SLOTS {
                 if !entry.is_empty(slot) {
@@ -236,12 +238,8 @@ impl<M: Region> Shard<M> {
 
     /// Removes this entry, where that is allowed, for a new key, which gets its
     /// quota.
-    fn evict(
-        &mut self,
-        nearest: Option<(u64, Place)>,
-        now_us: u64,
-        bounds: &Bounds,
-    ) -> Result<(), Full> {
+    fn evict(&mut self, nearest: Option<(u64, Place)>, upkeep: &Upkeep<'_>) -> Result<(), Full> {
+        let &Upkeep { now_us, bounds, .. } = upkeep;
         let Some((fresh_at_us, place)) = nearest else {
             return Err(Full { retry_after_us: 1 });
         };
@@ -262,7 +260,13 @@ impl<M: Region> Shard<M> {
         if bounds.when_full() == WhenFull::Evict || bounds.keys.held() < bounds.max_keys() {
             return None;
         }
-        let nearest = self.nearest(0..self.region.buckets().len(), &[]);
+        let everywhere = 0..self.region.buckets().len();
+        let upkeep = Upkeep {
+            now_us,
+            bounds,
+            pinned: &[],
+        };
+        let nearest = self.nearest(everywhere, &upkeep);
         let fresh_at_us = nearest.map_or(now_us + 1, |(fresh_at_us, _)| fresh_at_us);
         let retry_after_us = fresh_at_us
             .checked_sub(now_us)
@@ -286,12 +290,12 @@ impl<M: Region> Shard<M> {
     fn nearest(
         &self,
         buckets: impl IntoIterator<Item = usize>,
-        pinned: &[Fingerprint],
+        upkeep: &Upkeep<'_>,
     ) -> Option<(u64, Place)> {
         let entries = |bucket: usize| {
             let entry = &self.region.buckets()[bucket];
             (0..SLOTS).filter_map(move |slot| {
-                let free = !entry.is_empty(slot) && !pinned.contains(&entry.fingerprint(slot));
+                let free = !entry.is_empty(slot) && !upkeep.keeps(entry.fingerprint(slot));
                 free.then(|| (entry.fresh_at_us(slot), (bucket, slot)))
             })
         };
@@ -299,16 +303,16 @@ impl<M: Region> Shard<M> {
     }
 
     /// Drops the dead keys of a bucket.
-    fn sweep(&mut self, bucket: usize, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
+    fn sweep(&mut self, bucket: usize, upkeep: &Upkeep<'_>) {
         for slot in 0..SLOTS {
             let Some(entry) = self.region.buckets().get(bucket) else {
                 return;
             };
             if !entry.is_empty(slot)
-                && entry.fresh_at_us(slot) <= now_us
-                && !pinned.contains(&entry.fingerprint(slot))
+                && entry.fresh_at_us(slot) <= upkeep.now_us
+                && !upkeep.keeps(entry.fingerprint(slot))
             {
-                self.remove((bucket, slot), bounds);
+                self.remove((bucket, slot), upkeep.bounds);
             }
         }
     }
@@ -316,11 +320,11 @@ impl<M: Region> Shard<M> {
     /// Moves the keys still in use, and a new one, to new buckets with a little
     /// room to spare.
     #[cold]
-    fn rebuild(&mut self, new: Entry, now_us: u64, bounds: &Bounds, pinned: &[Fingerprint]) {
-        self.sweep_all(now_us, bounds, pinned);
+    fn rebuild(&mut self, new: Entry, upkeep: &Upkeep<'_>) {
+        self.sweep_all(upkeep);
         self.earliest_us = self.earliest_us.min(new.2.fresh_at_us);
         // Far from the bound speed matters more than space.
-        let spare = if bounds.keys.held() < bounds.max_keys() / 2 {
+        let spare = if upkeep.bounds.keys.held() < upkeep.bounds.max_keys() / 2 {
             3
         } else {
             8
@@ -329,11 +333,8 @@ impl<M: Region> Shard<M> {
         loop {
             slots += slots.div_ceil(spare);
             let mut buckets = vec![Bucket::EMPTY; slots.div_ceil(SLOTS)].into_boxed_slice();
-            let old = self.region.buckets().iter().flat_map(Bucket::entries);
-            if old
-                .chain([new])
-                .all(|(print, limit, state)| place(&mut buckets, print, limit, state))
-            {
+            let entries = self.region.buckets().iter().flat_map(Bucket::entries);
+            if entries.chain([new]).all(|it| place(&mut buckets, it)) {
                 if let Some(grown) = self.region.growing() {
                     *grown = buckets;
                 }
@@ -356,7 +357,7 @@ fn pick(hash: u64, buckets: usize) -> usize {
 }
 
 /// Writes an entry into one of its buckets, moving others aside where needed.
-fn place(buckets: &mut [Bucket], print: Fingerprint, limit: LimitId, state: Packed) -> bool {
+fn place(buckets: &mut [Bucket], (print, limit, state): Entry) -> bool {
     if buckets.is_empty() {
         return false;
     }
@@ -426,8 +427,12 @@ mod tests {
                 data: u64::from(key),
                 extra: 0,
             };
-            self.shard
-                .insert(print, 1, state, now_us, &self.bounds, &[print])
+            let upkeep = Upkeep {
+                now_us,
+                bounds: &self.bounds,
+                pinned: &[print],
+            };
+            self.shard.insert((print, 1, state), &upkeep)
         }
 
         fn holds(&self, key: u32) -> bool {

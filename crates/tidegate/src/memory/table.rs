@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use lock_api::{Mutex, MutexGuard, RawMutex};
 use smallvec::SmallVec;
 
-use super::bounds::Bounds;
-use super::bucket::LimitId;
+use super::bounds::{Bounds, Full};
+use super::bucket::{Entry, LimitId};
 use super::fingerprint::{Fingerprint, HIGH_BITS, Seeds};
 use super::home::{Heaped, Home, Region, ShardGuard, ZoneLock};
 use super::limits::{Handle, Seen as SeenLimits, TooManyLimits};
 use super::logs::{SeenLog, pack};
 use super::refused::LastRefused;
-use super::shard::{Place, Shard};
+use super::shard::{Place, Shard, Upkeep};
 use super::{Ask, Charge, Check};
 use crate::algorithm::{Kind, MAX_NOW_US, Packed, PastCharge, State, each_compact};
 use crate::clock::TimeSource;
@@ -171,7 +171,7 @@ impl<H: Home> Table<H> {
     pub(super) fn search_limits(&self, seen: &mut SeenLimits) {
         for number in 0..self.home.shards() {
             let (mut shard, now_us) = self.enter(number);
-            shard.sweep_all(now_us, self.bounds(), &[]);
+            shard.sweep_all(&self.upkeep(now_us, &[]));
             shard.limits().for_each(|limit| seen.add(limit));
             release(shard);
         }
@@ -242,58 +242,54 @@ impl<H: Home> Table<H> {
 
     /// Takes a cost off the count of a window, down to zero.
     pub(super) fn give_back(&self, ask: &Ask<'_>) {
-        let &Ask { level, print, cost } = ask;
-        if level.limit.algorithm() != Algorithm::FixedWindow {
+        let limit = &ask.level.limit;
+        if limit.algorithm() != Algorithm::FixedWindow {
             return;
         }
-        let (mut shard, now_us) = self.enter(self.shard_number(print));
-        self.locked(print).refused.forget(print);
-        let seen = self.see(&shard, ask, now_us);
-        let charge = PastCharge {
-            cost,
-            at_us: now_us,
-            mark_us: level.limit.mark_us(&seen.state),
-        };
-        self.take_off(&mut shard, ask, &seen, charge);
-        release(shard);
+        self.take_off(ask, |_, seen, now_us| {
+            Some(PastCharge {
+                cost: ask.cost,
+                at_us: now_us,
+                mark_us: limit.mark_us(&seen.state),
+            })
+        });
     }
 
     pub(super) fn refund_one(&self, ask: &Ask<'_>, receipt: &Receipt, charged: &Charged) {
         let &Ask { level, print, .. } = ask;
-        let (mut shard, now_us) = self.enter(self.shard_number(print));
-        self.locked(print).refused.forget(print);
-        let seen = self.see(&shard, ask, now_us);
-        let is_same =
-            seen.stored.is_some_and(|(id, _)| id == level.id) && charged.limit == level.stamp;
-        let notes = shard.notes();
-        let is_void = notes.is_some_and(|notes| notes.is_void(print.low, charged.era));
-        // Better too little than too much.
-        if is_same && !is_void && !seen.outdated && now_us >= receipt.decided_at_us {
-            let charge = PastCharge {
+        self.take_off(ask, |shard, seen, now_us| {
+            let is_same =
+                seen.stored.is_some_and(|(id, _)| id == level.id) && charged.limit == level.stamp;
+            let notes = shard.notes();
+            let is_void = notes.is_some_and(|notes| notes.is_void(print.low, charged.era));
+            // Better too little than too much.
+            let counts = is_same && !is_void && !seen.outdated && now_us >= receipt.decided_at_us;
+            counts.then_some(PastCharge {
                 cost: charged.cost,
                 at_us: receipt.decided_at_us,
                 mark_us: charged.mark_us,
-            };
-            self.take_off(&mut shard, ask, &seen, charge);
-        }
-        release(shard);
+            })
+        });
     }
 
     /// Takes a charge off a key. Where nothing is given back, nothing is written.
     fn take_off(
         &self,
-        shard: &mut Shard<H::Region>,
         ask: &Ask<'_>,
-        seen: &Seen,
-        charge: PastCharge,
+        charge: impl FnOnce(&Shard<H::Region>, &Seen, u64) -> Option<PastCharge>,
     ) {
-        let limit = &ask.level.limit;
-        if let Some(place) = seen.place
-            && let Some(after) = self.refunded(shard, limit, seen, charge)
+        let (limit, print) = (&ask.level.limit, ask.print);
+        let (mut shard, now_us) = self.enter(self.shard_number(print));
+        self.locked(print).refused.forget(print);
+        let seen = self.see(&shard, ask, now_us);
+        if let Some(charge) = charge(&shard, &seen, now_us)
+            && let Some(place) = seen.place
+            && let Some(after) = self.refunded(&mut shard, limit, &seen, charge)
             && let Some(packed) = pack(limit, &after, seen.log)
         {
-            shard.rewrite(place, ask.print, ask.level.id, packed);
+            shard.rewrite(place, print, ask.level.id, packed);
         }
+        release(shard);
     }
 
     /// Finds a level's key and brings its state to this instant.
@@ -337,34 +333,44 @@ impl<H: Home> Table<H> {
         seen
     }
 
-    /// At the bound on keys, makes room for a new one: drops the dead keys of this shard,
-    /// or of another one that nobody holds.
     #[inline]
-    pub(super) fn find_room(
-        &self,
-        shard: &mut Shard<H::Region>,
-        now_us: u64,
-        pinned: &[Fingerprint],
-    ) {
-        if self.bounds().is_full() {
-            self.sweep(shard, now_us, pinned);
+    pub(super) fn upkeep<'a>(&'a self, now_us: u64, pinned: &'a [Fingerprint]) -> Upkeep<'a> {
+        Upkeep {
+            now_us,
+            bounds: self.bounds(),
+            pinned,
         }
     }
 
+    /// Adds a key that is not there. At the bound on keys, drops the dead ones of its shard
+    /// first, or of another one that nobody holds.
+    #[inline]
+    pub(super) fn insert(
+        &self,
+        shard: &mut Shard<H::Region>,
+        entry: Entry,
+        upkeep: &Upkeep<'_>,
+    ) -> Result<(), Full> {
+        if self.bounds().is_full() {
+            self.sweep(shard, upkeep);
+        }
+        shard.insert(entry, upkeep)
+    }
+
     #[cold]
-    fn sweep(&self, shard: &mut Shard<H::Region>, now_us: u64, pinned: &[Fingerprint]) {
+    fn sweep(&self, shard: &mut Shard<H::Region>, upkeep: &Upkeep<'_>) {
+        let now_us = upkeep.now_us;
         if shard.earliest_us <= now_us {
-            shard.sweep_all(now_us, self.bounds(), pinned);
+            shard.sweep_all(upkeep);
         }
         for _ in 0..SEARCHED_SHARDS.min(self.home.shards()) {
             if !self.bounds().is_full() {
                 return;
             }
-            let next = self.hand.fetch_add(1, Relaxed) % self.home.shards();
-            if let Some(mut other) = self.home.shard(next).shard.try_lock()
+            if let Some(mut other) = self.next_free()
                 && other.earliest_us <= now_us
             {
-                other.sweep_all(now_us, self.bounds(), &[]);
+                other.sweep_all(&self.upkeep(now_us, &[]));
                 release(other);
             }
         }
@@ -376,25 +382,28 @@ impl<H: Home> Table<H> {
         &self,
         shard: &mut Shard<H::Region>,
         bytes: usize,
-        now_us: u64,
-        pinned: &[Fingerprint],
+        upkeep: &Upkeep<'_>,
     ) {
         if bytes > self.bounds().max_log_bytes {
             return;
         }
-        let mut freed = shard.reclaim_logs(bytes, now_us, self.bounds(), pinned);
+        let mut freed = shard.reclaim_logs(bytes, upkeep);
         for _ in 0..RECLAIM_SHARDS.min(self.home.shards()) {
             if freed >= bytes {
                 return;
             }
-            let next = self.hand.fetch_add(1, Relaxed) % self.home.shards();
-            // Only tries: this thread holds locks, and waiting for one of a lower
-            // number could last for ever.
-            if let Some(mut other) = self.home.shard(next).shard.try_lock() {
-                freed += other.reclaim_logs(bytes - freed, now_us, self.bounds(), &[]);
+            if let Some(mut other) = self.next_free() {
+                freed += other.reclaim_logs(bytes - freed, &self.upkeep(upkeep.now_us, &[]));
                 release(other);
             }
         }
+    }
+
+    /// The next shard to search, if nobody holds it. Only tries: this thread holds locks, and
+    /// waiting for one of a lower number could last for ever.
+    fn next_free(&self) -> Option<ShardGuard<'_, H>> {
+        let next = self.hand.fetch_add(1, Relaxed) % self.home.shards();
+        self.home.shard(next).shard.try_lock()
     }
 
     #[inline(always)]

@@ -288,27 +288,22 @@ impl<'a> LevelKey<'a> {
         let values = self.text();
         let parts: SmallVec<[&str; 4]> = values.split(':').collect();
         let slots = || level.tag_slots.iter().map(|slot| usize::from(*slot));
-        let is_tag = slots().eq(0..level.key.names().len());
-        let length = prefix.len() + 2 * (policy.len() + values.len()) + name.len() + 11;
-        let mut key = String::with_capacity(length);
-        key.push_str(prefix);
-        key.push_str(":{");
-        if level.tag_slots.is_empty() {
-            key.push_str(policy);
-        }
-        for (number, slot) in slots().enumerate() {
-            if number > 0 {
-                key.push(':');
-            }
-            key.push_str(parts[slot]);
-        }
-        for part in ["}:", policy, ":", name, suffix] {
-            key.push_str(part);
-        }
-        if !is_tag {
-            key.push(':');
-            key.push_str(&values);
-        }
-        key
+        let tag: Cow<'_, str> = match &*level.tag_slots {
+            [] => policy.into(),
+            [slot] => parts[usize::from(*slot)].into(),
+            _ => slots()
+                .map(|slot| parts[slot])
+                .collect::<Vec<_>>()
+                .join(":")
+                .into(),
+        };
+        let (colon, rest) = match slots().eq(0..level.key.names().len()) {
+            true => ("", ""),
+            false => (":", &*values),
+        };
+        [
+            prefix, ":{", &tag, "}:", policy, ":", name, suffix, colon, rest,
+        ]
+        .concat()
     }
 }

@@ -159,7 +159,7 @@ impl PolicyLimiter {
     where
         A: Attributes + ?Sized,
     {
-        Ok(self.decide_now(attributes, cost, self.0.charge)?)
+        self.decide_now(attributes, cost, self.0.charge)
     }
 
     /// Returns the decision that [`check`](Self::check) would make, and charges nothing.
@@ -167,7 +167,7 @@ impl PolicyLimiter {
     where
         A: Attributes + ?Sized,
     {
-        Ok(self.decide_now(attributes, cost, Charge::Nothing)?)
+        self.decide_now(attributes, cost, Charge::Nothing)
     }
 
     /// Answers a question: a check, or a look, possibly under a limit of its own.
@@ -180,7 +180,7 @@ impl PolicyLimiter {
             false => self.0.charge,
         };
         if question.limit.is_none() {
-            return Ok(self.decide_now(question.attributes, question.cost, charge)?);
+            return self.decide_now(question.attributes, question.cost, charge);
         }
         let keys = self.keys(question.attributes)?.under(question.limit);
         let decision = self.decide_keys(&keys, question.cost, charge);
@@ -298,7 +298,7 @@ impl PolicyLimiter {
         attributes: &A,
         cost: Cost,
         charge: Charge,
-    ) -> Result<PolicyDecision<'_>, MissingAttribute>
+    ) -> Result<PolicyDecision<'_>, CheckError>
     where
         A: Attributes + ?Sized,
     {
