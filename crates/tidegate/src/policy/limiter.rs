@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::decision::PolicyDecision;
 use super::error::{CheckError, PoliciesError};
@@ -283,7 +283,8 @@ impl PolicyLimiter {
     /// check](Self::only_check).
     #[inline]
     pub fn decided(&self, case: Case, decision: Decision) -> PolicyDecision<'_> {
-        PolicyDecision::new(&self.0.policy, smallvec![(0, case.0)], decision)
+        let cases = SmallVec::from_buf_and_len([(0, case.0); 2], 1);
+        PolicyDecision::new(&self.0.policy, cases, decision)
     }
 
     /// The first level with another limit over the same keys, for a limit that comes with
