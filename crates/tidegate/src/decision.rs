@@ -190,6 +190,19 @@ pub struct Receipt {
 }
 
 impl Decision {
+    /// A decision of the store at this instant, about no level yet.
+    #[inline]
+    pub(crate) fn at(decided_at_us: u64) -> Self {
+        Self {
+            levels: Levels::new(),
+            decided_at_us,
+            denied_by: None,
+            source: Source::Store,
+            receipt: None,
+            unavailable_us: None,
+        }
+    }
+
     /// A decision of a store other than the memory store. `receipt` is the
     /// [id](Receipt::fresh_id) of the receipt, if anything was charged.
     pub fn from_store(
@@ -212,11 +225,10 @@ impl Decision {
         });
         Self {
             levels: levels.collect(),
-            decided_at_us,
             denied_by: denied_by.and_then(|index| u32::try_from(index).ok()),
             source,
             receipt: receipt.and_then(NonZeroU64::new),
-            unavailable_us: None,
+            ..Self::at(decided_at_us)
         }
     }
 
@@ -225,12 +237,10 @@ impl Decision {
     /// next probe of the store.
     pub fn unavailable(retry_after: Duration, decided_at_us: u64) -> Self {
         Self {
-            levels: Levels::new(),
-            decided_at_us,
             denied_by: Some(0),
             source: Source::ErrorPolicy,
-            receipt: None,
             unavailable_us: NonZeroU64::new(micros(retry_after).max(1)),
+            ..Self::at(decided_at_us)
         }
     }
 

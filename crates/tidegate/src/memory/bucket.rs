@@ -123,7 +123,7 @@ impl Bucket {
     /// as it is and is then not written, so that threads which take turns with a
     /// key can keep their copies of it.
     #[inline]
-    pub(super) fn write(&mut self, slot: usize, print: Fingerprint, limit: LimitId, state: Packed) {
+    pub(super) fn write(&mut self, slot: usize, (print, limit, state): Entry) {
         debug_assert!(state.fresh_at_us <= mask(TIME_BITS), "{state:?}");
         debug_assert!(state.extra >> 40 == 0, "{state:?}");
         let slot = slot % SLOTS;
@@ -183,18 +183,21 @@ mod tests {
                 high: (1 << HIGH_BITS) - 1,
             },
         ];
-        bucket.write(0, prints[0], 1, all_ones);
-        bucket.write(3, prints[1], u16::MAX, few);
-        for (slot, print, limit, packed) in
-            [(0, prints[0], 1, all_ones), (3, prints[1], u16::MAX, few)]
-        {
+        let entries = [
+            (0, (prints[0], 1, all_ones)),
+            (3, (prints[1], u16::MAX, few)),
+        ];
+        for (slot, entry) in entries {
+            bucket.write(slot, entry);
+        }
+        for (slot, (print, limit, packed)) in entries {
             assert_eq!(bucket.find(print), Some(slot));
             assert_eq!(bucket.fingerprint(slot), print);
             assert_eq!((bucket.limit(slot), bucket.read(slot)), (limit, packed));
         }
         let meeting = Fingerprint { low: 1, high: 1 };
         assert_eq!(bucket.find(meeting), None);
-        bucket.write(2, meeting, 1, few);
+        bucket.write(2, (meeting, 1, few));
         let found = [meeting, prints[0]].map(|print| bucket.find(print));
         assert_eq!(found, [Some(2), Some(0)]);
         bucket.clear(0);

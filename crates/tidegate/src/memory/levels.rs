@@ -21,7 +21,7 @@ use super::table::{Seen, Table, release};
 use super::{Ask, Charge};
 use crate::algorithm::{Compact, Counter, Packed, State, Used, each_compact};
 use crate::cost::Cost;
-use crate::decision::{Decision, LevelDecision, Levels, Source, fresh_id};
+use crate::decision::{Decision, LevelDecision, Levels, fresh_id};
 
 /// As many levels as are handled without allocating.
 type Few<T> = SmallVec<[T; 4]>;
@@ -70,14 +70,7 @@ impl<H: Home> Table<H> {
             let shards = parts.iter_mut().filter_map(|part| part.shard.as_mut());
             shards.for_each(|shard| shard.latest_us = now_us);
         }
-        let mut decision = Decision {
-            levels: Levels::new(),
-            decided_at_us: now_us,
-            denied_by: None,
-            source: Source::Store,
-            receipt: None,
-            unavailable_us: None,
-        };
+        let mut decision = Decision::at(now_us);
         let levels = &mut decision.levels;
         let denied = self
             .decide_known(parts, charge, now_us, levels)
@@ -159,7 +152,7 @@ impl<H: Home> Table<H> {
             match after {
                 Some(after) if is_charged => {
                     self.locked(ask.print).refused.forget(ask.print);
-                    shard.write(place, ask.print, ask.level.id, after);
+                    shard.write(place, (ask.print, ask.level.id, after));
                 }
                 Some(_) => levels[index] = uncharged(&ask, shard.read(place), now_us)?,
                 None => {}
@@ -326,7 +319,7 @@ impl<H: Home> Table<H> {
         // Making room for one level may have moved another: look again.
         let packed = pack(&ask.level.limit, after, seen.log);
         if let (Some(place), Some(packed)) = (shard.find(ask.print), packed) {
-            shard.rewrite(place, ask.print, ask.level.id, packed);
+            shard.rewrite(place, (ask.print, ask.level.id, packed));
         }
     }
 }

@@ -8,7 +8,7 @@ use super::home::Home;
 use super::table::{Table, release};
 use super::{Ask, Charge};
 use crate::algorithm::{Compact, Packed, Snapshot};
-use crate::decision::{Decision, LevelDecision, Source, fresh_id};
+use crate::decision::{Decision, LevelDecision, fresh_id};
 
 impl<H: Home> Table<H> {
     #[inline]
@@ -67,7 +67,7 @@ impl<H: Home> Table<H> {
             match (limit.try_charge(state, cost), charge) {
                 (Some(state), Charge::Admitted | Charge::Always | Charge::Told) => {
                     refused.forget(print);
-                    shard.write(place, print, id, limit.pack(&state));
+                    shard.write(place, (print, id, limit.pack(&state)));
                     drop(shard);
                     return decision(&ask, limit, &state, now_us, era, Verdict::Charged);
                 }
@@ -132,10 +132,8 @@ fn decision<C: Compact>(
     let admitted = verdict != Verdict::Refused;
     Decision {
         levels: smallvec![level_decision(ask, limit, state, era, admitted)],
-        decided_at_us: now_us,
         denied_by: (!admitted).then_some(0),
-        source: Source::Store,
         receipt: (verdict == Verdict::Charged).then(fresh_id),
-        unavailable_us: None,
+        ..Decision::at(now_us)
     }
 }

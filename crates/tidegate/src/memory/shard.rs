@@ -117,26 +117,14 @@ impl<M: Region> Shard<M> {
     /// Overwrites an entry. A log the new state does not own is closed by the
     /// caller.
     #[inline]
-    pub(super) fn write(
-        &mut self,
-        (bucket, slot): Place,
-        print: Fingerprint,
-        limit: LimitId,
-        state: Packed,
-    ) {
-        self.region.buckets_mut()[bucket].write(slot, print, limit, state);
+    pub(super) fn write(&mut self, (bucket, slot): Place, entry: Entry) {
+        self.region.buckets_mut()[bucket].write(slot, entry);
     }
 
     /// [`write`](Self::write), for a state whose quota may be full earlier than before.
-    pub(super) fn rewrite(
-        &mut self,
-        place: Place,
-        print: Fingerprint,
-        limit: LimitId,
-        state: Packed,
-    ) {
-        self.earliest_us = self.earliest_us.min(state.fresh_at_us);
-        self.write(place, print, limit, state);
+    pub(super) fn rewrite(&mut self, place: Place, entry: Entry) {
+        self.earliest_us = self.earliest_us.min(entry.2.fresh_at_us);
+        self.write(place, entry);
     }
 
     /// Adds a key that is not there.
@@ -357,11 +345,11 @@ fn pick(hash: u64, buckets: usize) -> usize {
 }
 
 /// Writes an entry into one of its buckets, moving others aside where needed.
-fn place(buckets: &mut [Bucket], (print, limit, state): Entry) -> bool {
+fn place(buckets: &mut [Bucket], entry: Entry) -> bool {
     if buckets.is_empty() {
         return false;
     }
-    let both = candidates(print, buckets.len());
+    let both = candidates(entry.0, buckets.len());
     let free = both
         .into_iter()
         .find_map(|bucket| Some((bucket, buckets[bucket].find_empty()?)))
@@ -374,7 +362,7 @@ fn place(buckets: &mut [Bucket], (print, limit, state): Entry) -> bool {
     let Some((bucket, slot)) = free else {
         return false;
     };
-    buckets[bucket].write(slot, print, limit, state);
+    buckets[bucket].write(slot, entry);
     true
 }
 
@@ -390,109 +378,4 @@ fn move_aside(buckets: &mut [Bucket], bucket: usize, moves: usize) -> Option<usi
         free.inspect(|&free| relocate(buckets, (bucket, slot), (other, free)))
             .is_some()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::fingerprint::{KeyRef, Seeds};
-    use super::super::home::Heap;
-    use super::*;
-
-    type Fixed = super::super::home::Fixed<8>;
-
-    struct Test<M> {
-        shard: Shard<M>,
-        bounds: Bounds,
-        seeds: Seeds,
-    }
-
-    impl<M: Region + Default> Test<M> {
-        fn new(max_keys: usize, when_full: WhenFull) -> Self {
-            Self {
-                shard: Shard::default(),
-                bounds: Bounds::new(max_keys, 1 << 20, when_full),
-                seeds: Seeds::random(),
-            }
-        }
-
-        fn print(&self, key: u32) -> Fingerprint {
-            self.seeds
-                .fingerprint(self.seeds.scope("test"), KeyRef::One(&key.to_le_bytes()))
-        }
-
-        fn insert(&mut self, key: u32, fresh_at_us: u64, now_us: u64) -> Result<(), Full> {
-            let print = self.print(key);
-            let state = Packed {
-                fresh_at_us,
-                data: u64::from(key),
-                extra: 0,
-            };
-            let upkeep = Upkeep {
-                now_us,
-                bounds: &self.bounds,
-                pinned: &[print],
-            };
-            self.shard.insert((print, 1, state), &upkeep)
-        }
-
-        fn holds(&self, key: u32) -> bool {
-            let place = self.shard.find(self.print(key));
-            place.is_some_and(|place| self.shard.read(place).1.data == u64::from(key))
-        }
-
-        fn evicted(&self) -> u64 {
-            self.bounds.stats().evicted
-        }
-    }
-
-    #[test]
-    fn a_shard_packs_its_keys_tightly_and_loses_none() {
-        let mut test = Test::<Heap>::new(1_000, WhenFull::Deny);
-        for key in 0..1_000 {
-            test.insert(key, 10, 0).unwrap();
-        }
-        assert!((0..1_000).all(|key| test.holds(key)));
-        let slots = test.shard.region.buckets().len() * SLOTS;
-        assert!(slots <= 1_000 * 100 / 88, "{slots} slots for 1,000 keys");
-        assert!(test.insert(1_000, 10, 0).is_err());
-        assert_eq!(test.bounds.stats().keys, 1_000);
-    }
-
-    #[test]
-    fn memory_of_a_fixed_size_holds_what_it_can() {
-        for when_full in [WhenFull::Evict, WhenFull::Deny] {
-            let mut test = Test::<Fixed>::new(1_000, when_full);
-            let inserted: Vec<bool> = (0..100)
-                .map(|key| test.insert(key, 10, 0).is_ok())
-                .collect();
-            let held = (0..100).filter(|&key| test.holds(key)).count();
-            assert!((24..=32).contains(&held), "{held} of 32");
-            assert_eq!(test.bounds.stats().keys, held);
-            let refused = inserted.iter().filter(|inserted| !**inserted).count();
-            match when_full {
-                WhenFull::Evict => assert_eq!((refused, test.evicted()), (0, 100 - held as u64)),
-                WhenFull::Deny => assert_eq!((refused, test.evicted()), (100 - held, 0)),
-            }
-        }
-    }
-
-    #[test]
-    fn dead_keys_make_room_before_live_ones() {
-        // One dead key among a thousand is found, wherever it is.
-        for dead in [1, 10, 500] {
-            let mut test = Test::<Heap>::new(1_000, WhenFull::Evict);
-            for key in 0..1_000 {
-                test.insert(key, if key < dead { 10 } else { 1_000 }, 0)
-                    .unwrap();
-            }
-            for key in 1_000..1_000 + dead {
-                test.insert(key, 1_000, 10).unwrap();
-            }
-            assert_eq!(test.evicted(), 0);
-            assert!((0..1_000).all(|key| test.holds(key) == (key >= dead)));
-            // Now all are live, and one whose quota is full soon goes.
-            test.insert(5_000, 2_000, 10).unwrap();
-            assert_eq!((test.evicted(), test.bounds.stats().keys), (1, 1_000));
-        }
-    }
 }

@@ -287,7 +287,7 @@ impl<H: Home> Table<H> {
             && let Some(after) = self.refunded(&mut shard, limit, &seen, charge)
             && let Some(packed) = pack(limit, &after, seen.log)
         {
-            shard.rewrite(place, print, ask.level.id, packed);
+            shard.rewrite(place, (print, ask.level.id, packed));
         }
         release(shard);
     }

@@ -1,71 +1,73 @@
-//! The conformance suite in memory: checks one by one, several at once, beside levels that
-//! never refuse, and through a policy.
+//! The conformance suite in memory, through a policy: checks one by one, several at once, and
+//! beside levels that never refuse.
 
 use tidegate::{
-    Charge, Check, Cost, Decision, Level, LevelOutcome, Limit, ManualClock, MemoryStore, Policy,
-    PolicyLimiter, Receipt, Which,
+    Charge, Cost, Decision, LevelDecision, LevelOutcome, Limit, ManualClock, MemoryStore, Policy,
+    PolicyDecision, PolicyLimiter, Receipt, Which,
 };
 use tidegate_testkit::conformance::{Subject, run};
 
 /// Some decades after the epoch, where minutes and hours begin.
 const START_US: u64 = 3_000_002_400_000_000;
 
+const KEY: [(&str, &str); 1] = [("key", "x")];
+
 struct Memory {
-    store: MemoryStore,
+    limiter: PolicyLimiter,
     clock: ManualClock,
-    limits: Vec<Limit>,
-    charge: Charge,
     receipts: Vec<Receipt>,
+    /// How many levels the scenario has, and how many that never refuse stand beside them.
+    levels: usize,
+    beside: usize,
     /// Whether checks of one level are decided by `decide_each`.
     at_once: bool,
-    /// How many levels that never refuse stand beside those of the scenario.
-    beside: usize,
+}
+
+/// One level is all of a policy, so that its check is the policy's only one.
+fn policy(limits: &[Limit], beside: usize, charge: Charge) -> Policy {
+    let policy = Policy::builder("p").count_denied(charge == Charge::Always);
+    let policy = match (limits, beside) {
+        ([limit], 0) => policy.limit(*limit),
+        _ => {
+            let wide = Limit::parse("4294967295/1ms").expect("a limit");
+            let limits = limits.iter().copied();
+            // A policy has at most 16 levels.
+            let limits = limits.chain(std::iter::repeat_n(wide, beside)).take(16);
+            limits.enumerate().fold(policy, |policy, (index, limit)| {
+                policy.level(index.to_string(), "{key}", limit)
+            })
+        }
+    };
+    policy.build().expect("a policy")
 }
 
 impl Memory {
-    fn new(limits: &[Limit], charge: Charge) -> Self {
+    fn new(limits: &[Limit], charge: Charge, beside: usize) -> Self {
         let clock = ManualClock::at_us(START_US);
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let limiter = PolicyLimiter::over(&store, policy(limits, beside, charge));
         Self {
-            store: MemoryStore::builder().clock(clock.clone()).build(),
+            limiter: limiter.expect("one store"),
             clock,
-            limits: limits.to_vec(),
-            charge,
             receipts: Vec::new(),
+            levels: limits.len(),
+            beside,
             at_once: false,
-            beside: 0,
         }
     }
 
-    fn levels(&self) -> Vec<Level> {
-        let wide = Limit::parse("4294967295/1ms").expect("a limit");
-        let limits = self.limits.iter().copied();
-        let limits = limits.chain(std::iter::repeat_n(wide, self.beside));
-        let level = |(index, limit): (usize, Limit)| self.store.level(&index.to_string(), limit);
-        let levels = limits.enumerate().map(level);
-        levels.collect::<Result<_, _>>().expect("few limits")
+    /// The decision as it would be without the levels beside.
+    fn own(&self, decision: PolicyDecision<'_>, cost: Cost) -> Decision {
+        let decision = decision.into_decision();
+        let outcome = |level: &LevelDecision| LevelOutcome::new(level.outcome(), cost, 0);
+        Decision::from_store(
+            decision.levels()[..self.levels].iter().map(outcome),
+            decision.decided_at_us(),
+            decision.denied_by(),
+            decision.source(),
+            None,
+        )
     }
-}
-
-fn with_cost(levels: &[Level], cost: Cost) -> Vec<Check<'_>> {
-    let checks = levels.iter().map(|level| level.check("key").cost(cost));
-    checks.collect()
-}
-
-/// The decision as it would be with this many levels only.
-fn without(decision: Decision, levels: usize, cost: Cost) -> Decision {
-    let outcome = |level: &tidegate::LevelDecision| LevelOutcome {
-        outcome: level.outcome(),
-        cost,
-        mark: 0,
-    };
-    let outcomes = decision.levels()[..levels].iter().map(outcome);
-    Decision::from_store(
-        outcomes,
-        decision.decided_at_us(),
-        decision.denied_by(),
-        decision.source(),
-        None,
-    )
 }
 
 impl Subject for Memory {
@@ -74,102 +76,26 @@ impl Subject for Memory {
     }
 
     fn checks(&mut self, times: usize, cost: Cost) -> Vec<Decision> {
-        let levels = self.levels();
         let mut decisions = Vec::new();
-        match &levels[..] {
-            [level] if self.at_once => {
-                let checks = (0..times).map(|_| level.check("key").cost(cost));
-                let each = |decision| decisions.push(decision);
-                self.store.decide_each(checks, self.charge, each);
+        match self.limiter.only_check(&KEY) {
+            Some((check, case)) if self.at_once => {
+                let checks = std::iter::repeat_n(check.cost(cost), times);
+                let each = |decision| decisions.push(self.limiter.decided(case, decision));
+                let store = self.limiter.store();
+                store.decide_each(checks, self.limiter.charge(), each);
             }
-            levels => {
-                let checks = with_cost(levels, cost);
-                decisions.extend((0..times).map(|_| self.store.decide(&checks, self.charge)));
-            }
+            _ => decisions
+                .extend((0..times).map(|_| self.limiter.check(&KEY, cost).expect("the key"))),
         }
-        let receipts = decisions.iter().filter_map(Decision::receipt);
+        let receipts = decisions.iter().filter_map(|it| it.receipt());
         self.receipts.extend(receipts);
         let decisions = decisions.into_iter();
-        let decisions = decisions.map(|decision| without(decision, self.limits.len(), cost));
-        decisions.collect()
-    }
-
-    fn look(&mut self, cost: Cost) -> Decision {
-        let levels = self.levels();
-        let look = self
-            .store
-            .decide(&with_cost(&levels, cost), Charge::Nothing);
-        without(look, self.limits.len(), cost)
-    }
-
-    fn refund(&mut self, charge: usize) {
-        let levels = self.levels();
-        self.store
-            .refund(&with_cost(&levels, Cost::ONE), &self.receipts[charge]);
-    }
-
-    fn reset(&mut self, level: usize) {
-        let levels = self.levels();
-        let (own, beside) = levels.split_at(self.limits.len());
-        // The others never refuse, even after the largest costs.
-        for level in beside.iter().chain([&own[level]]) {
-            self.store.reset(level, "key");
-        }
-    }
-
-    fn set_limits(&mut self, limits: Vec<Limit>) {
-        self.limits = limits;
-    }
-}
-
-struct InPolicy {
-    limiter: PolicyLimiter,
-    clock: ManualClock,
-    charge: Charge,
-    receipts: Vec<Receipt>,
-}
-
-const KEY: [(&str, &str); 1] = [("key", "x")];
-
-fn policy(limits: &[Limit], charge: Charge) -> Policy {
-    let policy = Policy::builder("p").count_denied(charge == Charge::Always);
-    let levels = limits.iter().enumerate();
-    let policy = levels.fold(policy, |policy, (index, limit)| {
-        policy.level(index.to_string(), "{key}", *limit)
-    });
-    policy.build().expect("a policy")
-}
-
-impl InPolicy {
-    fn new(limits: &[Limit], charge: Charge) -> Self {
-        let clock = ManualClock::at_us(START_US);
-        let store = MemoryStore::builder().clock(clock.clone()).build();
-        let limiter = PolicyLimiter::over(&store, policy(limits, charge));
-        Self {
-            limiter: limiter.expect("one store"),
-            clock,
-            charge,
-            receipts: Vec::new(),
-        }
-    }
-}
-
-impl Subject for InPolicy {
-    fn at(&mut self, since_start_us: u64) {
-        self.clock.set_us(START_US + since_start_us);
-    }
-
-    fn checks(&mut self, times: usize, cost: Cost) -> Vec<Decision> {
-        let check = |_| self.limiter.check(&KEY, cost).expect("the key");
-        let decisions: Vec<_> = (0..times).map(check).collect();
-        let receipts = decisions.iter().filter_map(|decision| decision.receipt());
-        self.receipts.extend(receipts);
-        decisions.into_iter().map(|it| it.into_decision()).collect()
+        decisions.map(|decision| self.own(decision, cost)).collect()
     }
 
     fn look(&mut self, cost: Cost) -> Decision {
         let look = self.limiter.peek(&KEY, cost).expect("the key");
-        look.into_decision()
+        self.own(look, cost)
     }
 
     fn refund(&mut self, charge: usize) {
@@ -178,27 +104,32 @@ impl Subject for InPolicy {
     }
 
     fn reset(&mut self, level: usize) {
-        let level = level.to_string();
-        let forgotten = self.limiter.reset(&KEY, Which::Level(&level));
-        forgotten.expect("a level");
+        let levels = self.limiter.policy().levels().iter().enumerate();
+        // The others never refuse, even after the largest costs.
+        let meant = levels.filter(|(index, _)| *index == level || *index >= self.levels);
+        for (_, level) in meant {
+            let forgotten = self.limiter.reset(&KEY, Which::Level(level.name()));
+            forgotten.expect("a level");
+        }
     }
 
     fn set_limits(&mut self, limits: Vec<Limit>) {
-        let changed = self.limiter.changed(policy(&limits, self.charge));
-        self.limiter = changed.expect("few limits");
+        let changed = policy(&limits, self.beside, self.limiter.charge());
+        self.limiter = self.limiter.changed(changed).expect("few limits");
+        self.levels = limits.len();
     }
 }
 
 #[test]
 fn one_by_one() {
-    run(|_, limits, charge| Memory::new(limits, charge));
+    run(|_, limits, charge| Memory::new(limits, charge, 0));
 }
 
 #[test]
 fn several_at_once() {
     run(|_, limits, charge| Memory {
         at_once: true,
-        ..Memory::new(limits, charge)
+        ..Memory::new(limits, charge, 0)
     });
 }
 
@@ -206,14 +137,6 @@ fn several_at_once() {
 #[test]
 fn beside_levels_that_never_refuse() {
     for beside in [1, 4] {
-        run(|_, limits, charge| Memory {
-            beside,
-            ..Memory::new(limits, charge)
-        });
+        run(|_, limits, charge| Memory::new(limits, charge, beside));
     }
-}
-
-#[test]
-fn through_a_policy() {
-    run(|_, limits, charge| InPolicy::new(limits, charge));
 }

@@ -98,21 +98,3 @@ fn a_caller_may_bring_the_time() {
         assert!(at(12).allowed(), "{limit}");
     }
 }
-
-/// Threads do not agree about the time to the microsecond.
-#[test]
-fn time_that_steps_back_a_little_changes_no_decision() {
-    for limit in every_algorithm(20, SECOND) {
-        let [steady, wobbling] = [(); 2].map(|()| Limiter::in_memory(limit));
-        let start_us = wobbling.now_us() / SECOND * SECOND + SECOND;
-        for step in 0..5_000 {
-            let now_us = start_us + step * 7_777;
-            for back_us in [0, 3, 0, 1] {
-                let [steady, wobbling] = [(&steady, 0), (&wobbling, back_us)]
-                    .map(|(limiter, back_us)| limiter.check_at(KEY, Cost::ONE, now_us - back_us));
-                assert_eq!(steady.allowed(), wobbling.allowed(), "{limit} {step}");
-                assert_eq!(steady.remaining(), wobbling.remaining(), "{limit} {step}");
-            }
-        }
-    }
-}

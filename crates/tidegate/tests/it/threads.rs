@@ -2,14 +2,11 @@
 //! ever.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidegate::{
-    Charge, Clock, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, WaitError,
-};
+use tidegate::{Charge, Clock, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore};
 
 use crate::support::{HOUR, START, every_algorithm, micros};
 
@@ -209,56 +206,17 @@ fn refunds_from_many_threads_give_back_exactly_what_was_taken() {
     }
 }
 
-fn decided_at(ready: Result<Decision, WaitError>) -> u64 {
-    ready.expect("in time").decided_at_us()
-}
-
-/// A clock on which concurrent sleepers sleep together.
-#[derive(Clone)]
-struct SharedSleep(Arc<AtomicU64>);
-
-impl Clock for SharedSleep {
-    fn now_us(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn sleep(&self, duration: Duration) {
-        self.0
-            .fetch_max(self.now_us() + micros(duration), Ordering::Relaxed);
-    }
-}
-
-#[test]
-fn every_waiter_spends_once() {
-    let clock = SharedSleep(Arc::new(AtomicU64::new(START)));
-    let limit = Limit::per_hour(100).sliding_log();
-    let limiter = on_clock(limit, clock.clone());
-    let decided = on_all(|_| {
-        (0..100)
-            .map(|_| decided_at(limiter.until_ready("one", Duration::from_hours(1_000))))
-            .collect::<Vec<_>>()
-    })
-    .concat();
-    assert_eq!(decided.len(), 800);
-    // The log holds as many events of the last hour as there were answers.
-    let now_us = clock.now_us();
-    let last_hour = decided.iter().filter(|&&at| now_us - at < HOUR).count();
-    let seen = limiter.peek("one", Cost::ONE);
-    assert_eq!((seen.limit() - seen.remaining()) as usize, last_hour);
-    for from in &decided {
-        let hour = decided
-            .iter()
-            .filter(|&at| (*from..from + HOUR).contains(at));
-        assert!(hour.count() <= 100, "from {from}");
-    }
-}
-
 #[test]
 fn every_waiter_on_the_system_clock_spends_once() {
     let limiter = Limiter::in_memory(Limit::per_second(1_000).burst(1));
     let decided = on_all(|_| {
         (0..5)
-            .map(|_| decided_at(limiter.until_ready("one", Duration::from_secs(60))))
+            .map(|_| {
+                limiter
+                    .until_ready("one", Duration::from_secs(60))
+                    .expect("in time")
+                    .decided_at_us()
+            })
             .collect::<Vec<_>>()
     })
     .concat();

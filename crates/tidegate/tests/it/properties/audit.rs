@@ -10,10 +10,7 @@ use tidegate::{Align, Cost, Kind, Limit};
 use super::{Case, Run, for_each_algorithm};
 use crate::support::KEY;
 
-for_each_algorithm!(
-    what_a_limiter_admits_holds,
-    an_audit_draws_the_line_where_the_limiter_does,
-);
+for_each_algorithm!(what_a_limiter_admits_holds);
 
 fn what_a_limiter_admits_holds(case: &Case) -> Result<(), TestCaseError> {
     let mut run = Run::new(case);
@@ -44,48 +41,6 @@ fn what_a_limiter_admits_holds(case: &Case) -> Result<(), TestCaseError> {
         prop_assert!(verdict.held(), "{verdict:?}");
     }
     Ok(())
-}
-
-/// For every algorithm that promises no less than it does.
-fn an_audit_draws_the_line_where_the_limiter_does(case: &Case) -> Result<(), TestCaseError> {
-    let mut run = Run::new(case);
-    let mut audit = Audit::new(case.limit);
-    let mut last_refused = None;
-    for step in &case.steps {
-        let (cost, decision) = run.step(step);
-        audit.push(&Record::of(KEY, cost, &decision));
-        if !decision.allowed() {
-            last_refused = Some(Record::admitted(KEY, run.now_us, cost));
-        }
-    }
-    let with = |record: &Record<'_>| {
-        let mut audit = audit.clone();
-        audit.push(record);
-        audit.verdict()
-    };
-    let remaining = run.peek(1).remaining();
-    if remaining > 0 {
-        let all = Record::admitted(KEY, run.now_us, Cost::of(remaining));
-        prop_assert!(with(&all).held(), "{remaining} remained");
-    }
-    if promises_less(&case.limit) {
-        return Ok(());
-    }
-    if let Some(over) = remaining.checked_add(1) {
-        let broken = with(&Record::admitted(KEY, run.now_us, Cost::of(over))).broken;
-        let broken = broken.ok_or_else(|| TestCaseError::fail("one too many, and not seen"))?;
-        prop_assert_eq!(broken.to_us, run.now_us);
-        prop_assert_eq!(broken.admitted, broken.bound + 1);
-    }
-    if let Some(passed) = last_refused {
-        prop_assert!(!with(&passed).held(), "{passed:?}");
-    }
-    Ok(())
-}
-
-/// The sliding window admits less than its bound: its estimate is on the safe side.
-fn promises_less(limit: &Limit) -> bool {
-    matches!(limit.kind(), Kind::SlidingWindow(_))
 }
 
 /// Times and windows are whole multiples of this in random records, so that looking at
