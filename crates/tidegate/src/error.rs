@@ -94,11 +94,11 @@ impl LimitError {
 #[error("{text:?}: {problem}")]
 pub struct ParseError {
     text: String,
-    problem: Problem,
+    problem: Fault,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum Problem {
+enum Fault {
     #[error(
         "expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, or a count per window such as 5/10s or 3/500ms"
     )]
@@ -116,7 +116,7 @@ impl ParseError {
     /// The longest part of an invalid text that its error repeats.
     const SHOWN: usize = 64;
 
-    fn new(text: &str, problem: Problem) -> Self {
+    fn new(text: &str, problem: Fault) -> Self {
         let mut shown: String = text.chars().take(Self::SHOWN).collect();
         if shown.len() < text.len() {
             shown.push('…');
@@ -128,7 +128,7 @@ impl ParseError {
     }
 
     pub(crate) fn syntax(text: &str) -> Self {
-        Self::new(text, Problem::Rate)
+        Self::new(text, Fault::Rate)
     }
 
     /// The same problem, of a part of a longer text.
@@ -137,10 +137,10 @@ impl ParseError {
     }
 
     pub(crate) fn option(text: &str) -> Self {
-        Self::new(text, Problem::Option)
+        Self::new(text, Fault::Option)
     }
 
     pub(crate) fn value(text: &str, error: LimitError) -> Self {
-        Self::new(text, Problem::Value(error))
+        Self::new(text, Fault::Value(error))
     }
 }

@@ -14,7 +14,7 @@ use crate::limit::Limit;
 use crate::memory::{Charge, Check, Level, MemoryStore, Stats, TooManyLimits};
 use crate::wait::{Turn, Wait, WaitError, Waiting};
 
-/// A limit applied to each of many keys, in memory.
+/// One limit for each of many keys, in memory.
 ///
 /// ```
 /// use tidegate::{Limit, Limiter};
@@ -29,6 +29,10 @@ use crate::wait::{Turn, Wait, WaitError, Waiting};
 /// Keys are text, bytes, numbers, addresses or tuples of these ([`Key`]); a limit for
 /// everything has the key `()`. Clones are handles to the same keys and the same limit, so
 /// every thread or connection can have one.
+///
+/// `check` decides and charges, `peek` only looks, `refund` gives a charge back, and `reset`
+/// forgets a key: the same verbs as those of [`PolicyLimiter`](crate::PolicyLimiter), which has
+/// a policy instead of a limit, and of [`Policies`](crate::Policies).
 #[derive(Clone, Debug)]
 pub struct Limiter {
     store: MemoryStore,
@@ -53,8 +57,8 @@ impl Limiter {
         Self::over(&MemoryStore::new(), limit).expect("the first limit of a store")
     }
 
-    /// A limiter over a store with other bounds, or another clock. Limiters over one store
-    /// have the same keys, so one that is to count by itself needs a store of its own.
+    /// A limiter over this store, which may have other bounds or another clock. Limiters over
+    /// one store have the same keys, so one that is to count by itself needs a store of its own.
     ///
     /// Fails if 32,767 different limits are in use in the store.
     ///
@@ -92,13 +96,14 @@ impl Limiter {
         }
     }
 
-    /// Decides whether one request of this key may proceed, and charges it if so.
+    /// Decides whether a request of this key may proceed, and charges it if so.
     #[inline]
     pub fn check(&self, key: impl Key) -> Decision {
         self.check_cost(key, Cost::ONE)
     }
 
-    /// Decides whether a request of this cost may proceed, and charges all of it or nothing.
+    /// Decides whether a request of this key at this cost may proceed, and charges it if so:
+    /// all of the cost, or nothing.
     ///
     /// ```
     /// use tidegate::{Cost, Limit, Limiter};

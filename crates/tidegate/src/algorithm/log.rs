@@ -65,7 +65,7 @@ struct Record {
 
 /// Where a record lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct RecordIndex {
     segment: usize,
     /// Counted from the segment's first live record.
     index: usize,
@@ -76,7 +76,7 @@ struct Place {
 pub struct LogView {
     used: u32,
     /// The oldest record that counts, or the end.
-    first: Place,
+    first: RecordIndex,
     /// The total before it.
     before: u32,
     /// When the newest event happened, in raw time.
@@ -162,7 +162,7 @@ impl Log {
     /// The log at an instant when none of its events count any more.
     pub(crate) fn ended(&self, now_us: u64) -> LogView {
         let segment = self.rest.len();
-        let first = Place {
+        let first = RecordIndex {
             segment,
             index: usize::from(self.segment(segment).len),
         };
@@ -345,7 +345,7 @@ impl Log {
     }
 
     /// The total before a record.
-    fn total_before(&self, place: Place) -> u32 {
+    fn total_before(&self, place: RecordIndex) -> u32 {
         let segment = self.segment(place.segment);
         match (usize::from(segment.start) + place.index).checked_sub(1) {
             Some(previous) => segment.base.wrapping_add(segment.records[previous].total),
@@ -356,7 +356,7 @@ impl Log {
     /// The first record from a segment on that is not `early`, which holds for a first
     /// run of them; the end of the last segment if there is none. Looks close to the
     /// start first: most checks trim few events or none.
-    fn find(&self, from: usize, early: impl Fn(&Segment, Record) -> bool) -> Place {
+    fn find(&self, from: usize, early: impl Fn(&Segment, Record) -> bool) -> RecordIndex {
         let last = self.rest.len();
         let is_early = |index: usize| {
             let segment = self.segment(index);
@@ -387,7 +387,7 @@ impl Log {
         let live = segment.live();
         let near = live.iter().take(4).position(|it| !early(segment, *it));
         let index = near.unwrap_or_else(|| live.partition_point(|it| early(segment, *it)));
-        Place {
+        RecordIndex {
             segment: low,
             index,
         }

@@ -1,5 +1,5 @@
 //! Where a table lives: its shards, their bounds, and the limits that entries were written
-//! under. [`Heaped`] belongs to one process; `zone.rs` has memory that several map.
+//! under. [`HeapHome`] belongs to one process; `zone.rs` has memory that several map.
 //!
 //! The entries of a shard are plain integers without pointers. On the heap they grow as
 //! needed, and logs and notes about receipts lie beside them. An array of entries, which
@@ -15,7 +15,7 @@ use super::lock::ShardLock;
 use super::logs::Logs;
 use super::notes::Notes;
 use super::shard::Shard;
-use super::table::Locked;
+use super::table::LockedShard;
 use crate::limit::Limit;
 
 /// What all users of a table share.
@@ -25,7 +25,7 @@ pub(crate) trait Home {
 
     /// How many shards there are, and one of them.
     fn shards(&self) -> usize;
-    fn shard(&self, number: usize) -> &Locked<Self::Lock, Self::Region>;
+    fn shard(&self, number: usize) -> &LockedShard<Self::Lock, Self::Region>;
     fn bounds(&self) -> &Bounds;
     /// The limit that an entry was written under.
     fn limit(&self, id: LimitId) -> Option<Limit>;
@@ -72,23 +72,23 @@ impl ZoneLock for ShardLock {
 }
 
 /// The memory of one process.
-pub(crate) struct Heaped {
-    shards: Box<[Locked<ShardLock, Heap>]>,
+pub(crate) struct HeapHome {
+    shards: Box<[LockedShard<ShardLock, Heap>]>,
     bounds: Bounds,
     pub(super) limits: Limits,
 }
 
-impl Heaped {
+impl HeapHome {
     pub(super) fn new(shards: usize, bounds: Bounds) -> Self {
         Self {
-            shards: (0..shards).map(|_| Locked::default()).collect(),
+            shards: (0..shards).map(|_| LockedShard::default()).collect(),
             bounds,
             limits: Limits::default(),
         }
     }
 }
 
-impl Home for Heaped {
+impl Home for HeapHome {
     type Lock = ShardLock;
     type Region = Heap;
 
@@ -98,7 +98,7 @@ impl Home for Heaped {
     }
 
     #[inline]
-    fn shard(&self, number: usize) -> &Locked<ShardLock, Heap> {
+    fn shard(&self, number: usize) -> &LockedShard<ShardLock, Heap> {
         &self.shards[number]
     }
 

@@ -16,8 +16,8 @@ use super::fingerprint::Fingerprint;
 use super::home::{Home, ShardGuard};
 use super::logs::pack;
 use super::one::{at, level_decision};
-use super::shard::{Place, Shard, Upkeep};
-use super::table::{Seen, Table, release};
+use super::shard::{Shard, SlotIndex, Upkeep};
+use super::table::{Finding, Table, release};
 use super::{Ask, Charge};
 use crate::algorithm::{Compact, Counter, Packed, State, Used, each_compact};
 use crate::cost::Cost;
@@ -33,7 +33,7 @@ pub(super) struct Part<'t, 'l, H: Home> {
     number: usize,
     holder: usize,
     shard: Option<ShardGuard<'t, H>>,
-    place: Place,
+    place: SlotIndex,
     /// What to write once all levels admit; `None` if this one refuses.
     after: Option<Packed>,
 }
@@ -371,7 +371,7 @@ struct Change<'l> {
     /// At the cost of all checks of the key.
     ask: Ask<'l>,
     holder: usize,
-    seen: Seen,
+    seen: Finding,
     admits: bool,
     /// The costs together are more than any limit admits.
     too_much: bool,

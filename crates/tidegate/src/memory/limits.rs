@@ -74,9 +74,9 @@ pub struct TooManyLimits;
 const MAX_LIMITS: u16 = LOG_BIT - 1;
 
 /// Which numbers the entries of a store were written under.
-pub(super) struct Seen(Box<[bool; 1 << 16]>);
+pub(super) struct UsedLimits(Box<[bool; 1 << 16]>);
 
-impl Seen {
+impl UsedLimits {
     pub(super) fn none() -> Self {
         Self(Box::new([false; 1 << 16]))
     }
@@ -96,7 +96,7 @@ impl Limits {
     pub(super) fn handle(
         &self,
         limit: &Limit,
-        search: impl FnOnce(&mut Seen),
+        search: impl FnOnce(&mut UsedLimits),
     ) -> Result<Handle, TooManyLimits> {
         if let Some(handle) = self.write().get_or_add(limit) {
             return Ok(handle);
@@ -104,7 +104,7 @@ impl Limits {
         let _one_at_a_time = self.search.lock().unwrap_or_else(PoisonError::into_inner);
         let retired = self.write().retire();
         if !retired.is_empty() {
-            let mut seen = Seen::none();
+            let mut seen = UsedLimits::none();
             search(&mut seen);
             self.write().release(&retired, &seen);
         }
@@ -168,7 +168,7 @@ impl Known {
     }
 
     /// Frees the retired numbers that no entry was written under.
-    fn release(&mut self, retired: &[usize], seen: &Seen) {
+    fn release(&mut self, retired: &[usize], seen: &UsedLimits) {
         for index in retired {
             let id = self.slots[*index].handle.id();
             if !seen.has(id) {

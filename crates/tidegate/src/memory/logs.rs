@@ -9,8 +9,8 @@ use super::Ask;
 use super::bounds::{Bounds, Full, WhenFull};
 use super::bucket::{LOG_BIT, LimitId, SLOTS};
 use super::home::{Home, Region};
-use super::shard::{Place, Shard, Upkeep};
-use super::table::{Seen, Table};
+use super::shard::{Shard, SlotIndex, Upkeep};
+use super::table::{Finding, Table};
 use crate::algorithm::{Kind, Log, LogView, Packed, PastCharge, SlidingLog, State};
 use crate::cost::Cost;
 use crate::limit::Limit;
@@ -29,7 +29,7 @@ pub(super) struct Logs {
 
 /// The log of a key at the instant of a check.
 #[derive(Clone, Copy)]
-pub(super) struct SeenLog {
+pub(super) struct LogFinding {
     /// `None` for a key that has none yet.
     id: Option<LogId>,
     view: LogView,
@@ -39,7 +39,7 @@ pub(super) struct SeenLog {
     reserved: usize,
 }
 
-impl SeenLog {
+impl LogFinding {
     /// What a refund recognises a charge of this instant by.
     pub(super) fn mark_us(&self) -> u64 {
         self.view.raw_us()
@@ -100,7 +100,7 @@ impl<M: Region> Shard<M> {
         stored: Option<(LimitId, Packed)>,
         cost: Cost,
         now_us: u64,
-    ) -> (SeenLog, State) {
+    ) -> (LogFinding, State) {
         let id = stored.and_then(|(limit, state)| owned_log(limit, state));
         let empty = Log::default();
         let log = id.and_then(|id| self.log(id)).unwrap_or(&empty);
@@ -109,7 +109,7 @@ impl<M: Region> Shard<M> {
             true => log.ended(now_us),
             false => limit.view(log, now_us),
         };
-        let seen = SeenLog {
+        let seen = LogFinding {
             id,
             view,
             last_us: log.last_us(),
@@ -128,7 +128,7 @@ impl<M: Region> Shard<M> {
             return 0;
         }
         let buckets = self.region.buckets();
-        let mut owners: Vec<(u64, Place, usize)> = (0..buckets.len())
+        let mut owners: Vec<(u64, SlotIndex, usize)> = (0..buckets.len())
             .flat_map(|bucket| (0..SLOTS).map(move |slot| (bucket, slot)))
             .filter_map(|(bucket, slot)| {
                 let entry = &buckets[bucket];
@@ -159,7 +159,7 @@ impl<H: Home> Table<H> {
         &self,
         shard: &mut Shard<H::Region>,
         ask: &Ask<'_>,
-        seen: &mut Seen,
+        seen: &mut Finding,
         after: &State,
         upkeep: &Upkeep<'_>,
     ) -> Result<(), Full> {
@@ -198,7 +198,7 @@ impl<H: Home> Table<H> {
     }
 
     /// Gives back the room that was provided for an event.
-    pub(super) fn withdraw_log(&self, seen: &mut Seen) {
+    pub(super) fn withdraw_log(&self, seen: &mut Finding) {
         if let Some(log) = &mut seen.log {
             self.bounds()
                 .log_bytes
@@ -207,7 +207,7 @@ impl<H: Home> Table<H> {
     }
 
     /// Takes back the log that was provided for a key that itself found no room.
-    pub(super) fn close_new_log(&self, shard: &mut Shard<H::Region>, seen: &mut Seen) {
+    pub(super) fn close_new_log(&self, shard: &mut Shard<H::Region>, seen: &mut Finding) {
         self.withdraw_log(seen);
         if let Some(id) = seen.log.as_mut().and_then(|log| log.id.take())
             && let Some(side) = shard.region.side_mut()
@@ -221,7 +221,7 @@ impl<H: Home> Table<H> {
         &self,
         shard: &mut Shard<H::Region>,
         ask: &Ask<'_>,
-        seen: &mut Seen,
+        seen: &mut Finding,
         after: &mut State,
         now_us: u64,
     ) {
@@ -245,7 +245,7 @@ impl<H: Home> Table<H> {
         &self,
         shard: &mut Shard<H::Region>,
         limit: &Limit,
-        seen: &Seen,
+        seen: &Finding,
         charge: PastCharge,
     ) -> Option<State> {
         let (Kind::SlidingLog(limit), Some(seen_log)) = (limit.kind(), &seen.log) else {
@@ -274,7 +274,7 @@ fn event(before: &State, after: &State) -> u32 {
 }
 
 /// A state as the table keeps it; `None` for a level that keeps none.
-pub(super) fn pack(limit: &Limit, state: &State, log: Option<SeenLog>) -> Option<Packed> {
+pub(super) fn pack(limit: &Limit, state: &State, log: Option<LogFinding>) -> Option<Packed> {
     match state {
         State::SlidingLog(state) => Some(Packed {
             fresh_at_us: state.last_us + state.reset_after_us,

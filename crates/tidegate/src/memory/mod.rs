@@ -26,7 +26,7 @@ pub use limits::TooManyLimits;
 use bounds::Bounds;
 use bucket::LimitId;
 use fingerprint::{Fingerprint, KeyRef, Scope};
-use home::Heaped;
+use home::HeapHome;
 use limits::Handle;
 use table::{MAX_KEYS, Table};
 
@@ -63,7 +63,7 @@ use crate::limit::Limit;
 /// grows beyond its previous length.
 #[derive(Clone)]
 pub struct MemoryStore {
-    table: Arc<Table<Heaped>>,
+    table: Arc<Table<HeapHome>>,
 }
 
 /// A named limit of a store. Levels with different names have separate keys. A level with

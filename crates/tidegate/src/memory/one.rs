@@ -31,7 +31,7 @@ impl<H: Home> Table<H> {
             if let Some(state) = at(limit, stored, now_us)
                 && !limit.admits(&state, cost)
             {
-                return decision(&ask, limit, &state, now_us, 0, Verdict::Refused);
+                return decision(&ask, limit, &state, now_us, 0, Answer::Refused);
             }
         }
 
@@ -53,7 +53,7 @@ impl<H: Home> Table<H> {
                     refused.forget(print);
                     shard.latest_us = now_us;
                     release(shard);
-                    return decision(&ask, limit, &state, now_us, era, Verdict::Charged);
+                    return decision(&ask, limit, &state, now_us, era, Answer::Charged);
                 }
             }
             drop(shard);
@@ -69,18 +69,18 @@ impl<H: Home> Table<H> {
                     refused.forget(print);
                     shard.write(place, (print, id, limit.pack(&state)));
                     drop(shard);
-                    return decision(&ask, limit, &state, now_us, era, Verdict::Charged);
+                    return decision(&ask, limit, &state, now_us, era, Answer::Charged);
                 }
                 (Some(_), Charge::Nothing) => {
                     drop(shard);
-                    return decision(&ask, limit, &state, now_us, era, Verdict::Admitted);
+                    return decision(&ask, limit, &state, now_us, era, Answer::Admitted);
                 }
                 (None, Charge::Nothing | Charge::Admitted) => {
                     if shard.refused_again(print) {
                         refused.set(print, id, stored);
                     }
                     drop(shard);
-                    return decision(&ask, limit, &state, now_us, era, Verdict::Refused);
+                    return decision(&ask, limit, &state, now_us, era, Answer::Refused);
                 }
                 (None, Charge::Always | Charge::Told) => {}
             }
@@ -91,7 +91,7 @@ impl<H: Home> Table<H> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum Answer {
     Refused,
     Admitted,
     Charged,
@@ -127,13 +127,13 @@ fn decision<C: Compact>(
     state: &C::State,
     now_us: u64,
     era: u32,
-    verdict: Verdict,
+    verdict: Answer,
 ) -> Decision {
-    let admitted = verdict != Verdict::Refused;
+    let admitted = verdict != Answer::Refused;
     Decision {
         levels: smallvec![level_decision(ask, limit, state, era, admitted)],
         denied_by: (!admitted).then_some(0),
-        receipt: (verdict == Verdict::Charged).then(fresh_id),
+        receipt: (verdict == Answer::Charged).then(fresh_id),
         ..Decision::at(now_us)
     }
 }

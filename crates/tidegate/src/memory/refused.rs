@@ -25,7 +25,7 @@ use crate::algorithm::Packed;
 /// is 0 when there is none.
 #[derive(Default)]
 #[repr(C)]
-pub(super) struct LastRefused {
+pub(super) struct LastRefusal {
     low: AtomicU64,
     version: AtomicU64,
     high_and_limit: AtomicU64,
@@ -34,7 +34,7 @@ pub(super) struct LastRefused {
     extra: AtomicU64,
 }
 
-impl LastRefused {
+impl LastRefusal {
     /// The state of this key under this limit, if that is what was refused last.
     #[inline]
     pub(super) fn get(&self, print: Fingerprint, limit: LimitId) -> Option<Packed> {
@@ -121,11 +121,11 @@ mod loom_tests {
     }
 
     /// One reader beside one writer: the shard's lock admits no second.
-    fn check(write: fn(&LastRefused, u64)) {
+    fn check(write: fn(&LastRefusal, u64)) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
-            let last = Arc::new(LastRefused::default());
+            let last = Arc::new(LastRefusal::default());
             last.set(PRINT, 1, entry(0));
             let writer = {
                 let last = Arc::clone(&last);
@@ -154,7 +154,7 @@ mod loom_tests {
     #[test]
     fn loom_forgotten_refusal_is_not_seen_later() {
         loom::model(|| {
-            let shared = Arc::new((LastRefused::default(), Mutex::new(false)));
+            let shared = Arc::new((LastRefusal::default(), Mutex::new(false)));
             shared.0.set(PRINT, 1, entry(0));
             let writer = {
                 let shared = Arc::clone(&shared);

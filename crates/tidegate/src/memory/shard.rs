@@ -30,7 +30,7 @@ const SAMPLE: usize = 16;
 const MOVES: usize = 3;
 
 /// Where an entry lies: bucket and slot.
-pub(super) type Place = (usize, usize);
+pub(super) type SlotIndex = (usize, usize);
 
 /// What dropping keys depends on.
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ pub(crate) struct Shard<M> {
 
 impl<M: Region> Shard<M> {
     #[inline(always)]
-    pub(super) fn find(&self, print: Fingerprint) -> Option<Place> {
+    pub(super) fn find(&self, print: Fingerprint) -> Option<SlotIndex> {
         let buckets = self.region.buckets();
         let first = pick(print.low & 0xffff_ffff, buckets.len());
         if let Some(slot) = buckets.get(first)?.find(print) {
@@ -109,7 +109,7 @@ impl<M: Region> Shard<M> {
     }
 
     #[inline]
-    pub(super) fn read(&self, (bucket, slot): Place) -> (LimitId, Packed) {
+    pub(super) fn read(&self, (bucket, slot): SlotIndex) -> (LimitId, Packed) {
         let bucket = &self.region.buckets()[bucket];
         (bucket.limit(slot), bucket.read(slot))
     }
@@ -117,12 +117,12 @@ impl<M: Region> Shard<M> {
     /// Overwrites an entry. A log the new state does not own is closed by the
     /// caller.
     #[inline]
-    pub(super) fn write(&mut self, (bucket, slot): Place, entry: Entry) {
+    pub(super) fn write(&mut self, (bucket, slot): SlotIndex, entry: Entry) {
         self.region.buckets_mut()[bucket].write(slot, entry);
     }
 
     /// [`write`](Self::write), for a state whose quota may be full earlier than before.
-    pub(super) fn rewrite(&mut self, place: Place, entry: Entry) {
+    pub(super) fn rewrite(&mut self, place: SlotIndex, entry: Entry) {
         self.earliest_us = self.earliest_us.min(entry.2.fresh_at_us);
         self.write(place, entry);
     }
@@ -161,13 +161,13 @@ impl<M: Region> Shard<M> {
     }
 
     /// Removes an entry and the log it owns.
-    pub(super) fn remove(&mut self, place: Place, bounds: &Bounds) {
+    pub(super) fn remove(&mut self, place: SlotIndex, bounds: &Bounds) {
         self.clear(place, bounds);
         bounds.keys.give_back(1);
     }
 
     /// Removes an entry, whose quota passes to the caller.
-    fn clear(&mut self, (bucket, slot): Place, bounds: &Bounds) {
+    fn clear(&mut self, (bucket, slot): SlotIndex, bounds: &Bounds) {
         let (limit, state) = self.read((bucket, slot));
         self.close_log(limit, state, bounds);
         self.region.buckets_mut()[bucket].clear(slot);
@@ -226,7 +226,11 @@ impl<M: Region> Shard<M> {
 
     /// Removes this entry, where that is allowed, for a new key, which gets its
     /// quota.
-    fn evict(&mut self, nearest: Option<(u64, Place)>, upkeep: &Upkeep<'_>) -> Result<(), Full> {
+    fn evict(
+        &mut self,
+        nearest: Option<(u64, SlotIndex)>,
+        upkeep: &Upkeep<'_>,
+    ) -> Result<(), Full> {
         let &Upkeep { now_us, bounds, .. } = upkeep;
         let Some((fresh_at_us, place)) = nearest else {
             return Err(Full { retry_after_us: 1 });
@@ -279,7 +283,7 @@ impl<M: Region> Shard<M> {
         &self,
         buckets: impl IntoIterator<Item = usize>,
         upkeep: &Upkeep<'_>,
-    ) -> Option<(u64, Place)> {
+    ) -> Option<(u64, SlotIndex)> {
         let entries = |bucket: usize| {
             let entry = &self.region.buckets()[bucket];
             (0..SLOTS).filter_map(move |slot| {

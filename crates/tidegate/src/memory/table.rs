@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 use super::bounds::{Bounds, Full};
 use super::bucket::{Entry, LimitId};
 use super::fingerprint::{Fingerprint, HIGH_BITS, Seeds};
-use super::home::{Heaped, Home, Region, ShardGuard, ZoneLock};
-use super::limits::{Handle, Seen as SeenLimits, TooManyLimits};
-use super::logs::{SeenLog, pack};
-use super::refused::LastRefused;
-use super::shard::{Place, Shard, Upkeep};
+use super::home::{HeapHome, Home, Region, ShardGuard, ZoneLock};
+use super::limits::{Handle, TooManyLimits, UsedLimits};
+use super::logs::{LogFinding, pack};
+use super::refused::LastRefusal;
+use super::shard::{Shard, SlotIndex, Upkeep};
 use super::{Ask, Charge, Check};
 use crate::algorithm::{Kind, MAX_NOW_US, Packed, PastCharge, State, each_compact};
 use crate::clock::TimeSource;
@@ -48,40 +48,40 @@ pub(crate) struct Table<H> {
 /// A shard, and the key it refused last. The shard and the first word of that key
 /// share a cache line: one line tells most checks all they need to find their key.
 #[repr(C, align(128))]
-pub(crate) struct Locked<R, M> {
+pub(crate) struct LockedShard<R, M> {
     pub(super) shard: Mutex<R, Shard<M>>,
-    pub(super) refused: LastRefused,
+    pub(super) refused: LastRefusal,
 }
 
-impl<R: RawMutex, M: Default> Default for Locked<R, M> {
+impl<R: RawMutex, M: Default> Default for LockedShard<R, M> {
     fn default() -> Self {
         Self {
             shard: Mutex::new(Shard::default()),
-            refused: LastRefused::default(),
+            refused: LastRefusal::default(),
         }
     }
 }
 
 /// A level's key as found in the table, brought to the instant of a check.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
-    pub(super) place: Option<Place>,
+pub(super) struct Finding {
+    pub(super) place: Option<SlotIndex>,
     /// What the entry holds, and the limit it was written under.
     pub(super) stored: Option<(LimitId, Packed)>,
     pub(super) state: State,
     /// The log of a limit that keeps one.
-    pub(super) log: Option<SeenLog>,
+    pub(super) log: Option<LogFinding>,
     /// The entry no longer says what is true: since it was written, the clock has
     /// stepped back, or the limit has changed to one that counts in other units.
     pub(super) outdated: bool,
 }
 
-impl Table<Heaped> {
+impl Table<HeapHome> {
     pub(super) fn new(bounds: Bounds, clock: TimeSource) -> Self {
         let shards = (bounds.max_keys() / KEYS_PER_SHARD)
             .next_power_of_two()
             .min(MAX_SHARDS);
-        Self::over(Heaped::new(shards, bounds), Seeds::random(), clock)
+        Self::over(HeapHome::new(shards, bounds), Seeds::random(), clock)
     }
 
     /// The number of a limit.
@@ -115,7 +115,10 @@ impl<H: Home> Table<H> {
     /// Locks a shard of this table. One whose last owner died while it held the lock may be
     /// half written: it begins anew.
     #[inline]
-    pub(super) fn guard<'s>(&'s self, locked: &'s Locked<H::Lock, H::Region>) -> ShardGuard<'s, H> {
+    pub(super) fn guard<'s>(
+        &'s self,
+        locked: &'s LockedShard<H::Lock, H::Region>,
+    ) -> ShardGuard<'s, H> {
         let mut shard = locked.shard.lock();
         if H::Lock::take_abandoned(&locked.shard) {
             shard.wipe(self.bounds());
@@ -168,7 +171,7 @@ impl<H: Home> Table<H> {
 
     /// Looks through all entries for the limits they were written under, and drops those
     /// that are dead.
-    pub(super) fn search_limits(&self, seen: &mut SeenLimits) {
+    pub(super) fn search_limits(&self, seen: &mut UsedLimits) {
         for number in 0..self.home.shards() {
             let (mut shard, now_us) = self.enter(number);
             shard.sweep_all(&self.upkeep(now_us, &[]));
@@ -276,7 +279,7 @@ impl<H: Home> Table<H> {
     fn take_off(
         &self,
         ask: &Ask<'_>,
-        charge: impl FnOnce(&Shard<H::Region>, &Seen, u64) -> Option<PastCharge>,
+        charge: impl FnOnce(&Shard<H::Region>, &Finding, u64) -> Option<PastCharge>,
     ) {
         let (limit, print) = (&ask.level.limit, ask.print);
         let (mut shard, now_us) = self.enter(self.shard_number(print));
@@ -293,7 +296,7 @@ impl<H: Home> Table<H> {
     }
 
     /// Finds a level's key and brings its state to this instant.
-    pub(super) fn see(&self, shard: &Shard<H::Region>, ask: &Ask<'_>, now_us: u64) -> Seen {
+    pub(super) fn see(&self, shard: &Shard<H::Region>, ask: &Ask<'_>, now_us: u64) -> Finding {
         let limit = &ask.level.limit;
         let place = shard.find(ask.print);
         let stored = place.map(|place| shard.read(place));
@@ -304,7 +307,7 @@ impl<H: Home> Table<H> {
             }
             _ => (None, limit.new_state(now_us)),
         };
-        let mut seen = Seen {
+        let mut seen = Finding {
             place,
             stored,
             state,
@@ -421,7 +424,7 @@ impl<H: Home> Table<H> {
     }
 
     #[inline]
-    pub(super) fn locked(&self, print: Fingerprint) -> &Locked<H::Lock, H::Region> {
+    pub(super) fn locked(&self, print: Fingerprint) -> &LockedShard<H::Lock, H::Region> {
         self.home.shard(self.shard_number(print))
     }
 
@@ -464,7 +467,7 @@ mod tests {
 
     #[test]
     fn a_shard_and_the_first_word_of_its_last_refusal_share_a_line() {
-        assert_eq!(size_of::<Locked<ShardLock, Heap>>(), 128);
-        assert!(offset_of!(Locked<ShardLock, Heap>, refused) <= 56);
+        assert_eq!(size_of::<LockedShard<ShardLock, Heap>>(), 128);
+        assert!(offset_of!(LockedShard<ShardLock, Heap>, refused) <= 56);
     }
 }

@@ -16,8 +16,8 @@ use super::bucket::LimitId;
 use super::fingerprint::Seeds;
 pub use super::home::ZoneLock;
 use super::home::{Fixed, Home};
-use super::limits::{Handle, Seen};
-use super::table::{Locked, Table};
+use super::limits::{Handle, UsedLimits};
+use super::table::{LockedShard, Table};
 use super::{Charge, Level};
 use crate::clock::{Clock, TimeSource};
 use crate::cost::Cost;
@@ -37,16 +37,16 @@ const LIMITS: usize = 255;
 pub struct Head {
     seeds: Seeds,
     bounds: Bounds,
-    limits: [Cell; LIMITS],
+    limits: [StoredLimit; LIMITS],
 }
 
 /// A part of a zone's keys, behind a lock.
 #[repr(transparent)]
-pub struct ZoneShard<R>(Locked<R, Fixed<BUCKETS>>);
+pub struct ZoneShard<R>(LockedShard<R, Fixed<BUCKETS>>);
 
 impl<R: ZoneLock> Default for ZoneShard<R> {
     fn default() -> Self {
-        Self(Locked::default())
+        Self(LockedShard::default())
     }
 }
 
@@ -64,12 +64,12 @@ pub enum ZoneError {
 
 /// One limit for many keys, in memory that several processes share.
 pub struct Zone<'m, R: ZoneLock> {
-    table: Table<Mapped<'m, R>>,
+    table: Table<ZoneHome<'m, R>>,
     level: Level,
 }
 
 /// Somebody else's memory.
-struct Mapped<'m, R> {
+struct ZoneHome<'m, R> {
     head: &'m Head,
     shards: &'m [ZoneShard<R>],
 }
@@ -82,7 +82,7 @@ impl Head {
         Self {
             seeds: Seeds::random(),
             bounds: Bounds::new(max_keys, 0, WhenFull::Evict),
-            limits: array::from_fn(|_| Cell::default()),
+            limits: array::from_fn(|_| StoredLimit::default()),
         }
     }
 }
@@ -104,7 +104,7 @@ impl<'m, R: ZoneLock> Zone<'m, R> {
             return Err(ZoneError::Algorithm(limit.algorithm()));
         }
         let clock = TimeSource::Injected(Arc::new(clock));
-        let table = Table::over(Mapped { head, shards }, head.seeds, clock);
+        let table = Table::over(ZoneHome { head, shards }, head.seeds, clock);
         let handle = number(&table, &limit).ok_or(ZoneError::TooManyLimits)?;
         let name = table.seeds.scope(name);
         let level = Level::new(limit, name, handle);
@@ -149,7 +149,7 @@ impl<'m, R: ZoneLock> Zone<'m, R> {
     }
 }
 
-impl<R: ZoneLock> Home for Mapped<'_, R> {
+impl<R: ZoneLock> Home for ZoneHome<'_, R> {
     type Lock = R;
     type Region = Fixed<BUCKETS>;
 
@@ -159,7 +159,7 @@ impl<R: ZoneLock> Home for Mapped<'_, R> {
     }
 
     #[inline]
-    fn shard(&self, number: usize) -> &Locked<R, Fixed<BUCKETS>> {
+    fn shard(&self, number: usize) -> &LockedShard<R, Fixed<BUCKETS>> {
         &self.shards[number].0
     }
 
@@ -177,13 +177,13 @@ impl<R: ZoneLock> Home for Mapped<'_, R> {
 /// The number of a limit in its zone: the one it has, a new one, or one that no key was
 /// written under any more. A process of a former config that still runs may write under such
 /// a number: its keys are then read as the new limit's.
-fn number<R: ZoneLock>(table: &Table<Mapped<'_, R>>, limit: &Limit) -> Option<Handle> {
+fn number<R: ZoneLock>(table: &Table<ZoneHome<'_, R>>, limit: &Limit) -> Option<Handle> {
     let limits = &table.home.head.limits;
     let has = |wanted: Option<&Limit>| limits.iter().position(|it| it.read().as_ref() == wanted);
     let index = match has(Some(limit)).or_else(|| has(None)) {
         Some(index) => index,
         None => {
-            let mut seen = Seen::none();
+            let mut seen = UsedLimits::none();
             table.search_limits(&mut seen);
             let is_free = |index: &usize| id(*index).is_some_and(|id| !seen.has(id));
             (0..LIMITS).find(is_free)?
@@ -204,7 +204,7 @@ fn id(index: usize) -> Option<LimitId> {
 /// A limit in numbers, which any process can read.
 #[derive(Default)]
 #[repr(C)]
-struct Cell {
+struct StoredLimit {
     /// How often it was written; 0 when it is free.
     turn: AtomicU64,
     /// Requests, and in the high half the algorithm and what goes with it.
@@ -219,7 +219,7 @@ const ALGORITHM_AT: u32 = 32;
 const STRICT: u64 = 1 << 40;
 const EPOCH: u64 = 1 << 41;
 
-impl Cell {
+impl StoredLimit {
     fn write(&self, limit: &Limit) {
         let Some(spec) = limit.spec() else {
             return;
@@ -262,7 +262,7 @@ impl Cell {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell as Marked;
+    use std::cell::Cell;
 
     use lock_api::Mutex;
     use spin::mutex::SpinMutex;
@@ -387,7 +387,7 @@ mod tests {
     }
 
     thread_local! {
-        static ABANDONED: Marked<bool> = const { Marked::new(false) };
+        static ABANDONED: Cell<bool> = const { Cell::new(false) };
     }
 
     /// A lock whose owner is said to have died whenever the test says so.

@@ -144,7 +144,7 @@ impl PolicyBuilder {
     }
 
     /// The levels, as far as they are right.
-    fn checked_levels(&self, problems: &mut Problems) -> Vec<Checked> {
+    fn checked_levels(&self, problems: &mut Problems) -> Vec<LevelParts> {
         if self.levels.is_empty() {
             return vec![self.checked_level(0, &self.name, &self.only, problems)];
         }
@@ -172,7 +172,7 @@ impl PolicyBuilder {
         name: &str,
         level: &LevelDraft,
         problems: &mut Problems,
-    ) -> Checked {
+    ) -> LevelParts {
         let place = Place::Level(index);
         let key = Template::parse(level.key.as_deref().unwrap_or(Template::DEFAULT));
         let key = key.map_err(|message| problems.add(place, "key", message));
@@ -182,7 +182,7 @@ impl PolicyBuilder {
             false => level.limit.limit(),
         };
         let limit = limit.map_err(|(field, message)| problems.add(place, field, message));
-        Checked {
+        LevelParts {
             name: name.into(),
             key: key.ok(),
             limit: limit.ok(),
@@ -190,7 +190,7 @@ impl PolicyBuilder {
         }
     }
 
-    fn checked_tag(&self, levels: &[Checked], problems: &mut Problems) -> Tag {
+    fn checked_tag(&self, levels: &[LevelParts], problems: &mut Problems) -> Tag {
         let keys: Option<Vec<&Template>> = levels.iter().map(|level| level.key.as_ref()).collect();
         let Some(keys) = keys else {
             // Nothing can be said about a tag before the keys are right.
@@ -234,7 +234,7 @@ impl PolicyBuilder {
     /// For each level, the limits of the overrides that are for it.
     fn checked_limits(
         &self,
-        levels: &[Checked],
+        levels: &[LevelParts],
         problems: &mut Problems,
     ) -> Vec<Vec<ConditionalLimit>> {
         let mut limits: Vec<Vec<ConditionalLimit>> = levels.iter().map(|_| Vec::new()).collect();
@@ -286,7 +286,7 @@ impl PolicyBuilder {
 }
 
 /// What is wrong with an override, whatever its level.
-fn check_override(change: &Override, levels: &[Checked], place: Place, problems: &mut Problems) {
+fn check_override(change: &Override, levels: &[LevelParts], place: Place, problems: &mut Problems) {
     let (limit, is_exempt) = (change.limit, !change.enabled);
     let blocks = limit.block == Some(true);
     let empty = "empty: expected at least one attribute and its value";
@@ -329,7 +329,7 @@ const BLOCK_DISABLED: &str =
     "true: with enabled = false, which allows everything: expected one of the two";
 
 /// Why an override is for none of these levels, whose keys are known.
-fn unused(change: &Override, levels: &[&Checked]) -> String {
+fn unused(change: &Override, levels: &[&LevelParts]) -> String {
     let keys = || levels.iter().filter_map(|level| level.key.as_ref());
     let names = || change.matches.iter().map(|(name, _)| &**name);
     let in_no_key = |name: &&str| keys().all(|key| key.position(name).is_none());
@@ -381,14 +381,14 @@ fn optional(levels: &[PolicyLevel]) -> Box<[Box<str>]> {
 }
 
 /// A level whose parts were looked at; what was wrong is `None`.
-struct Checked {
+struct LevelParts {
     name: String,
     key: Option<Template>,
     limit: Option<Limit>,
     fields: LimitFields,
 }
 
-impl Checked {
+impl LevelParts {
     /// Whether an override names this level, or none.
     fn is_meant_by(&self, change: &Override) -> bool {
         change.level.as_ref().is_none_or(|name| *name == self.name)
@@ -410,8 +410,8 @@ impl Checked {
     }
 }
 
-fn check_names(levels: &[Checked], problems: &mut Problems) {
-    for (index, Checked { name, .. }) in levels.iter().enumerate() {
+fn check_names(levels: &[LevelParts], problems: &mut Problems) {
+    for (index, LevelParts { name, .. }) in levels.iter().enumerate() {
         let is_taken = levels[..index].iter().any(|other| other.name == *name);
         let taken = "two levels have this name: expected different names";
         let taken = is_taken.then(|| format!("{}: {taken}", shown(name)));
@@ -460,7 +460,7 @@ fn beyond(range: RangeInclusive<Duration>, duration: Duration) -> Option<String>
 }
 
 /// What the modes can do, and which are there.
-fn check_mode(settings: &Settings, levels: &[Checked], problems: &mut Problems) {
+fn check_mode(settings: &Settings, levels: &[LevelParts], problems: &mut Problems) {
     let mut add = |message: String| problems.add(Place::Policy, "mode", message);
     let without = |can: fn(&Profile) -> bool| {
         let mut used = levels

@@ -20,12 +20,12 @@ use crate::limit::Limit;
 #[must_use = "the decision says whether the request may proceed"]
 pub struct PolicyDecision<'p> {
     policy: &'p Policy,
-    decided: Decided,
+    details: Details,
 }
 
 /// What was decided, beside the policy.
 #[derive(Debug, Clone, PartialEq)]
-struct Decided {
+struct Details {
     /// The level and the case behind each level of the decision.
     cases: SmallVec<[(u16, u16); 2]>,
     decision: Decision,
@@ -50,7 +50,7 @@ struct Decided {
 #[derive(Debug, Clone, PartialEq)]
 pub struct OwnedDecision {
     policy: Policy,
-    decided: Decided,
+    details: Details,
 }
 
 impl OwnedDecision {
@@ -58,7 +58,7 @@ impl OwnedDecision {
     pub fn decision(&self) -> PolicyDecision<'_> {
         PolicyDecision {
             policy: &self.policy,
-            decided: self.decided.clone(),
+            details: self.details.clone(),
         }
     }
 }
@@ -87,7 +87,7 @@ impl<'p> PolicyDecision<'p> {
     ) -> Self {
         Self {
             policy,
-            decided: Decided {
+            details: Details {
                 cases,
                 decision,
                 answer: None,
@@ -116,29 +116,29 @@ impl<'p> PolicyDecision<'p> {
     pub fn into_owned(self) -> OwnedDecision {
         OwnedDecision {
             policy: self.policy.clone(),
-            decided: self.decided,
+            details: self.details,
         }
     }
 
     /// The same decision, with what a script returned beyond its verdict.
     pub fn with_answer(mut self, answer: ScriptAnswer) -> Self {
-        self.decided.answer = Some(Box::new(answer));
+        self.details.answer = Some(Box::new(answer));
         self
     }
 
     /// What a user-defined script returned beyond its verdict.
     pub fn answer(&self) -> Option<&ScriptAnswer> {
-        self.decided.answer.as_deref()
+        self.details.answer.as_deref()
     }
 
     /// Whether the request may proceed. Always true for a policy in shadow mode.
     pub fn allowed(&self) -> bool {
-        self.decided.decision.allowed() || self.policy.shadow()
+        self.details.decision.allowed() || self.policy.shadow()
     }
 
     /// Whether a policy in shadow mode would have refused the request.
     pub fn would_deny(&self) -> bool {
-        self.policy.shadow() && !self.decided.decision.allowed()
+        self.policy.shadow() && !self.details.decision.allowed()
     }
 
     /// The policy.
@@ -148,32 +148,32 @@ impl<'p> PolicyDecision<'p> {
 
     /// The name of the first level that refused, or would have refused in shadow mode.
     pub fn denied_by(&self) -> Option<&'p str> {
-        let Decided {
+        let Details {
             cases, decision, ..
-        } = &self.decided;
+        } = &self.details;
         let (level, _) = cases.get(decision.denied_by()?)?;
         Some(self.policy.levels[usize::from(*level)].name())
     }
 
     /// The receipt for a refund, if the check was allowed and charged to any level.
     pub fn receipt(&self) -> Option<Receipt> {
-        let receipt = self.decided.decision.receipt();
-        receipt.filter(|_| !self.decided.cases.is_empty())
+        let receipt = self.details.decision.receipt();
+        receipt.filter(|_| !self.details.cases.is_empty())
     }
 
     /// The numbers alone, which do not borrow the policy.
     pub fn into_decision(self) -> Decision {
-        self.decided.decision
+        self.details.decision
     }
 
     /// Every level that counted, in the policy's order. None when the policy is not
     /// enabled.
     pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelReport<'_>> {
         let levels = self
-            .decided
+            .details
             .cases
             .iter()
-            .zip(self.decided.decision.levels());
+            .zip(self.details.decision.levels());
         levels.map(|(&(level, case), numbers)| LevelReport {
             policy: self.policy,
             level,
@@ -203,7 +203,7 @@ impl Deref for PolicyDecision<'_> {
     type Target = Decision;
 
     fn deref(&self) -> &Decision {
-        &self.decided.decision
+        &self.details.decision
     }
 }
 

@@ -19,7 +19,7 @@ use crate::limit::Limit;
 #[derive(Debug, Clone)]
 pub struct Keys<'a> {
     policy: &'a Policy,
-    levels: SmallVec<[Keyed; 4]>,
+    levels: SmallVec<[LevelCase; 4]>,
     /// The values of all levels, one after the other.
     values: SmallVec<[&'a [u8]; 8]>,
     /// The limit that came with the check, instead of the levels' own.
@@ -28,7 +28,7 @@ pub struct Keys<'a> {
 
 /// A level, its matching case, and where its values end.
 #[derive(Debug, Clone, Copy)]
-struct Keyed {
+struct LevelCase {
     level: u16,
     case: u16,
     end: u16,
@@ -168,7 +168,7 @@ impl<'a> Keys<'a> {
         for (place, (key, (start, end))) in counted.enumerate() {
             if is_meant(place) {
                 keys.values.extend_from_slice(&self.values[start..end]);
-                keys.levels.push(Keyed {
+                keys.levels.push(LevelCase {
                     level: key.level,
                     case: key.case,
                     end: u16::try_from(keys.values.len()).expect("no more than there were"),
@@ -208,7 +208,7 @@ impl<'a> Keys<'a> {
             self.values
                 .push(value.ok_or_else(|| self.policy.missing(name))?);
         }
-        self.levels.push(Keyed {
+        self.levels.push(LevelCase {
             level: u16::try_from(number).expect("levels are bounded"),
             case: level.overrides.find(&self.values[start..], attributes),
             end: u16::try_from(self.values.len()).expect("levels and attributes are bounded"),

@@ -40,8 +40,11 @@ use crate::memory::{Charge, Check, Level, MemoryStore, TooManyLimits};
 /// ```
 ///
 /// Clones are handles to the same counters. The policy never changes;
-/// [`changed`](Self::changed) makes a limiter of another policy over the same counters. For
-/// several policies, see [`Policies`](crate::Policies).
+/// [`changed`](Self::changed) makes a limiter of another policy over the same counters.
+///
+/// `check` decides and charges, `peek` only looks, `refund` gives a charge back, and `reset`
+/// forgets keys: the same verbs as those of [`Limiter`](crate::Limiter), which has one limit, and
+/// of [`Policies`](crate::Policies), which has several policies by name.
 #[derive(Debug, Clone)]
 pub struct PolicyLimiter(Arc<Inner>);
 
@@ -104,13 +107,13 @@ impl<A: ?Sized> Copy for Question<'_, A> {}
 pub struct Case(u16);
 
 impl PolicyLimiter {
-    /// A policy in memory, for at most one million keys.
+    /// A limiter in memory, for at most one million keys.
     pub fn in_memory(policy: Policy) -> Result<Self, PoliciesError> {
         Self::over(&MemoryStore::new(), policy)
     }
 
-    /// A policy in this store, whatever the name of the store that it asks for. Several
-    /// policies can share a store, if their names differ.
+    /// A limiter over this store, whatever the name of the store that the policy asks for.
+    /// Several policies can share a store, if their names differ.
     pub fn over(store: &MemoryStore, policy: Policy) -> Result<Self, PoliciesError> {
         if policy.script.is_some() {
             return Err(PoliciesError::NotInMemory(policy.name().into()));
@@ -131,8 +134,8 @@ impl PolicyLimiter {
         })))
     }
 
-    /// Another policy over the same store. Keys keep their usage if the policy has the same
-    /// name. A receipt stays valid if its limit is the same.
+    /// A limiter of another policy over the same store. Keys keep their usage if the policy has
+    /// the same name. A receipt stays valid if its limit is the same.
     pub fn changed(&self, policy: Policy) -> Result<Self, PoliciesError> {
         Self::over(&self.0.store, policy)
     }
@@ -152,8 +155,8 @@ impl PolicyLimiter {
         self.0.charge
     }
 
-    /// Decides whether a request with these attributes and this cost may proceed. If so,
-    /// charges every level of the policy; otherwise, none.
+    /// Decides whether a request with these attributes at this cost may proceed, and charges it
+    /// if so: every level of the policy, or none.
     #[inline]
     pub fn check<A>(&self, attributes: &A, cost: Cost) -> Result<PolicyDecision<'_>, CheckError>
     where
@@ -187,8 +190,9 @@ impl PolicyLimiter {
         Ok(PolicyDecision::from_store(&self.0.policy, &keys, decision))
     }
 
-    /// Gives back what a check with these attributes charged, as far as it still
-    /// counts. See [`MemoryStore::refund`] for when a refund is refused.
+    /// Gives back what a check with these attributes charged, as far as it still counts, and
+    /// never more than if the request had not been made. A receipt can be refunded once; see
+    /// [`MemoryStore::refund`] for when a refund is refused.
     pub fn refund<A>(&self, attributes: &A, receipt: &Receipt) -> Result<bool, CheckError>
     where
         A: Attributes + ?Sized,
@@ -196,7 +200,7 @@ impl PolicyLimiter {
         Ok(self.refund_keys(&self.keys(attributes)?, receipt))
     }
 
-    /// Forgets the keys of these attributes. Returns how many existed.
+    /// Forgets the keys of these attributes. Returns how many of them existed.
     pub fn reset<A>(&self, attributes: &A, which: Which<'_>) -> Result<usize, CheckError>
     where
         A: Attributes + ?Sized,

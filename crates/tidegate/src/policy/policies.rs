@@ -13,7 +13,7 @@ use crate::attributes::Attributes;
 use crate::cost::Cost;
 use crate::memory::MemoryStore;
 
-/// Policies in memory, by name.
+/// Several policies, each by its name, in memory.
 ///
 /// ```
 /// use tidegate::{Cost, Limit, Policies, Policy};
@@ -33,6 +33,10 @@ use crate::memory::MemoryStore;
 ///
 /// The policies never change. [`changed`](Self::changed) makes a new set of them over the
 /// same counters.
+///
+/// `check` decides and charges, as it does for [`Limiter`](crate::Limiter) and
+/// [`PolicyLimiter`]; [`handle`](Self::handle) leads to the other verbs: `peek` only looks,
+/// `refund` gives a charge back, and `reset` forgets keys.
 #[derive(Debug, Clone)]
 pub struct Policies {
     limiters: HashMap<Box<str>, PolicyLimiter, FixedState>,
@@ -40,12 +44,12 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// These policies in the store `default`, in memory, for at most one million keys.
+    /// Limiters in memory, for at most one million keys together, in the store `default`.
     pub fn in_memory(policies: impl IntoIterator<Item = Policy>) -> Result<Self, PoliciesError> {
         Self::with_stores([("default", MemoryStore::new())], policies)
     }
 
-    /// These policies, each in the store that it [names](Policy::store).
+    /// Limiters over these stores: each policy has the one that it [names](Policy::store).
     ///
     /// ```
     /// use tidegate::{Limit, MemoryStore, Policies, Policy};
@@ -63,8 +67,8 @@ impl Policies {
         Self::new(stores.collect(), policies)
     }
 
-    /// Other policies over the same stores. Keys keep their usage. A receipt stays valid if
-    /// its limit is the same.
+    /// Limiters of other policies over the same stores. Keys keep their usage if their policy
+    /// has the same name. A receipt stays valid if its limit is the same.
     pub fn changed(
         &self,
         policies: impl IntoIterator<Item = Policy>,
@@ -92,7 +96,8 @@ impl Policies {
         Ok(Self { limiters, stores })
     }
 
-    /// [`PolicyLimiter::check`] of the policy with this name.
+    /// Decides whether a request with these attributes at this cost may proceed under the policy
+    /// with this name, and charges it if so: every level of the policy, or none.
     #[inline]
     pub fn check<A>(
         &self,
@@ -106,9 +111,9 @@ impl Policies {
         self.handle(policy)?.check(attributes, cost)
     }
 
-    /// Checks several policies in order. The first refusal ends the check, and the policies
-    /// before it are refunded. Until then, another request may be refused too early, but
-    /// never too many are admitted.
+    /// Decides whether a request may proceed under each of these policies, in order, and charges
+    /// it if so. The first refusal ends the check, and the policies before it are refunded. Until
+    /// then, another request may be refused too early, but never too many are admitted.
     ///
     /// ```
     /// use tidegate::{Cost, Limit, Policies, Policy};
