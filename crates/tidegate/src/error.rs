@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::algorithm::{Algorithm, Profile};
+use crate::policy::template::shown;
 
 /// A number that no limit can have. Being limited is a
 /// [`Decision`](crate::Decision), never an error.
@@ -91,8 +92,9 @@ impl LimitError {
 
 /// A text that cannot be parsed as a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?}: {problem}")]
+#[error("{text}: {problem}")]
 pub struct ParseError {
+    /// As it is shown: in quotes, escaped and not too long.
     text: String,
     problem: Fault,
 }
@@ -113,16 +115,9 @@ enum Fault {
 }
 
 impl ParseError {
-    /// The longest part of an invalid text that its error repeats.
-    const SHOWN: usize = 64;
-
     fn new(text: &str, problem: Fault) -> Self {
-        let mut shown: String = text.chars().take(Self::SHOWN).collect();
-        if shown.len() < text.len() {
-            shown.push('…');
-        }
         Self {
-            text: shown,
+            text: shown(text),
             problem,
         }
     }

@@ -77,6 +77,20 @@ impl Dialect {
         all.into_iter().find(|dialect| dialect.as_str() == name)
     }
 
+    /// The names of the fields for limit, reset and remaining, if the dialect has them.
+    pub fn names(&self) -> Option<[&str; 3]> {
+        match self {
+            Self::XRateLimit => Some([
+                "X-RateLimit-Limit",
+                "X-RateLimit-Reset",
+                "X-RateLimit-Remaining",
+            ]),
+            Self::Draft06 => Some(["RateLimit-Limit", "RateLimit-Reset", "RateLimit-Remaining"]),
+            Self::Custom(names) => Some([&*names[0], &*names[1], &*names[2]]),
+            Self::Ietf | Self::None => None,
+        }
+    }
+
     /// What is wrong with custom names.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Self::Custom(names) = self else {
@@ -248,22 +262,6 @@ impl<'p> Iterator for HeadersIntoIter<'p> {
 }
 
 impl ExactSizeIterator for HeadersIntoIter<'_> {}
-
-impl Dialect {
-    /// The names of the fields for limit, reset and remaining, if the dialect has them.
-    pub fn names(&self) -> Option<[&str; 3]> {
-        match self {
-            Self::XRateLimit => Some([
-                "X-RateLimit-Limit",
-                "X-RateLimit-Reset",
-                "X-RateLimit-Remaining",
-            ]),
-            Self::Draft06 => Some(["RateLimit-Limit", "RateLimit-Reset", "RateLimit-Remaining"]),
-            Self::Custom(names) => Some([&*names[0], &*names[1], &*names[2]]),
-            Self::Ietf | Self::None => None,
-        }
-    }
-}
 
 /// The body of a refusal, as `application/problem+json`: the violated policies, or that a
 /// policy's store is unavailable.

@@ -128,11 +128,6 @@ impl SlidingLog {
         }
     }
 
-    /// The cost that counting a refused request adds: at most up to full.
-    pub fn saturated_cost(&self, state: &SlidingLogState, cost: Cost) -> u32 {
-        cost.get().min(self.remaining(state))
-    }
-
     fn remaining(&self, state: &SlidingLogState) -> u32 {
         self.rate.requests().saturating_sub(state.used)
     }
@@ -184,7 +179,7 @@ impl Counter for SlidingLog {
     }
 
     fn saturate(&self, state: SlidingLogState, cost: Cost) -> SlidingLogState {
-        match self.saturated_cost(&state, cost) {
+        match cost.get().min(self.remaining(&state)) {
             0 => state,
             added => self.with_event(state, added),
         }

@@ -92,7 +92,7 @@ impl SlidingWindow {
     }
 
     /// When the current window ends.
-    pub const fn window_end_us(&self, state: &SlidingWindowState) -> u64 {
+    const fn window_end_us(&self, state: &SlidingWindowState) -> u64 {
         (state.last_us + self.rate.window_us()).saturating_sub(state.elapsed_us)
     }
 
@@ -106,12 +106,6 @@ impl SlidingWindow {
         } else {
             0
         }
-    }
-
-    /// How far into its window a state is whose quota is full in `reset_after_us`.
-    const fn elapsed_us(&self, cur: u32, reset_after_us: u64) -> u64 {
-        let windows = if cur > 0 { 2 } else { 1 };
-        windows * self.rate.window_us() - reset_after_us
     }
 
     /// Whether nothing that was counted still matters.
@@ -395,10 +389,12 @@ impl Compact for SlidingWindow {
             (packed.data & mask) as u32,
             (packed.data >> COUNT_BITS & mask) as u32,
         );
+        // Until the quota is full, this window ends, and the next one if this one counts.
+        let windows = if cur > 0 { 2 } else { 1 };
         SlidingWindowState {
             prev,
             cur,
-            elapsed_us: self.elapsed_us(cur, reset_us),
+            elapsed_us: windows * self.rate.window_us() - reset_us,
             last_us: packed.fresh_at_us - reset_us,
         }
     }

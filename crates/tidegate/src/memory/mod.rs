@@ -158,17 +158,6 @@ pub struct MemoryStoreBuilder {
     clock: Option<Arc<dyn Clock>>,
 }
 
-impl Default for MemoryStoreBuilder {
-    fn default() -> Self {
-        Self {
-            max_keys: 1_000_000,
-            max_log_bytes: 64 << 20,
-            when_full: WhenFull::default(),
-            clock: None,
-        }
-    }
-}
-
 impl MemoryStoreBuilder {
     /// The maximum number of keys; one million by default. Each takes about 35 bytes.
     ///
@@ -220,7 +209,12 @@ impl MemoryStore {
 
     /// Builds a store with other bounds, or another clock.
     pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder::default()
+        MemoryStoreBuilder {
+            max_keys: 1_000_000,
+            max_log_bytes: 64 << 20,
+            when_full: WhenFull::default(),
+            clock: None,
+        }
     }
 
     /// A named limit of this store. Calling this again with the same name and another limit

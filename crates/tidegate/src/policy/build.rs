@@ -289,22 +289,16 @@ impl PolicyBuilder {
 fn check_override(change: &Override, levels: &[LevelParts], place: Place, problems: &mut Problems) {
     let (limit, is_exempt) = (change.limit, !change.enabled);
     let blocks = limit.block == Some(true);
+    let says_nothing = limit == LimitFields::default();
+    let has_rate = limit.rate.is_some() && !blocks;
     let empty = "empty: expected at least one attribute and its value";
     let missing = "missing: expected a limit, or block = true, or enabled = false";
     let uncounted = "with enabled = false, which counts nothing: expected one of the two";
     let rules = [
         (change.matches.is_empty(), "match", empty),
-        (
-            !is_exempt && limit == LimitFields::default(),
-            "limit",
-            missing,
-        ),
+        (!is_exempt && says_nothing, "limit", missing),
         (is_exempt && blocks, "block", BLOCK_DISABLED),
-        (
-            is_exempt && !blocks && limit.rate.is_some(),
-            "limit",
-            uncounted,
-        ),
+        (is_exempt && has_rate, "limit", uncounted),
     ];
     problems.check(place, rules);
     for (number, (name, _)) in change.matches.iter().enumerate() {
