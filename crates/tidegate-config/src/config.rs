@@ -87,23 +87,21 @@ impl Config {
     /// Settings that are valid but look like a mistake, one line each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let levels = self.policies.iter().flat_map(|policy| {
-            let levels = policy.levels().iter();
-            levels.map(move |level| (policy.name(), level))
-        });
-        let constant = levels.filter(|(_, level)| {
-            level.key().attributes().len() == 0 && !level.key().as_str().is_empty()
-        });
-        let constant = constant
-            .map(|(policy, level)| {
-                format!(
-                    "policy {policy:?}, level {:?}: the key {:?} has no attribute in braces, so all requests share one counter",
-                    level.name(),
-                    level.key().as_str()
-                )
-            });
-        let overrides = self.policies.iter().flat_map(overrides::warnings);
-        constant.chain(overrides).collect()
+        let mut warnings = Vec::new();
+        for policy in &self.policies {
+            for level in policy.levels() {
+                let (name, key) = (level.name(), level.key());
+                if key.attributes().len() == 0 && !key.as_str().is_empty() {
+                    warnings.push(format!(
+                        "policy {:?}, level {name:?}: the key {:?} has no attribute in braces, so all requests share one counter",
+                        policy.name(),
+                        key.as_str()
+                    ));
+                }
+            }
+        }
+        warnings.extend(self.policies.iter().flat_map(overrides::warnings));
+        warnings
     }
 
     /// A limiter for these policies, with stores that are there already.

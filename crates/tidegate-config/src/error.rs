@@ -1,7 +1,6 @@
 //! Errors in a config file, with their positions.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -37,13 +36,8 @@ impl ConfigErrors {
 impl fmt::Display for ConfigErrors {
     /// One line per error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.0.iter().enumerate() {
-            if index > 0 {
-                f.write_str("\n")?;
-            }
-            write!(f, "{error}")?;
-        }
-        Ok(())
+        let lines: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
     }
 }
 
@@ -53,8 +47,6 @@ impl std::error::Error for ConfigErrors {}
 pub(crate) struct Errors<'t> {
     text: &'t str,
     found: RefCell<Vec<Found>>,
-    /// The invalid fields.
-    fields: RefCell<HashSet<String>>,
 }
 
 struct Found {
@@ -71,7 +63,6 @@ impl<'t> Errors<'t> {
         Self {
             text,
             found: RefCell::default(),
-            fields: RefCell::default(),
         }
     }
 
@@ -81,17 +72,13 @@ impl<'t> Errors<'t> {
         field: impl Into<String>,
         message: impl Into<String>,
     ) {
-        if self.is_full() {
-            return;
+        if !self.is_full() {
+            self.found.borrow_mut().push(Found {
+                span,
+                field: field.into(),
+                message: message.into(),
+            });
         }
-        let (field, message) = (field.into(), message.into());
-        self.fields.borrow_mut().insert(field.clone());
-        let found = Found {
-            span,
-            field,
-            message,
-        };
-        self.found.borrow_mut().push(found);
     }
 
     /// Whether the maximum is reached, so that there is no need to look for more.
@@ -105,7 +92,7 @@ impl<'t> Errors<'t> {
 
     /// Whether this field has an error.
     pub(crate) fn has(&self, field: &str) -> bool {
-        self.fields.borrow().contains(field)
+        self.found.borrow().iter().any(|found| found.field == field)
     }
 
     /// A value as written in the file, if it is short.

@@ -32,16 +32,27 @@
 //! its own section next to the policies and report all errors together:
 //!
 //! ```
-//! use tidegate_config::{Config, read};
+//! use tidegate_config::{Config, Rows, Table, read};
+//!
+//! #[derive(Clone)]
+//! struct Server {
+//!     port: u16,
+//! }
+//!
+//! impl Table for Server {
+//!     fn rows(&mut self, rows: &mut Rows<'_>) {
+//!         rows.number::<u16>("port", 1..65_536, &mut self.port);
+//!     }
+//! }
 //!
 //! let text = "[server]\nprot = 1\n[[policies]]\nname = \"p\"\nlimit = \"fast\"\n";
 //! let errors = read(text, "tidegate.toml", |root| {
-//!     let port = root.table("server").and_then(|server| {
-//!         let port = server.number_in("port", 1..65_536);
-//!         server.finish();
-//!         port
+//!     let server = root.table("server").map(|fields| {
+//!         let server = fields.rows(Server { port: 8080 });
+//!         fields.finish();
+//!         server
 //!     });
-//!     (port, Config::from_root(root, None))
+//!     (server, Config::from_root(root, None))
 //! })
 //! .expect_err("two mistakes");
 //! let lines: Vec<String> = errors.to_string().lines().map(String::from).collect();
@@ -67,7 +78,7 @@ pub mod write;
 pub use config::Config;
 pub use error::{ConfigError, ConfigErrors};
 pub use read::{Fields, read};
-pub use schema::{Rows, Table};
+pub use schema::{List, Place, Rows, Table};
 pub use stores::StoreConfig;
 pub use url::{RedisUrl, Secret, Servers, StoreUrl, is_host};
 

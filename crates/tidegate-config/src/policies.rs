@@ -3,28 +3,31 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use tidegate::draft::{LevelDraft, Place, Problem, Settings};
+use tidegate::draft::{LevelDraft, LimitFields, Place, Problem, Settings};
 use tidegate::text::{listed, shown};
 use tidegate::{
     CustomScript, Dialect, Mode, OnError, Override, Policy, PolicyBuilder, PolicyError,
+    ScriptSource,
 };
+use toml::de::DeValue;
 
 use crate::limits;
 use crate::read::Fields;
 use crate::schema::{Rows, Table};
 use crate::stores::StoreConfig;
 use crate::url::{StoreUrl, public};
+use crate::write::{list, quoted};
 
 /// Reads all policies and reports their errors.
 pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, StoreConfig>) -> Vec<Policy> {
     let tables = root.tables("policies");
     let mut names: HashSet<String> = HashSet::new();
-    let (mut policies, mut trials): (Vec<Policy>, Vec<Tried<'_>>) = Default::default();
+    let (mut policies, mut trials) = (Vec::new(), Vec::new());
     for fields in &tables {
         if root.is_hopeless() {
             break;
         }
-        let draft = draft(fields);
+        let draft = Drafted::read(fields);
         let name = &draft.draft.name;
         if !names.insert(name.clone()) && !fields.is_wrong("name") {
             let message = "two policies have this name: expected different names";
@@ -32,78 +35,69 @@ pub(crate) fn read(root: &Fields<'_>, stores: &BTreeMap<String, StoreConfig>) ->
         }
         let store = &*draft.draft.settings.store;
         let unreadable = root.is_wrong("stores") || root.is_wrong(&format!("stores.{store}"));
+        let unreadable_url = unreadable || root.is_wrong(&format!("stores.{store}.url"));
+        let is_memory = |store: &StoreConfig| store.url == StoreUrl::Memory;
         if !stores.contains_key(store) && !unreadable {
-            let message = format!(
-                "{}: no such store: expected one of {}",
-                shown(&public(store)),
-                listed(stores.keys().map(String::as_str))
-            );
-            fields.error("store", message);
+            let names = listed(stores.keys().map(String::as_str));
+            let message = format!("no such store: expected one of {names}");
+            fields.error("store", format!("{}: {message}", shown(&public(store))));
         }
-        let in_memory = stores.get(store).map(|store| store.url == StoreUrl::Memory);
-        let judged = !unreadable && !root.is_wrong(&format!("stores.{store}.url"));
-        if draft.draft.script.is_some() && in_memory == Some(true) && judged {
+        if draft.draft.script.is_some()
+            && !unreadable_url
+            && stores.get(store).is_some_and(is_memory)
+        {
             let message = "\"script\" needs a Redis store, which runs it: expected another algorithm, or store = the name of one";
             fields.error("algorithm", message);
         }
         let (name, of) = (name.clone(), draft.draft.settings.trial_of.clone());
-        trials.extend(of.map(|of| Tried { fields, name, of }));
+        trials.extend(of.map(|of| (fields, name, of)));
         policies.extend(draft.build());
     }
-    for trial in &trials {
-        if let Err(message) = trial.check(&names, &policies) {
-            trial.fields.error("trial_of", message);
+    for (fields, name, of) in &trials {
+        if let Some(problem) = trial_problem(name, of, &names, &policies) {
+            fields.error("trial_of", problem);
         }
     }
     policies
 }
 
-/// A policy that is tried on the checks of another one.
-struct Tried<'a> {
-    fields: &'a Fields<'a>,
-    name: String,
-    of: String,
-}
-
-impl Tried<'_> {
-    /// Whether the other policy is there, is no trial itself, and is asked with all
-    /// attributes that this one needs.
-    fn check(&self, names: &HashSet<String>, policies: &[Policy]) -> Result<(), String> {
-        let of = shown(&self.of);
-        if self.of == self.name {
-            return Err(format!("{of}: the policy itself: expected another policy"));
-        }
-        if !names.contains(&self.of) {
-            let others = policies.iter().filter(|it| it.trial_of().is_none());
-            let expected = match listed(others.map(Policy::name)) {
-                none if none.is_empty() => "the name of another policy".into(),
-                others => format!("one of {others}"),
-            };
-            return Err(format!("{of}: no policy of this name: expected {expected}"));
-        }
+/// Why a policy cannot be tried on the checks of the policy `of`, which must be there, be no
+/// trial itself, and be asked with all attributes that the trial needs.
+fn trial_problem(
+    name: &str,
+    of: &str,
+    names: &HashSet<String>,
+    policies: &[Policy],
+) -> Option<String> {
+    let problem = if of == name {
+        "the policy itself: expected another policy".into()
+    } else if !names.contains(of) {
+        let others = policies.iter().filter(|it| it.trial_of().is_none());
+        let expected = match listed(others.map(Policy::name)) {
+            none if none.is_empty() => "the name of another policy".into(),
+            others => format!("one of {others}"),
+        };
+        format!("no policy of this name: expected {expected}")
+    } else {
         // What could not be built has been reported.
         let find = |name: &str| policies.iter().find(|policy| policy.name() == name);
-        let (Some(trial), Some(live)) = (find(&self.name), find(&self.of)) else {
-            return Ok(());
-        };
-        if live.trial_of().is_some() {
-            return Err(format!(
-                "{of}: a trial itself: expected a policy that is not"
-            ));
-        }
+        let (trial, live) = (find(name)?, find(of)?);
         let (needed, given) = (trial.attributes(), live.attributes());
         let unknown = needed.into_iter().filter(|name| !given.contains(name));
-        let (unknown, given) = (listed(unknown), listed(given.iter().copied()));
-        match (unknown.is_empty(), given.is_empty()) {
-            (true, _) => Ok(()),
-            (false, true) => Err(format!(
-                "{of}: has no attributes in its keys: expected no {unknown} in the keys of its trial"
-            )),
-            (false, false) => Err(format!(
-                "{of}: has no {unknown} in its keys: expected only {given} in the keys of its trial"
-            )),
+        match (listed(unknown), listed(given.iter().copied())) {
+            _ if live.trial_of().is_some() => {
+                "a trial itself: expected a policy that is not".into()
+            }
+            (unknown, _) if unknown.is_empty() => return None,
+            (unknown, given) if given.is_empty() => format!(
+                "has no attributes in its keys: expected no {unknown} in the keys of its trial"
+            ),
+            (unknown, given) => format!(
+                "has no {unknown} in its keys: expected only {given} in the keys of its trial"
+            ),
         }
-    }
+    };
+    Some(format!("{}: {problem}", shown(of)))
 }
 
 /// A draft, and the tables it came from.
@@ -114,34 +108,24 @@ struct Drafted<'a> {
     overrides: Vec<Fields<'a>>,
 }
 
-fn draft<'a>(fields: &'a Fields<'a>) -> Drafted<'a> {
-    let levels = fields.tables("levels");
-    let overrides = fields.tables("overrides");
-    let (name, key) = (name(fields), key(fields));
-    let (limit, is_script) = limits::read_policy(fields);
-    let draft = PolicyBuilder {
-        name,
-        script: script(fields, is_script),
-        only: LevelDraft {
-            name: String::new(),
-            key,
-            limit,
-        },
-        levels: levels.iter().map(level).collect(),
-        tag: fields.text("tag", TEMPLATE).map(str::to_owned),
-        overrides: overrides.iter().map(change).collect(),
-        headers: headers(fields),
-        settings: fields.rows(Settings::default()),
-    };
-    Drafted {
-        draft,
-        policy: fields,
-        levels,
-        overrides,
+impl<'a> Drafted<'a> {
+    fn read(policy: &'a Fields<'a>) -> Self {
+        let levels = policy.tables("levels");
+        let overrides = policy.tables("overrides");
+        let mut draft = policy.rows(PolicyBuilder::default());
+        draft.levels = levels
+            .iter()
+            .map(|it| it.rows(LevelDraft::default()))
+            .collect();
+        draft.overrides = overrides.iter().map(|it| it.rows(unmatched())).collect();
+        Self {
+            draft,
+            policy,
+            levels,
+            overrides,
+        }
     }
-}
 
-impl Drafted<'_> {
     fn build(self) -> Option<Policy> {
         let built = self.draft.clone().build();
         let problems = built.as_ref().map_or_else(PolicyError::problems, |_| &[]);
@@ -150,7 +134,12 @@ impl Drafted<'_> {
                 break;
             }
             if !self.follows(problem) {
-                self.report(problem);
+                let table = self.table(problem.place);
+                let (field, mut message) = (problem.field, problem.message.clone());
+                if limits::FIELDS[1..].contains(&field) && !table.has(field) {
+                    message += " (fields that an override leaves out keep the policy's value)";
+                }
+                table.error(field, message);
             }
         }
         self.policy.finish();
@@ -158,16 +147,6 @@ impl Drafted<'_> {
             table.finish_within(self.policy);
         }
         built.ok()
-    }
-
-    fn report(&self, problem: &Problem) {
-        let table = self.table(problem.place);
-        let mut message = problem.message.clone();
-        let of_limit = limits::FIELDS.contains(&problem.field) && problem.field != "limit";
-        if of_limit && !table.has(problem.field) {
-            message.push_str(" (fields that an override leaves out keep the policy's value)");
-        }
-        table.error(problem.field, message);
     }
 
     fn table(&self, place: Place) -> &Fields<'_> {
@@ -210,77 +189,143 @@ impl Drafted<'_> {
 
 const TEMPLATE: &str = "a template such as \"{ip}\"";
 
-fn name(fields: &Fields<'_>) -> String {
-    let expected = "a name in quotes";
-    let name = fields.text("name", expected);
-    fields.require("name", expected);
-    name.unwrap_or_default().into()
-}
-
-fn script(fields: &Fields<'_>, is_script: bool) -> Option<CustomScript> {
-    let expected = "the path of a Lua script, relative to this file";
-    let (file, args) = (fields.text("script", expected), fields.scalars("args"));
-    if !is_script {
-        for field in ["script", "args"] {
-            if fields.has(field) && !fields.is_wrong("algorithm") && !fields.is_wrong(field) {
-                fields.error(field, "only algorithm = \"script\" has this");
-            }
-        }
-        return None;
-    }
-    fields.require("script", expected);
-    // What could not be read has been said: any path will do to judge the rest.
-    let script = CustomScript::file(file.unwrap_or("unknown"));
-    Some(script.args(args.unwrap_or_default()))
-}
-
-fn key(fields: &Fields<'_>) -> Option<String> {
-    fields.text("key", TEMPLATE).map(str::to_owned)
-}
-
-fn level(fields: &Fields<'_>) -> LevelDraft {
-    LevelDraft {
-        name: name(fields),
-        key: key(fields),
-        limit: limits::read(fields),
+impl Table for PolicyBuilder {
+    fn rows(&mut self, rows: &mut Rows<'_>) {
+        name(rows, &mut self.name);
+        rows.text("key", TEMPLATE, &mut self.only.key);
+        self.only.limit.rows(rows);
+        script(rows, &mut self.script);
+        rows.text("tag", TEMPLATE, &mut self.tag);
+        let print = |dialect| match dialect {
+            Dialect::Custom(names) => list(names),
+            dialect => quoted(dialect.as_str()),
+        };
+        rows.row("headers", &mut self.headers, headers, print);
+        self.settings.rows(rows);
     }
 }
 
-fn change(fields: &Fields<'_>) -> Override {
-    let expected = "attributes and their values, such as { ip = \"10.1.2.3\" }";
-    let matches = fields.pairs("match", expected);
-    fields.require("match", expected);
-    let level = fields.text("level", "the name of a level");
+impl Table for LevelDraft {
+    fn rows(&mut self, rows: &mut Rows<'_>) {
+        name(rows, &mut self.name);
+        rows.text("key", TEMPLATE, &mut self.key);
+        limits::rows(&mut self.limit, rows);
+    }
+}
+
+impl Table for Override {
+    fn rows(&mut self, rows: &mut Rows<'_>) {
+        let expected = "attributes and their values, such as { ip = \"10.1.2.3\" }";
+        let read = |fields: &Fields<'_>, name| {
+            let table = fields.value(name, expected, DeValue::as_table)?;
+            let pairs = table.iter().filter_map(|(attribute, value)| {
+                let text = fields.converted(value, name, "a value in quotes", DeValue::as_str)?;
+                Some((attribute.get_ref().to_string(), text.to_owned()))
+            });
+            Some(pairs.collect::<Vec<_>>())
+        };
+        let print = |pairs: Vec<(String, String)>| {
+            let pairs = pairs
+                .iter()
+                .map(|(name, value)| format!("{name} = {}", quoted(value)));
+            format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+        };
+        rows.row("match", &mut self.matches, read, print);
+        rows.required("match", expected);
+        rows.text("level", "the name of a level", &mut self.level);
+        limits::rows(&mut self.limit, rows);
+        rows.print_if(!self.enabled);
+        rows.flag("enabled", &mut self.enabled);
+    }
+}
+
+/// An override before its fields are read.
+pub(crate) fn unmatched() -> Override {
     Override {
-        matches: matches.unwrap_or_default(),
-        level: level.map(str::to_owned),
-        limit: limits::read(fields),
-        enabled: fields.flag("enabled").unwrap_or(true),
+        matches: Vec::new(),
+        level: None,
+        limit: LimitFields::default(),
+        enabled: true,
     }
 }
 
-fn headers(fields: &Fields<'_>) -> Dialect {
-    const EXPECTED: &str = "\"ietf\", \"x-ratelimit\", \"draft-06\", \"none\", or a list of three names for limit, reset and remaining";
-    let texts = fields.texts("headers", true, EXPECTED);
-    let Some(texts) = texts.filter(|_| !fields.is_wrong("headers")) else {
-        return Dialect::default();
+fn name(rows: &mut Rows<'_>, name: &mut String) {
+    let expected = "a name in quotes";
+    rows.text("name", expected, name);
+    rows.required("name", expected);
+}
+
+fn script(rows: &mut Rows<'_>, script: &mut Option<CustomScript>) {
+    let mut algorithm = script.as_ref().map(|_| "script");
+    let mut source = script.as_ref().map(|script| script.source().clone());
+    let mut args: Option<Vec<String>> = script
+        .as_ref()
+        .map(|script| script.arguments().map(String::from).collect());
+    let read = |fields: &Fields<'_>, _| limits::is_script(fields).then_some("script");
+    rows.row("algorithm", &mut algorithm, read, quoted);
+    rows.only(
+        algorithm.is_some(),
+        "algorithm",
+        "only algorithm = \"script\" has this",
+    );
+    let expected = "the path of a Lua script, relative to this file";
+    let read = |fields: &Fields<'_>, name| {
+        let path = fields.value(name, expected, DeValue::as_str)?;
+        Some(ScriptSource::File(path.into()))
     };
+    rows.row("script", &mut source, read, |source| match source {
+        ScriptSource::File(path) => quoted(&path),
+        ScriptSource::Text(_) => "\"\" # the script is in the program".into(),
+    });
+    let read = |fields: &Fields<'_>, name| {
+        let expected = "a list of strings and decimal numbers, such as [10, 60]";
+        let args = fields.items(name, expected, false, scalar)?.into_iter();
+        Some(args.map(|(arg, _)| arg).collect::<Vec<_>>())
+    };
+    rows.row("args", &mut args, read, list);
+    rows.print_if(true);
+    if algorithm.is_some() {
+        rows.required("script", expected);
+        // What could not be read has been reported: any path will do to judge the rest.
+        let path = match source {
+            Some(ScriptSource::File(path)) => path,
+            _ => "unknown".into(),
+        };
+        *script = Some(CustomScript::file(path).args(args.unwrap_or_default()));
+    }
+}
+
+/// A text, a number or a flag, as text.
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Boolean(flag) => Some(flag.to_string()),
+        DeValue::Integer(number) if number.radix() == 10 => Some(number.to_string()),
+        DeValue::Float(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn headers(fields: &Fields<'_>, name: &'static str) -> Option<Dialect> {
+    let expected = "\"ietf\", \"x-ratelimit\", \"draft-06\", \"none\", or a list of three names for limit, reset and remaining";
+    let texts = fields.items(name, expected, true, DeValue::as_str)?;
     let texts: Vec<&str> = texts.into_iter().map(|(text, _)| text).collect();
     let dialect = match texts[..] {
+        _ if fields.is_wrong(name) => return None,
         [limit, reset, remaining] => {
             Some(Dialect::Custom([limit, reset, remaining].map(Box::from)))
         }
-        [name] => Dialect::named(name),
+        [dialect] => Dialect::named(dialect),
         _ => None,
     };
-    dialect.unwrap_or_else(|| {
+    if dialect.is_none() {
         let value = match texts[..] {
             [text] => shown(text),
             _ => format!("a list of {}", texts.len()),
         };
-        fields.error("headers", format!("{value}: expected {EXPECTED}"));
-        Dialect::default()
-    })
+        fields.error(name, format!("{value}: expected {expected}"));
+    }
+    dialect
 }
 
 /// Whether a setting may be there with the others is decided where policies are built.
@@ -298,13 +343,15 @@ impl Table for Settings {
         let answers = OnError::ALL.map(|answer| (answer.as_str(), answer));
         rows.choice("on_error", &answers, &mut self.on_error);
         rows.print_if(self.on_error == Some(OnError::Local));
-        let print = |share| format!("{share:?}");
-        rows.row(
-            "local_share",
-            &mut self.local_share,
-            Fields::fraction,
-            print,
-        );
+        let share = |fields: &Fields<'_>, name| {
+            fields.value(name, "a number such as 0.5", |value| match value {
+                DeValue::Float(float) => float.as_str().parse().ok(),
+                DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok(),
+                _ => None,
+            })
+        };
+        let print = |share: f64| format!("{share:?}");
+        rows.row("local_share", &mut self.local_share, share, print);
         rows.print_if(true);
         rows.flag("count_denied", &mut self.count_denied);
         rows.flag("shadow", &mut self.shadow);

@@ -5,18 +5,16 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::ops::{Range, RangeInclusive};
-use std::time::Duration;
+use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use tidegate::text::{self, DurationText, is_name, shown};
+use tidegate::text::{NAME, is_name, shown};
 
 use crate::error::{ConfigErrors, Errors};
 use crate::schema::{Rows, Table};
 use crate::syntax;
-use crate::url::Secret;
 
 /// Reads a TOML file with `sections`, which reads the fields it knows from the root table.
 /// Returns its result, or all errors, including unknown fields.
@@ -34,7 +32,13 @@ pub fn read<T>(
         syntax::report(text, &syntax, &errors);
         return Err(errors.into_errors(file));
     }
-    let root = Fields::new(document.get_ref(), String::new(), 0..0, &errors);
+    let root = Fields {
+        table: document.get_ref(),
+        path: String::new(),
+        span: 0..0,
+        known: RefCell::default(),
+        errors: &errors,
+    };
     let read = sections(&root);
     root.finish();
     match errors.is_empty() {
@@ -58,25 +62,21 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn new(
-        table: &'a DeTable<'a>,
-        path: String,
-        span: Range<usize>,
-        errors: &'a Errors<'a>,
-    ) -> Self {
+    /// A table in this one.
+    fn inside(&self, table: &'a DeTable<'a>, path: String, span: Range<usize>) -> Self {
         Self {
             table,
             path,
             span,
             known: RefCell::default(),
-            errors,
+            errors: self.errors,
         }
     }
 
     /// Reads the rows of a table: what the file does not have stays as it is.
     #[must_use]
     pub fn rows<T: Table>(&self, mut table: T) -> T {
-        table.rows(&mut Rows::reading(self));
+        table.rows(&mut Rows::new(Some(self)));
         table
     }
 
@@ -95,13 +95,6 @@ impl<'a> Fields<'a> {
     /// The text of a field, if it is one.
     pub(crate) fn peek_text(&self, name: &str) -> Option<&'a str> {
         self.peek(name)?.get_ref().as_str()
-    }
-
-    /// Reports a field that is missing.
-    pub(crate) fn require(&self, name: &'static str, expected: &str) {
-        if !self.has(name) {
-            self.error(name, format!("missing: expected {expected}"));
-        }
     }
 
     /// Whether the file has a field.
@@ -142,24 +135,29 @@ impl<'a> Fields<'a> {
     }
 
     /// A field with a value that `convert` understands; any other is reported.
-    fn value<V>(
+    pub(crate) fn value<V>(
         &self,
         name: &'static str,
         expected: impl Display,
         convert: impl FnOnce(&'a DeValue<'a>) -> Option<V>,
     ) -> Option<V> {
-        let value = self.get(name)?;
-        let converted = convert(value.get_ref());
-        if converted.is_none() {
-            self.expected(value, name, expected);
-        }
-        converted
+        self.converted(self.get(name)?, name, expected, convert)
     }
 
-    /// Reports a field, or an item of it, that is something else than expected.
-    fn expected(&self, value: &Spanned<DeValue<'_>>, name: &str, expected: impl Display) {
-        let message = format!("{}: expected {expected}", self.shown(value));
-        self.error_at(value.span(), name, message);
+    /// The same for a field that was found, or an item of it.
+    pub(crate) fn converted<V>(
+        &self,
+        value: &'a Spanned<DeValue<'a>>,
+        name: &str,
+        expected: impl Display,
+        convert: impl FnOnce(&'a DeValue<'a>) -> Option<V>,
+    ) -> Option<V> {
+        let converted = convert(value.get_ref());
+        if converted.is_none() {
+            let message = format!("{}: expected {expected}", self.shown(value));
+            self.error_at(value.span(), name, message);
+        }
+        converted
     }
 
     /// A value as it is repeated in a message.
@@ -181,52 +179,19 @@ impl<'a> Fields<'a> {
         shown
     }
 
-    /// A text.
-    pub fn text(&self, name: &'static str, expected: &str) -> Option<&'a str> {
-        self.value(name, expected, DeValue::as_str)
-    }
-
-    /// `true` or `false`.
-    pub fn flag(&self, name: &'static str) -> Option<bool> {
-        self.value(name, "true or false", DeValue::as_bool)
-    }
-
-    /// A whole number in this range.
-    pub fn number_in(&self, name: &'static str, range: Range<u64>) -> Option<u64> {
-        let expected = format!("a whole number from {} to {}", range.start, range.end - 1);
-        self.value(name, expected, |value| {
-            // In any notation TOML has.
-            let integer = value.as_integer()?;
-            let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
-            number.filter(|number| range.contains(number))
-        })
-    }
-
-    pub(crate) fn fraction(&self, name: &'static str) -> Option<f64> {
-        self.value(name, "a number such as 0.5", |value| match value {
-            DeValue::Float(float) => float.as_str().parse().ok(),
-            DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok(),
-            _ => None,
-        })
-    }
-
-    /// A duration in quotes, such as `"50ms"`, in this range.
-    pub fn duration(
+    /// A text that `parse` understands. Its error is the message.
+    pub fn parsed<V>(
         &self,
         name: &'static str,
-        range: RangeInclusive<Duration>,
-    ) -> Option<Duration> {
-        let (from, to) = (DurationText(*range.start()), DurationText(*range.end()));
-        let expected =
-            format!("a duration in quotes, such as \"50ms\" or \"1s\", from {from} to {to}");
-        self.value(name, expected, |value| {
-            let duration = value.as_str().and_then(text::duration);
-            duration.filter(|duration| range.contains(duration))
-        })
+        expected: &str,
+        parse: impl FnOnce(&str) -> Result<V, String>,
+    ) -> Option<V> {
+        let parsed = parse(self.value(name, expected, DeValue::as_str)?);
+        parsed.map_err(|message| self.error(name, message)).ok()
     }
 
     /// One of a few words, converted to its value.
-    pub fn choice<T: Copy>(&self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
+    pub(crate) fn choice<T: Copy>(&self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
         let words = choices.iter().map(|(word, _)| format!("{word:?}"));
         let expected = format!("one of {}", words.collect::<Vec<_>>().join(", "));
         self.value(name, expected, |value| {
@@ -234,34 +199,6 @@ impl<'a> Fields<'a> {
             let choice = choices.iter().find(|(word, _)| text == *word);
             choice.map(|(_, choice)| *choice)
         })
-    }
-
-    /// A list of texts, numbers and flags, all as text.
-    pub(crate) fn scalars(&self, name: &'static str) -> Option<Vec<String>> {
-        let expected = "a list of strings and decimal numbers, such as [10, 60]";
-        let list = self.value(name, expected, DeValue::as_array)?;
-        let scalar = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
-            DeValue::String(text) => Some(text.to_string()),
-            DeValue::Boolean(flag) => Some(flag.to_string()),
-            DeValue::Integer(number) if number.radix() == 10 => Some(number.to_string()),
-            DeValue::Float(number) => Some(number.to_string()),
-            _ => {
-                self.expected(item, name, expected);
-                None
-            }
-        };
-        Some(list.iter().filter_map(scalar).collect())
-    }
-
-    /// A secret, or where it comes from. `what` says what it is, such as `a password`.
-    pub fn secret(&self, name: &'static str, what: &str) -> Option<Secret> {
-        let expected = format!("\"file:PATH\", \"env:NAME\", or {what}");
-        let text = self.hidden(name, &expected)?;
-        let secret = Secret::parse(text);
-        if secret.is_none() {
-            self.error(name, format!("{}: expected {expected}", shown(text)));
-        }
-        secret
     }
 
     /// A string that no message repeats, even if it is invalid.
@@ -274,80 +211,39 @@ impl<'a> Fields<'a> {
         text
     }
 
-    /// A list of strings, each with its position, without the invalid ones. If `one` is
-    /// true, a single string counts as a list.
-    pub fn texts(
+    /// The items of a list that `convert` understands, each with its position; the others are
+    /// reported. If `may_be_item` is true, a single string counts as a list.
+    pub(crate) fn items<V>(
         &self,
         name: &'static str,
-        one: bool,
         expected: &str,
-    ) -> Option<Vec<(&'a str, Range<usize>)>> {
+        may_be_item: bool,
+        convert: impl Fn(&'a DeValue<'a>) -> Option<V>,
+    ) -> Option<Vec<(V, Range<usize>)>> {
         let value = self.get(name)?;
-        match value.get_ref() {
-            DeValue::Array(list) => {
-                let items = list.iter();
-                let texts = items.filter_map(|item| self.item(name, item, expected));
-                Some(texts.collect())
-            }
-            DeValue::String(text) if one => Some(vec![(&**text, value.span())]),
+        let items: Vec<_> = match value.get_ref() {
+            DeValue::String(_) if may_be_item => vec![value],
             _ => {
-                self.expected(value, name, expected);
-                None
+                let list = self.converted(value, name, expected, DeValue::as_array)?;
+                list.iter().collect()
             }
-        }
-    }
-
-    /// A text inside of a field.
-    fn item(
-        &self,
-        name: &str,
-        item: &'a Spanned<DeValue<'a>>,
-        expected: &str,
-    ) -> Option<(&'a str, Range<usize>)> {
-        let text = item.get_ref().as_str();
-        if text.is_none() {
-            self.expected(item, name, expected);
-        }
-        Some((text?, item.span()))
-    }
-
-    /// The path of a file.
-    pub fn path(&self, name: &'static str) -> Option<String> {
-        let path = self.text(name, "the path of a file")?;
-        if path.is_empty() {
-            self.error(name, "\"\": expected the path of a file");
-        }
-        Some(path.into())
+        };
+        let item = |item: &'a Spanned<DeValue<'a>>| {
+            let converted = self.converted(item, name, expected, &convert)?;
+            Some((converted, item.span()))
+        };
+        Some(items.into_iter().filter_map(item).collect())
     }
 
     /// Reports one of two fields without the other, such as a certificate without its key.
     pub fn pair(&self, one: &'static str, two: &'static str) {
         for (field, other) in [(one, two), (two, one)] {
-            if let Some(text) = self
-                .peek_text(field)
-                .filter(|_| !self.has(other) && !self.is_wrong(field))
-            {
-                let text = shown(text);
-                self.error(
-                    other,
-                    format!("missing: expected it together with {field} = {text}"),
-                );
+            let text = self.peek_text(field);
+            if let Some(text) = text.filter(|_| !self.has(other) && !self.is_wrong(field)) {
+                let field = format!("{field} = {}", shown(text));
+                self.error(other, format!("missing: expected it together with {field}"));
             }
         }
-    }
-
-    /// Every field of a table with its value as text.
-    pub(crate) fn pairs(
-        &self,
-        name: &'static str,
-        expected: &str,
-    ) -> Option<Vec<(String, String)>> {
-        let table = self.value(name, expected, DeValue::as_table)?;
-        let pairs = table.iter().filter_map(|(attribute, value)| {
-            let (text, _) = self.item(name, value, "a value in quotes")?;
-            Some((attribute.get_ref().to_string(), text.into()))
-        });
-        Some(pairs.collect())
     }
 
     /// A table inside this one. Read its fields and [`finish`](Self::finish) it, or drop it
@@ -360,12 +256,7 @@ impl<'a> Fields<'a> {
             self.error(name, message);
             return None;
         };
-        Some(Self::new(
-            table,
-            self.path_of(name),
-            value.span(),
-            self.errors,
-        ))
+        Some(self.inside(table, self.path_of(name), value.span()))
     }
 
     /// The tables in a table, by name. Anything else in it is reported without its value,
@@ -374,53 +265,51 @@ impl<'a> Fields<'a> {
         let mut tables = Vec::new();
         for (name, value) in self.table {
             let (text, span) = (name.get_ref().as_ref(), name.span());
-            if !is_name(text) {
-                let message = format!("the name {}: expected {}", shown(text), text::NAME);
-                self.errors.add(span, self.path.clone(), message);
-                continue;
-            }
-            let path = self.path_of(text);
-            let DeValue::Table(table) = value.get_ref() else {
-                let message = format!(
-                    "not a table: expected a table for each of the {0}, such as [{0}.default]",
-                    self.path
-                );
-                self.errors.add(span, path, message);
-                continue;
+            let (path, message) = match value.get_ref() {
+                _ if !is_name(text) => {
+                    let message = format!("the name {}: expected {NAME}", shown(text));
+                    (self.path.clone(), message)
+                }
+                DeValue::Table(table) => {
+                    let fields = self.inside(table, self.path_of(text), value.span());
+                    tables.push((text, fields));
+                    continue;
+                }
+                _ => {
+                    let expected = format!(
+                        "a table for each of the {0}, such as [{0}.default]",
+                        self.path
+                    );
+                    (
+                        self.path_of(text),
+                        format!("not a table: expected {expected}"),
+                    )
+                }
             };
-            let fields = Self::new(table, path, value.span(), self.errors);
-            tables.push((text, fields));
+            self.errors.add(span, path, message);
         }
         tables
     }
 
     /// The tables of a list, each identified by its `name` if that is valid.
     pub(crate) fn tables(&self, name: &'static str) -> Vec<Fields<'a>> {
-        let Some(value) = self.get(name) else {
-            return Vec::new();
-        };
         let expected = match self.path.as_str() {
             "" => format!("tables, each headed [[{name}]]"),
             _ => format!("tables, each headed [[policies.{name}]]"),
         };
-        let DeValue::Array(list) = value.get_ref() else {
-            self.expected(value, name, expected);
-            return Vec::new();
-        };
+        let list = self.value(name, &expected, DeValue::as_array);
         let mut tables: Vec<Fields<'a>> = Vec::new();
         let mut taken: HashSet<&str> = HashSet::new();
-        for (index, item) in list.iter().enumerate() {
-            let DeValue::Table(table) = item.get_ref() else {
-                self.expected(item, name, &expected);
-                continue;
-            };
+        for (index, item) in list.into_iter().flatten().enumerate() {
+            let table = self.converted(item, name, &expected, DeValue::as_table);
+            let Some(table) = table else { continue };
             let own = table.get("name").and_then(|own| own.get_ref().as_str());
             let own = own.filter(|own| is_name(own) && taken.insert(own));
             let path = match own {
                 Some(own) => format!("{}.{own}", self.path_of(name)),
                 None => format!("{}[{index}]", self.path_of(name)),
             };
-            tables.push(Self::new(table, path, item.span(), self.errors));
+            tables.push(self.inside(table, path, item.span()));
         }
         tables
     }

@@ -112,21 +112,22 @@ impl Table for StoreConfig {
         rows.row("url", &mut self.url, url, |url| quoted(&url.to_string()));
         let (is_memory, is_tls) = (self.url == StoreUrl::Memory, self.url.may_be_encrypted());
         rows.only(!is_memory, "url", REDIS_ONLY);
-        let quoted_text = |text: String| quoted(&text);
-        rows.row("username", &mut self.username, username, quoted_text);
+        let user = "the name of a user, such as \"tidegate\"";
+        let is_user = |name: &str| !name.is_empty() && !name.contains(char::is_control);
+        rows.text_if("username", user, is_user, &mut self.username);
         rows.secret("password", "a password", &mut self.password);
         rows.only(is_tls, "url", TLS_ONLY);
         rows.path("tls_ca", &mut self.tls_ca);
         rows.path("tls_cert", &mut self.tls_cert);
         rows.path("tls_key", &mut self.tls_key);
         rows.only(!is_memory, "url", REDIS_ONLY);
-        rows.row("prefix", &mut self.prefix, prefix, quoted_text);
+        rows.row("prefix", &mut self.prefix, prefix, |text| quoted(&text));
         let timeouts = Duration::from_millis(1)..=Duration::from_secs(60);
         rows.duration("timeout", timeouts, &mut self.timeout);
-        rows.number("connections", 1..1025, &mut self.connections);
-        rows.number("replica_acks", 0..17, &mut self.replica_acks);
+        rows.number::<u32>("connections", 1..1025, &mut self.connections);
+        rows.number::<u32>("replica_acks", 0..17, &mut self.replica_acks);
         rows.only(is_memory, "url", MEMORY_ONLY);
-        rows.number("max_keys", 1..1_000_000_001, &mut self.max_keys);
+        rows.number::<usize>("max_keys", 1..1_000_000_001, &mut self.max_keys);
         let when = [("evict", WhenFull::Evict), ("deny", WhenFull::Deny)];
         rows.choice("when_full", &when, &mut self.when_full);
     }
@@ -138,23 +139,14 @@ fn url(fields: &Fields<'_>, name: &'static str) -> Option<StoreUrl> {
         .ok()
 }
 
-fn username(fields: &Fields<'_>, name: &'static str) -> Option<String> {
-    let expected = "the name of a user, such as \"tidegate\"";
-    let text = fields.text(name, expected)?;
-    if text.is_empty() || text.contains(char::is_control) {
-        fields.error(name, format!("{}: expected {expected}", shown(text)));
-        return None;
-    }
-    Some(text.into())
-}
-
 fn prefix(fields: &Fields<'_>, name: &'static str) -> Option<String> {
     // A hash tag begins with a brace: there must be none before it.
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-    let text = fields.text(name, "a string such as \"tg\"")?;
-    if !(1..=64).contains(&text.len()) || !text.bytes().all(is_part) {
-        let expected = "1 to 64 of the characters A-Z a-z 0-9 . _ : -";
-        fields.error(name, format!("{}: expected {expected}", shown(text)));
-    }
-    Some(text.into())
+    let expected = "1 to 64 of the characters A-Z a-z 0-9 . _ : -";
+    fields.parsed(name, "a string such as \"tg\"", |text| {
+        match (1..=64).contains(&text.len()) && text.bytes().all(is_part) {
+            true => Ok(text.to_owned()),
+            false => Err(format!("{}: expected {expected}", shown(text))),
+        }
+    })
 }

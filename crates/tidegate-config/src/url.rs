@@ -86,16 +86,6 @@ pub(crate) const EXPECTED: &str = "\"memory:\", \"redis://host:port/database\", 
 /// What the URL of a server looks like, for messages.
 const EXPECTED_SERVER: &str = "\"redis://host:port/database\", \"rediss://user:password@host:port/database\", \"redis-sentinel://host:port,host:port/master\" or \"redis-cluster://host:port,host:port\"";
 
-/// How the URL of a server begins.
-const SCHEMES: [&str; 6] = [
-    "redis://",
-    "rediss://",
-    "redis-sentinel://",
-    "rediss-sentinel://",
-    "redis-cluster://",
-    "rediss-cluster://",
-];
-
 impl StoreUrl {
     /// Whether the connection is encrypted, as far as the URL says.
     pub(crate) fn may_be_encrypted(&self) -> bool {
@@ -193,31 +183,33 @@ impl RedisUrl {
         }
     }
 
-    /// Parses a URL. If it is invalid, returns its scheme, if that is valid.
-    fn read(text: &str) -> Result<Self, Option<&'static str>> {
-        let mut schemes = SCHEMES.iter();
-        let scheme = schemes.find(|scheme| text.starts_with(**scheme));
-        let scheme = *scheme.ok_or(None)?;
-        Self::after(scheme, text).ok_or(Some(scheme))
+    /// Parses `scheme://[user[:password]@]host[:port],...[/path]`. If it is invalid, returns its
+    /// scheme, if that is valid.
+    fn read(text: &str) -> Result<Self, Option<&str>> {
+        let kind = text.strip_prefix("redis").ok_or(None)?;
+        let kind = kind.strip_prefix('s').unwrap_or(kind);
+        let (kind, rest) = kind.split_once("://").ok_or(None)?;
+        if !["", "-sentinel", "-cluster"].contains(&kind) {
+            return Err(None);
+        }
+        let scheme = &text[..text.len() - rest.len()];
+        Self::after(scheme, kind, rest, text).ok_or(Some(scheme))
     }
 
-    /// Reads `[user[:password]@]host[:port],...[/path]` behind a scheme.
-    fn after(scheme: &str, text: &str) -> Option<Self> {
-        let rest = &text[scheme.len()..];
+    /// Reads what is behind the scheme.
+    fn after(scheme: &str, kind: &str, rest: &str, text: &str) -> Option<Self> {
         let (user, place) = rest.rsplit_once('@').unwrap_or(("", rest));
         let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
-        let (servers, database) = if scheme.ends_with("-sentinel://") {
-            let (master, database) = path.split_once('/').unwrap_or((path, ""));
-            is_master(master).then(|| (Servers::Sentinel(master.into()), database))?
-        } else if scheme.ends_with("-cluster://") {
+        let (servers, database, usual_port) = match kind {
+            "-sentinel" => {
+                let (master, database) = path.split_once('/').unwrap_or((path, ""));
+                let servers = is_master(master).then(|| Servers::Sentinel(master.into()))?;
+                (servers, database, "26379")
+            }
             // A cluster has one database.
-            matches!(path, "" | "0").then_some((Servers::Cluster, ""))?
-        } else {
-            (!hosts.contains(',')).then_some((Servers::One, path))?
-        };
-        let usual_port = match servers {
-            Servers::Sentinel(_) => "26379",
-            Servers::One | Servers::Cluster => "6379",
+            "-cluster" if matches!(path, "" | "0") => (Servers::Cluster, "", "6379"),
+            "" if !hosts.contains(',') => (Servers::One, path, "6379"),
+            _ => return None,
         };
         let addresses = hosts.split(',').map(|host| address(host, usual_port));
         let addresses = addresses.collect::<Option<_>>()?;

@@ -7,14 +7,13 @@ use std::collections::VecDeque;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-use tidegate::draft::{LimitFields, Settings};
+use tidegate::draft::{LevelDraft, LimitFields};
 use tidegate::text::DurationText;
-use tidegate::{
-    Algorithm, Align, CustomScript, Dialect, Limit, OnError, Policy, PolicyLevel, ScriptSource,
-};
+use tidegate::{Algorithm, Align, OnError, Override, Policy, PolicyBuilder, PolicyLevel};
 use toml_writer::ToTomlValue;
 
 use crate::config::Config;
+use crate::policies::unmatched;
 use crate::schema::Table;
 use crate::stores::StoreConfig;
 use crate::url::StoreUrl;
@@ -75,134 +74,90 @@ fn print_store(f: &mut Formatter<'_>, name: &str, store: &StoreConfig) -> fmt::R
 }
 
 fn print_policy(f: &mut Formatter<'_>, policy: &Policy) -> fmt::Result {
-    writeln!(f, "[[policies]]")?;
-    writeln!(f, "name = {}", quoted(policy.name()))?;
-    let only = match policy.levels() {
-        [level] if level.name() == policy.name() => Some(level),
-        _ => None,
-    };
-    let script = policy.script();
-    if let Some(script) = script {
-        print_script(f, script)?;
-    }
-    if let Some(level) = only {
-        print_level(f, level, script.is_some())?;
-    }
-    if let Some(tag) = policy.tag_text() {
-        writeln!(f, "tag = {}", quoted(tag))?;
-    }
-    let standard = Settings {
-        on_error: Some(OnError::standard(script.is_some())),
-        ..Settings::default()
-    };
-    policy.settings().print(f, &standard)?;
-    if f.alternate() || *policy.headers() != Dialect::default() {
-        let headers = match policy.headers() {
-            Dialect::Custom(names) => list(names),
-            dialect => quoted(dialect.as_str()),
-        };
-        writeln!(f, "headers = {headers}")?;
-    }
-    if only.is_none() {
-        for level in policy.levels() {
-            writeln!(f, "[[policies.levels]]")?;
-            writeln!(f, "name = {}", quoted(level.name()))?;
-            print_level(f, level, script.is_some())?;
+    let is_script = policy.script().is_some();
+    let level = |level: &PolicyLevel| {
+        let mut limit = LimitFields::from(*level.limit());
+        if !f.alternate() {
+            limit.burst = level.limit().spec().and_then(|spec| spec.burst);
         }
+        LevelDraft {
+            name: level.name().into(),
+            key: Some(level.key().as_str().into()),
+            limit: if is_script {
+                LimitFields::default()
+            } else {
+                limit
+            },
+        }
+    };
+    let (only, levels) = match policy.levels() {
+        [only] if only.name() == policy.name() => (level(only), Vec::new()),
+        levels => (LevelDraft::default(), levels.iter().map(level).collect()),
+    };
+    let draft = PolicyBuilder {
+        name: policy.name().into(),
+        script: policy.script().cloned(),
+        only,
+        tag: policy.tag_text().map(String::from),
+        headers: policy.headers().clone(),
+        settings: policy.settings().clone(),
+        ..PolicyBuilder::default()
+    };
+    let mut standard = PolicyBuilder::default();
+    standard.settings.on_error = Some(OnError::standard(is_script));
+    standard.only.limit = LimitFields {
+        algorithm: Some(Algorithm::default()),
+        strict: Some(false),
+        align: Some(Align::default()),
+        ..LimitFields::default()
+    };
+    writeln!(f, "[[policies]]")?;
+    draft.print(f, &standard)?;
+    for level in levels {
+        writeln!(f, "[[policies.levels]]")?;
+        level.print(f, &standard.only)?;
     }
-    print_overrides(f, policy.levels())?;
+    for change in overrides(policy.levels()) {
+        writeln!(f, "[[policies.overrides]]")?;
+        change.print(f, &unmatched())?;
+    }
     writeln!(f)
 }
 
-fn print_level(f: &mut Formatter<'_>, level: &PolicyLevel, script: bool) -> fmt::Result {
-    writeln!(f, "key = {}", quoted(level.key().as_str()))?;
-    match script {
-        true => Ok(()),
-        false => print_limit(f, level.limit(), f.alternate()),
-    }
-}
-
-fn print_script(f: &mut Formatter<'_>, script: &CustomScript) -> fmt::Result {
-    writeln!(f, "algorithm = \"script\"")?;
-    match script.source() {
-        ScriptSource::File(path) => writeln!(f, "script = {}", quoted(path))?,
-        ScriptSource::Text(_) => writeln!(f, "# its script is in the program, and not shown")?,
-    }
-    writeln!(f, "args = {}", list(script.arguments()))
-}
-
-/// A limit's fields: those of an override all of them, or it would inherit some.
-fn print_limit(f: &mut Formatter<'_>, limit: &Limit, all: bool) -> fmt::Result {
-    let Some(spec) = limit.spec() else {
-        return writeln!(f, "block = true");
+/// The overrides of all levels, each with all fields of its limit, or it would inherit some.
+/// They are listed per level, because an override may inherit other numbers from each. An
+/// exemption that all levels have is listed once, where each level keeps its order.
+fn overrides(levels: &[PolicyLevel]) -> Vec<Override> {
+    let drafts = |level: &PolicyLevel| -> VecDeque<Override> {
+        let text =
+            |(name, value): (&str, &[u8])| (name.into(), String::from_utf8_lossy(value).into());
+        let drafts = level.overrides().map(|(conditions, limit)| Override {
+            matches: conditions.into_iter().map(text).collect(),
+            level: (levels.len() > 1).then(|| level.name().into()),
+            limit: limit
+                .map(|limit| LimitFields::from(*limit))
+                .unwrap_or_default(),
+            enabled: limit.is_some(),
+        });
+        drafts.collect()
     };
-    let fields = LimitFields::from(*limit);
-    let is_aligned = all && spec.algorithm.profile().has_align;
-    let fields = LimitFields {
-        algorithm: fields
-            .algorithm
-            .filter(|it| all || *it != Algorithm::default()),
-        burst: fields.burst.filter(|_| all).or(spec.burst),
-        strict: fields.strict.filter(|strict| all || *strict),
-        align: fields
-            .align
-            .filter(|align| is_aligned || *align != Align::default()),
-        block: None,
-        ..fields
-    };
-    fields.print(f, &LimitFields::default())
-}
-
-/// An override of a level: its conditions, and its limit.
-type Override<'p> = (Vec<(&'p str, &'p [u8])>, Option<&'p Limit>);
-
-/// Per level, because an override may inherit other numbers from each. An exemption that all
-/// levels have is printed once, where each level keeps its order.
-fn print_overrides(f: &mut Formatter<'_>, levels: &[PolicyLevel]) -> fmt::Result {
-    let [first, others @ ..] = levels else {
-        return Ok(());
-    };
-    let mut rest: Vec<(&PolicyLevel, VecDeque<Override<'_>>)> = levels
-        .iter()
-        .map(|level| (level, level.overrides().collect()))
-        .collect();
-    let exempt = first.overrides().filter(|(_, limit)| limit.is_none());
-    for exemption in exempt.filter(|_| !others.is_empty()) {
-        let place = |all: &VecDeque<Override<'_>>| all.iter().position(|it| *it == exemption);
-        let places = rest.iter().map(|(_, all)| place(all));
+    let mut rest: Vec<VecDeque<Override>> = levels.iter().map(drafts).collect();
+    let mut all = Vec::new();
+    let first = levels.first().map(drafts).unwrap_or_default();
+    for exemption in first.into_iter().filter(|it| !it.enabled) {
+        let same = |it: &Override| !it.enabled && it.matches == exemption.matches;
+        let places = rest.iter().map(|own| own.iter().position(same));
         let Some(places) = places.collect::<Option<Vec<usize>>>() else {
             continue;
         };
-        for ((level, all), place) in rest.iter_mut().zip(places) {
-            for before in all.drain(..=place).take(place) {
-                print_override(f, &before, Some(level))?;
-            }
+        for (own, place) in rest.iter_mut().zip(places) {
+            all.extend(own.drain(..=place).take(place));
         }
-        print_override(f, &exemption, None)?;
+        all.push(Override {
+            level: None,
+            ..exemption
+        });
     }
-    for (level, all) in &rest {
-        let level = (!others.is_empty()).then_some(*level);
-        all.iter().try_for_each(|it| print_override(f, it, level))?;
-    }
-    Ok(())
-}
-
-fn print_override(
-    f: &mut Formatter<'_>,
-    (conditions, limit): &Override<'_>,
-    level: Option<&PolicyLevel>,
-) -> fmt::Result {
-    writeln!(f, "[[policies.overrides]]")?;
-    let conditions: Vec<String> = conditions
-        .iter()
-        .map(|(name, value)| format!("{name} = {}", quoted(&String::from_utf8_lossy(value))))
-        .collect();
-    writeln!(f, "match = {{ {} }}", conditions.join(", "))?;
-    if let Some(level) = level {
-        writeln!(f, "level = {}", quoted(level.name()))?;
-    }
-    match limit {
-        Some(limit) => print_limit(f, limit, true),
-        None => writeln!(f, "enabled = false"),
-    }
+    all.extend(rest.into_iter().flatten());
+    all
 }

@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tidegate::text::{NAME, is_name, shown};
-use tidegate_config::write::{list, quoted};
-use tidegate_config::{Fields, Rows, Secret, Table, is_host};
+use tidegate_config::write::quoted;
+use tidegate_config::{Fields, List, Rows, Secret, Table, is_host};
 
 use crate::envoy::section::Envoy;
 use crate::log::Level;
@@ -140,36 +140,53 @@ impl Server {
 
 impl Table for Server {
     fn rows(&mut self, rows: &mut Rows<'_>) {
-        rows.row("http", &mut self.http, addresses, list);
+        use List::{Any, Filled, FilledOrItem};
+        rows.list("http", FilledOrItem, ADDRESSES, &mut self.http, address);
         for (name, listener) in [
             ("admin", &mut self.admin),
             ("grpc", &mut self.grpc),
             ("resp", &mut self.resp),
         ] {
             rows.print_if(!listener.is_empty());
-            rows.row(name, listener, addresses, list);
+            rows.list(name, FilledOrItem, ADDRESSES, listener, address);
         }
         rows.print_if(true);
         rows.secret("resp_token", "a token", &mut self.resp_token);
         rows.secret("admin_token", "a token", &mut self.admin_token);
-        rows.row("gate_headers", &mut self.gate_headers, gate_headers, list);
-        rows.row(
-            "trusted_proxies",
-            &mut self.trusted_proxies,
-            trusted_proxies,
-            list,
+        let expected = "a list of attributes, such as [\"ip\"]";
+        rows.list(
+            "gate_headers",
+            Any,
+            expected,
+            &mut self.gate_headers,
+            gate_header,
         );
-        rows.row("hosts", &mut self.hosts, hosts, list);
+        let expected = "a list of networks, such as [\"10.0.0.0/8\"]";
+        let proxies = &mut self.trusted_proxies;
+        rows.list("trusted_proxies", Any, expected, proxies, |text, _| {
+            text.parse()
+        });
+        let expected = "names without a port, such as [\"tidegate.internal\"]";
+        rows.list("hosts", Any, expected, &mut self.hosts, |text, _| {
+            let host = Some(text.to_owned()).filter(|host| is_host(host, b".-_"));
+            host.ok_or_else(|| format!("{}: expected {expected}", shown(text)))
+        });
         rows.path("tls_cert", &mut self.tls_cert);
         rows.path("tls_key", &mut self.tls_key);
         rows.path("tls_client_ca", &mut self.tls_client_ca);
         rows.print_if(self.tls_client_ca.is_some());
+        let expected = "a list of \"http\", \"admin\", \"grpc\" and \"resp\"";
         let listeners = &mut self.tls_client_listeners;
-        rows.row(
+        rows.list(
             "tls_client_listeners",
+            Filled,
+            expected,
             listeners,
-            tls_client_listeners,
-            list,
+            |text, _| {
+                let mut known = ["http", "admin", "grpc", "resp"].into_iter();
+                let listener = known.find(|it| *it == text);
+                listener.ok_or_else(|| format!("{}: expected {expected}", shown(text)))
+            },
         );
         rows.print_if(true);
         let print = |mode| quoted(&format!("{mode:04o}"));
@@ -182,101 +199,37 @@ impl Table for Server {
     }
 }
 
-/// The addresses of a listener: one, or a list.
-fn addresses(fields: &Fields<'_>, name: &'static str) -> Option<Vec<Address>> {
-    let mut addresses = Vec::new();
-    for (text, span) in fields.texts(name, true, ADDRESSES)? {
-        let message = match text.parse::<Address>() {
-            Ok(address) if !addresses.contains(&address) => {
-                addresses.push(address);
-                continue;
-            }
-            Ok(_) => format!("{}: twice: expected it once", shown(text)),
-            Err(message) => message,
-        };
-        fields.error_at(span, name, message);
+/// An address of a listener, which has each once.
+fn address(text: &str, before: &[Address]) -> Result<Address, String> {
+    let address = text.parse()?;
+    match before.contains(&address) {
+        true => Err(format!("{}: twice: expected it once", shown(text))),
+        false => Ok(address),
     }
-    if addresses.is_empty() && !fields.is_wrong(name) {
-        fields.error(name, format!("an empty list: expected {ADDRESSES}"));
-    }
-    Some(addresses)
 }
 
 /// The permissions of a file in octal.
 fn socket_mode(fields: &Fields<'_>, name: &'static str) -> Option<u32> {
     let expected = "permissions in octal, such as \"0660\"";
-    let text = fields.text(name, expected)?;
-    let mode = u32::from_str_radix(text, 8).ok();
-    let is_octal = text.bytes().all(|byte| byte.is_ascii_digit());
-    let mode = mode.filter(|mode| is_octal && *mode <= 0o777);
-    if mode.is_none() {
-        fields.error(name, format!("{}: expected {expected}", shown(text)));
-    }
-    mode
+    fields.parsed(name, expected, |text| {
+        let is_octal = text.bytes().all(|byte| byte.is_ascii_digit());
+        let mode = u32::from_str_radix(text, 8).ok();
+        let mode = mode.filter(|mode| is_octal && *mode <= 0o777);
+        mode.ok_or_else(|| format!("{}: expected {expected}", shown(text)))
+    })
 }
 
-fn gate_headers(fields: &Fields<'_>, name: &'static str) -> Option<Vec<String>> {
-    let expected = "a list of attributes, such as [\"ip\"]";
-    let mut kept: Vec<String> = Vec::new();
+/// The name of an attribute whose header is not that of another one.
+fn gate_header(name: &str, before: &[String]) -> Result<String, String> {
     // `user_id` and `user-id` are one header.
     let header = |name: &str| name.to_lowercase().replace('_', "-");
-    for (text, span) in fields.texts(name, false, expected)? {
-        let message = if !is_name(text) {
-            format!("{}: expected {NAME}", shown(text))
-        } else if kept.iter().any(|other| header(other) == header(text)) {
-            format!(
-                "{}: maps to the same header as another name: expected it once",
-                shown(text)
-            )
-        } else {
-            kept.push(text.into());
-            continue;
-        };
-        fields.error_at(span, name, message);
-    }
-    Some(kept)
-}
-
-fn trusted_proxies(fields: &Fields<'_>, name: &'static str) -> Option<Vec<TrustedProxy>> {
-    let expected = "a list of networks, such as [\"10.0.0.0/8\"]";
-    let mut kept = Vec::new();
-    for (text, span) in fields.texts(name, false, expected)? {
-        match text.parse() {
-            Ok(proxy) => kept.push(proxy),
-            Err(message) => fields.error_at(span, name, message),
-        }
-    }
-    Some(kept)
-}
-
-fn hosts(fields: &Fields<'_>, name: &'static str) -> Option<Vec<String>> {
-    let expected = "names without a port, such as [\"tidegate.internal\"]";
-    let mut kept = Vec::new();
-    for (text, span) in fields.texts(name, false, expected)? {
-        match is_host(text, b".-_") {
-            true => kept.push(text.into()),
-            false => fields.error_at(span, name, format!("{}: expected {expected}", shown(text))),
-        }
-    }
-    Some(kept)
-}
-
-fn tls_client_listeners(fields: &Fields<'_>, name: &'static str) -> Option<Vec<&'static str>> {
-    let expected = "a list of \"http\", \"admin\", \"grpc\" and \"resp\"";
-    let mut kept = Vec::new();
-    for (text, span) in fields.texts(name, false, expected)? {
-        let known = ["http", "admin", "grpc", "resp"]
-            .into_iter()
-            .find(|it| *it == text);
-        match known {
-            Some(listener) => kept.push(listener),
-            None => fields.error_at(span, name, format!("{}: expected {expected}", shown(text))),
-        }
-    }
-    if kept.is_empty() && !fields.is_wrong(name) {
-        fields.error(name, format!("an empty list: expected {expected}"));
-    }
-    Some(kept)
+    let is_taken = before.iter().any(|other| header(other) == header(name));
+    let problem = match is_taken {
+        _ if !is_name(name) => format!("expected {NAME}"),
+        true => "maps to the same header as another name: expected it once".into(),
+        false => return Ok(name.into()),
+    };
+    Err(format!("{}: {problem}", shown(name)))
 }
 
 impl FromStr for Address {

@@ -107,7 +107,7 @@ fn message(error: &LimitError, burst: Option<u64>) -> String {
     }
 }
 
-/// A limit with every field set.
+/// A limit with every field set that its algorithm has.
 impl From<Limit> for LimitFields {
     fn from(limit: Limit) -> Self {
         let Some(spec) = limit.spec() else {
@@ -121,8 +121,8 @@ impl From<Limit> for LimitFields {
             algorithm: Some(spec.algorithm),
             burst: spec.capacity(),
             strict: spec.capacity().map(|_| spec.strict),
-            align: Some(spec.align),
-            block: Some(false),
+            align: spec.algorithm.profile().has_align.then_some(spec.align),
+            block: None,
         }
     }
 }

@@ -84,6 +84,15 @@ impl Policy {
         self.keys_of(0..self.levels.len(), attributes)
     }
 
+    /// For each level, which override applies to a check, by its index.
+    pub fn overridden_by<A>(&self, attributes: &A) -> Result<Vec<Option<usize>>, MissingAttribute>
+    where
+        A: Attributes + ?Sized,
+    {
+        let keys = self.keys(attributes)?;
+        Ok(keys.all().map(|key| key.overridden_by()).collect())
+    }
+
     /// The keys of some of the policy's levels.
     #[inline]
     pub(super) fn keys_of<'a, A>(
