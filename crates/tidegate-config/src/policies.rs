@@ -196,12 +196,14 @@ impl Table for PolicyBuilder {
         self.only.limit.rows(rows);
         script(rows, &mut self.script);
         rows.text("tag", TEMPLATE, &mut self.tag);
+        // Messages list it before the settings, which are printed first.
+        let _ = rows.fields.map(|fields| fields.has("headers"));
+        self.settings.rows(rows);
         let print = |dialect| match dialect {
             Dialect::Custom(names) => list(names),
             dialect => quoted(dialect.as_str()),
         };
         rows.row("headers", &mut self.headers, headers, print);
-        self.settings.rows(rows);
     }
 }
 

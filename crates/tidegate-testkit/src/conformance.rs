@@ -2,10 +2,11 @@
 //!
 //! `scenarios.txt` holds them. A scenario is a title, the limits of its levels, and steps.
 //! Where several lines of limits stand in a row, it runs once under each; `16 x 5r/s` stands
-//! for sixteen levels. A step is a time
-//! since the start, a verb, and what comes of it: whether the check is allowed or which level
-//! refuses, what each level has left of its limit, how long to wait, and how long until the
-//! quota of the reported level is full. What comes of it may be cut off at any comma.
+//! for sixteen levels, and a line with `ALGORITHM` runs under each algorithm of the table. A
+//! step is a time since the start, a verb, and what comes of it: whether the check is allowed
+//! or which level refuses, what each level has left of its limit, how long to wait, and how
+//! long until the quota of the reported level is full. What comes of it may be cut off at any
+//! comma.
 //!
 //! | verb | |
 //! | --- | --- |
@@ -20,7 +21,7 @@
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
-use tidegate::{Charge, Cost, Decision, Limit};
+use tidegate::{Algorithm, Charge, Cost, Decision, Limit};
 
 const SCENARIOS: &str = include_str!("scenarios.txt");
 
@@ -91,7 +92,7 @@ pub fn run_some<S: Subject, R: Display>(
             true => Charge::Admitted,
             false => Charge::Always,
         };
-        for limits in all_limits {
+        for limits in all_limits.iter().flat_map(|line| under_each(line)) {
             let scenario = Scenario {
                 name: format!("{title} {limits}"),
                 limits: parse_limits(limits.trim_start_matches("limits ")),
@@ -123,6 +124,16 @@ pub fn run_some<S: Subject, R: Display>(
     assert!(wrong.is_empty(), "otherwise than written:\n{wrong}");
     assert!(runs > 50, "only {runs} runs: is scenarios.txt cut off?");
     left_out
+}
+
+/// A line of limits, once for each algorithm if it says `ALGORITHM`.
+fn under_each(line: &str) -> Vec<String> {
+    let algorithms = Algorithm::counting().map(Algorithm::as_str);
+    let mut lines: Vec<_> = algorithms
+        .map(|name| line.replace("ALGORITHM", name))
+        .collect();
+    lines.dedup();
+    lines
 }
 
 /// How many lines begin with this, from the first on.

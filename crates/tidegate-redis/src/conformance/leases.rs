@@ -61,7 +61,7 @@ impl Steps {
     }
 
     fn assert_expiry(&mut self) {
-        let key = counter(&self.pair.keys[0], &self.limit());
+        let key = counter(&self.pair.keys[0], self.limit().algorithm());
         let expires: i64 = redis::cmd("PEXPIRETIME")
             .arg(key)
             .query(&mut self.pair.redis)

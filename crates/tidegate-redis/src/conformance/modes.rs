@@ -172,7 +172,7 @@ impl Reporting {
             let level = stored.iter().position(|key| **key == *outgoing.stored);
             let level = level.expect("a key of these");
             let limit = outgoing.message.limit;
-            let key = counter(&self.pair.keys[level], &limit);
+            let key = counter(&self.pair.keys[level], limit.algorithm());
             let argument = outgoing.message.argument();
             let reply = self
                 .pair

@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use redis::{FromRedisValue, RedisResult, Value};
-use tidegate::{Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryStore, Receipt};
+use tidegate::{
+    Algorithm, Charge, Check, Cost, Decision, Level, Limit, ManualClock, MemoryStore, Receipt,
+};
 use tokio::runtime::Runtime;
 
 use crate::call::{argument, decision, marker, refund_at};
@@ -178,9 +180,8 @@ impl Pair {
         let levels = self.levels();
         self.memory.reset(&levels[level], "");
         let mut delete = redis::cmd("DEL");
-        for limit in EVERY_ALGORITHM {
-            let limit = Limit::parse(limit).expect("a limit");
-            delete.arg(counter(&self.keys[level], &limit));
+        for algorithm in Algorithm::counting() {
+            delete.arg(counter(&self.keys[level], algorithm));
         }
         let deleted: RedisResult<()> = delete.query(&mut self.redis);
         deleted.expect("a key can be deleted");
@@ -281,7 +282,7 @@ impl Pair {
         let keyed = self.keys.iter().zip(&self.limits);
         let keys: Vec<String> = keyed
             .filter(|(_, limit)| **limit != Limit::block())
-            .map(|(key, limit)| counter(key, limit))
+            .map(|(key, limit)| counter(key, limit.algorithm()))
             .collect();
         let keys = std::iter::repeat_n(keys, times).flatten();
         let keys = keys.chain(another).collect();
@@ -339,7 +340,9 @@ impl Pair {
         }
         let mut pipeline = redis::pipe();
         for (key, limit) in self.keys.iter().zip(&self.limits) {
-            pipeline.cmd("PEXPIRETIME").arg(counter(key, limit));
+            pipeline
+                .cmd("PEXPIRETIME")
+                .arg(counter(key, limit.algorithm()));
         }
         let expiries: Vec<i64> = pipeline.query(&mut self.redis).expect("times");
         let now_us = self.now_us;
@@ -364,15 +367,7 @@ impl Pair {
     }
 }
 
-/// A limit of each.
-const EVERY_ALGORITHM: [&str; 4] = [
-    "1r/s",
-    "1r/s fixed_window",
-    "1r/s sliding_window",
-    "1r/s sliding_log",
-];
-
 /// The key of a counter: each algorithm has its own.
-pub(super) fn counter(key: &str, limit: &Limit) -> String {
-    format!("{key}~{:?}", limit.algorithm())
+pub(super) fn counter(key: &str, algorithm: Algorithm) -> String {
+    format!("{key}~{algorithm:?}")
 }

@@ -1,6 +1,6 @@
 //! Random steps: the same for a seed. A seed that has ever failed stays, by name.
 
-use tidegate::{Charge, Cost, Limit, LimitSpec};
+use tidegate::{Algorithm, Charge, Cost, Limit, LimitSpec};
 
 use super::pair::{Host, Pair};
 use tidegate_testkit::redis::Server;
@@ -57,12 +57,25 @@ impl Random {
 pub(super) fn part(heading: &str) -> Vec<Limit> {
     let parts = include_str!("limits.txt").split("\n# ");
     let part = parts.skip(1).find(|part| part.starts_with(heading));
-    part.expect(heading)
-        .lines()
-        .skip(1)
-        .filter(|line| !line.is_empty())
-        .map(limit)
-        .collect()
+    let lines = part.expect(heading).lines().skip(1);
+    let mut limits: Vec<Limit> = lines.filter(|line| !line.is_empty()).map(limit).collect();
+    if heading == "any" {
+        // Algorithms of the table that the file does not know yet.
+        for algorithm in Algorithm::counting() {
+            if limits.iter().all(|limit| limit.algorithm() != algorithm) {
+                let most = algorithm.profile().max_requests;
+                let rates = [
+                    "3/1ms",
+                    "7/999999us",
+                    "5/10s",
+                    "10/60s",
+                    &format!("{most}/366d"),
+                ];
+                limits.extend(rates.map(|rate| limit(&format!("{rate} {algorithm}"))));
+            }
+        }
+    }
+    limits
 }
 
 /// How many times as many seeds as usual: `TIDEGATE_SEEDS=100` for a long search.

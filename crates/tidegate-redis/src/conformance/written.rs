@@ -11,7 +11,7 @@ use tidegate_testkit::redis::Server;
 
 fn set(pair: &mut Pair, value: &[u8]) {
     let set: RedisResult<()> = redis::cmd("SET")
-        .arg(counter(&pair.keys[0], &pair.limits[0]))
+        .arg(counter(&pair.keys[0], pair.limits[0].algorithm()))
         .arg(value)
         .query(&mut pair.redis);
     set.expect("a key can be set");

@@ -46,7 +46,7 @@ pub(super) fn is_aligned(limit: &Limit) -> bool {
     match limit.kind() {
         Kind::FixedWindow(window) => window.align() == tidegate::Align::Epoch,
         Kind::SlidingWindow(_) => true,
-        Kind::TokenBucket(_) | Kind::SlidingLog(_) | Kind::Block(_) => false,
+        _ => false,
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{Algorithm, Align, Attributes, Cost, Limit, Policy, PolicyDecision};
+use tidegate::{Align, Attributes, Cost, Limit, Policy, PolicyDecision};
 use tidegate_redis::{AnyStore, Policies, PolicyLimiter, RedisOptions, RedisStats, RedisStore};
 use tokio::task::JoinSet;
 
@@ -82,12 +82,7 @@ pub(crate) fn every_algorithm(requests: u32, window: Duration) -> [(&'static str
 
 /// What follows the level in keys that this limit counts.
 pub(crate) fn suffix(limit: &Limit) -> &'static str {
-    match limit.algorithm() {
-        Algorithm::FixedWindow => "~fw",
-        Algorithm::SlidingWindow => "~sw",
-        Algorithm::SlidingLog => "~sl",
-        _ => "",
-    }
+    limit.algorithm().profile().suffix
 }
 
 /// A policy for each algorithm, named after it.

@@ -15,27 +15,28 @@
 //! An algorithm owns everything about itself. To add one, write `NAME.rs` and `NAME.lua`
 //! in this folder and a line in `table.rs`.
 
-mod block;
-mod fixed_window;
 mod log;
 mod remote;
-mod sliding_log;
-mod sliding_window;
 mod table;
-mod token_bucket;
 
 use std::fmt::Debug;
 use std::hash::Hash;
 
-pub use block::Block;
-pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use log::{Log, LogView};
 pub use remote::{FULL_KEPT, LeaseTerms, Numbers, Parcel};
-pub use sliding_log::{SlidingLog, SlidingLogState};
-pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub(crate) use table::each_compact;
 pub use table::{Algorithm, Kind, State};
-pub use token_bucket::{Span, TokenBucket, TokenBucketState};
+
+/// Declares the module of each algorithm.
+macro_rules! modules {
+    ($($group:ident { $($module:ident::$name:ident,)+ })+) => {
+        $($(
+            mod $module;
+            pub use $module::*;
+        )+)+
+    };
+}
+table::table!(modules);
 
 #[cfg(feature = "audit")]
 use crate::audit::{Nodes, Rule};

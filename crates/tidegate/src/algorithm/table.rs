@@ -4,8 +4,7 @@
 use std::fmt;
 
 use super::{
-    Block, Compact, Counter, FixedWindow, LeaseTerms, Numbers, Outcome, Packed, Parcel, PastCharge,
-    Profile, SlidingLog, SlidingWindow, Snapshot, TokenBucket,
+    Compact, Counter, LeaseTerms, Numbers, Outcome, Packed, Parcel, PastCharge, Profile, Snapshot,
 };
 #[cfg(feature = "audit")]
 use crate::audit::{Nodes, Rule};
@@ -13,9 +12,34 @@ use crate::cost::Cost;
 use crate::error::LimitError;
 use crate::limit::{Limit, LimitSpec};
 
+/// Hands the table to a macro: a line per algorithm, with its module. `compact` ones keep
+/// their state in an entry of the in-memory table, `other` ones elsewhere or nowhere.
+macro_rules! table {
+    ($with:ident) => {
+        $with! {
+            compact {
+                token_bucket::TokenBucket,
+                fixed_window::FixedWindow,
+                sliding_window::SlidingWindow,
+            }
+            other {
+                sliding_log::SlidingLog,
+                block::Block,
+            }
+        }
+    };
+}
+pub(super) use table;
+
 /// Makes the enums, and what looks into them.
 macro_rules! algorithms {
-    (compact { $($compact:ident),+ } other { $($other:ident),+ }) => {
+    (
+        compact { $($compact_module:ident::$compact:ident,)+ }
+        other { $($other_module:ident::$other:ident,)+ }
+    ) => {
+        $(use super::$compact_module::$compact;)+
+        $(use super::$other_module::$other;)+
+
         algorithms! { @all $($compact),+, $($other),+ }
 
         /// Runs generic code on the limit inside a [`Kind`] where it is [`Compact`].
@@ -164,19 +188,7 @@ macro_rules! algorithms {
     };
 }
 
-// A line per algorithm. `compact` ones keep their state in an entry of the in-memory table,
-// `other` ones elsewhere or nowhere.
-algorithms! {
-    compact {
-        TokenBucket,
-        FixedWindow,
-        SlidingWindow
-    }
-    other {
-        SlidingLog,
-        Block
-    }
-}
+table!(algorithms);
 pub(crate) use each_compact;
 
 /// How the values of an algorithm become those of any algorithm, and back.

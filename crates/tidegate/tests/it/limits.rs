@@ -3,15 +3,18 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tidegate::{Cost, Limit, LimitError, LimitSpec, Rate};
+use tidegate::{Algorithm, Cost, Limit, LimitError, LimitSpec, Rate};
 use tidegate_testkit::cases;
 
 const TEXTS: &str = include_str!("limits.txt");
 
 const RATE: &str = "expected a rate such as 100r/s, 100r/m, 100r/h or 100r/d, \
                     or a count per window such as 5/10s or 3/500ms";
-const OPTION: &str = "expected a rate, then any of token_bucket, fixed_window, sliding_window, \
-                      sliding_log, burst=N, strict, align=epoch, each once";
+/// What may follow a rate.
+fn option() -> String {
+    let names = Algorithm::names(|_| true).join(", ");
+    format!("expected a rate, then any of {names}, burst=N, strict, align=epoch, each once")
+}
 
 fn meaning(text: &str) -> String {
     let limit = match Limit::parse(text) {
@@ -21,7 +24,7 @@ fn meaning(text: &str) -> String {
             let why = error.strip_prefix(&format!("{text:?}: ")).expect(&error);
             return match why {
                 RATE => "not a rate".to_owned(),
-                OPTION => "not an option".to_owned(),
+                why if why == option() => "not an option".to_owned(),
                 why => why.to_owned(),
             };
         }
