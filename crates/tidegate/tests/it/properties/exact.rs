@@ -2,8 +2,8 @@
 //! arithmetic for the bucket, recounting all events for the rest.
 
 use proptest::prelude::*;
-use tidegate::algorithm::TokenBucket;
-use tidegate::{Align, Kind, Limit};
+use tidegate::algorithm::{State, TokenBucket};
+use tidegate::{Align, Cost, Kind, Limit};
 
 use super::{Case, Run, for_each_algorithm};
 use crate::support::micros;
@@ -38,6 +38,8 @@ pub(crate) struct Model {
     /// Where the last window began, for one that opens with a request.
     opened_us: Option<u64>,
     bucket: Option<ExactBucket>,
+    /// By the arithmetic of the algorithm.
+    state: State,
 }
 
 impl Model {
@@ -51,6 +53,7 @@ impl Model {
             events: Vec::new(),
             opened_us: None,
             bucket,
+            state: limit.new_state(0),
         }
     }
 
@@ -86,7 +89,12 @@ impl Model {
                 let free = (u128::from(requests) * whole).saturating_sub(cur * whole + prev * left);
                 u32::try_from(free / whole).expect("at most the limit")
             }
-            Kind::TokenBucket(_) | Kind::Block(_) => 0,
+            // An algorithm without a model here: a store comes to the same as its arithmetic.
+            _ => {
+                let state = self.limit.at(self.state, now_us);
+                let outcome = self.limit.outcome(&state, Cost::ONE, true);
+                outcome.remaining()
+            }
         }
     }
 
@@ -94,6 +102,8 @@ impl Model {
         if let Some(bucket) = &mut self.bucket {
             bucket.charge(now_us, cost);
         }
+        let state = self.limit.at(self.state, now_us);
+        self.state = self.limit.charge(state, Cost::of(cost));
         let window_us = super::window_us(&self.limit);
         if self
             .opened_us
