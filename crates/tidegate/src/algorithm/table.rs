@@ -234,10 +234,6 @@ impl Algorithm {
     }
 }
 
-#[expect(
-    clippy::derivable_impls,
-    reason = "the attribute has no place in the table"
-)]
 impl Default for Algorithm {
     fn default() -> Self {
         Self::TokenBucket
