@@ -114,7 +114,7 @@ fn what_no_script_has_written_is_an_error() {
         "100r/m sliding_log",
     ] {
         let limit = Limit::parse(text).expect("a limit");
-        for first in [b'x', 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255] {
+        for first in [b'x', 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 100, 255] {
             for length in 1..80 {
                 let mut junk = vec![b'x'; length];
                 junk[0] = first;
