@@ -271,7 +271,6 @@ impl fmt::Debug for Gate {
             .field("policies", &policies.collect::<Vec<_>>())
             .field("keys", &self.keys)
             .field("addresses", &self.addresses)
-            .field("wait", &self.wait)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! Waiting instead of being refused.
 
-use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -71,12 +71,9 @@ impl Waiting<'_> {
     }
 
     fn enter(&mut self) -> bool {
-        if !self.counted {
-            let before = self.wait.waiting.fetch_add(1, Ordering::Relaxed);
-            self.counted = true;
-            return before < self.wait.most;
-        }
-        true
+        // Counted once, also beyond the maximum: whoever is refused here leaves.
+        let is_new = !mem::replace(&mut self.counted, true);
+        !is_new || self.wait.waiting.fetch_add(1, Ordering::Relaxed) < self.wait.most
     }
 }
 
@@ -85,14 +82,5 @@ impl Drop for Waiting<'_> {
         if self.counted {
             self.wait.waiting.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-}
-
-impl fmt::Debug for Wait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wait")
-            .field("deadline", &self.deadline)
-            .field("most", &self.most)
-            .finish_non_exhaustive()
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use tidegate::{Limit, Policy};
-use tidegate_redis::{PolicyLimiter, RedisOptions, RedisStore};
 use tidegate_testkit::redis::Server;
 use tidegate_tower::{Key, RateLimit, RateLimitLayer};
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
+use crate::shared::{PATIENT, over, store};
 use crate::support::{Body, Hello, by, hello, one_policy, request, statuses};
 
 /// What is there without waiting.
@@ -67,12 +67,8 @@ async fn who_waits_for_a_turn_holds_no_place() {
 
 /// A limiter of one request per minute, in Redis.
 fn in_redis(server: &Server) -> RateLimit<ConcurrencyLimit<Hello>> {
-    let options = RedisOptions::default().timeout(Duration::from_secs(20));
-    let store = RedisStore::new(&server.url(), options).expect("a right url");
     let policy = Policy::builder("p").key("").limit(Limit::per_minute(1));
-    let policy = policy.build().expect("a policy");
-    let limiter = PolicyLimiter::over(store, policy).expect("a policy without files");
-    let layer = RateLimitLayer::builder(limiter);
+    let layer = over(store(server, PATIENT), policy.build().expect("a policy"));
     layer.build().expect("a layer").layer(one_place())
 }
 

@@ -27,12 +27,12 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use tidegate::{Cost, MemoryStore, Policy, PolicyLimiter};
 use tidegate_config::Config;
-use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_testkit::cases::controls;
 use tidegate_testkit::redis::Server;
 use tidegate_tower::{Key, LayerPolicy, Proxies, RateLimitBuilder, RateLimitLayer};
 use tower::{Layer, Service};
 
+use crate::shared::{PATIENT, store};
 use crate::support::{Body, count_keys, hello, is_counted, one_policy, request, send};
 
 const CASES: &str = include_str!("requests.txt");
@@ -278,12 +278,9 @@ fn with_option(layer: RateLimitBuilder, option: &'static str) -> RateLimitBuilde
         "cost" => {
             let (path, cost) = value.split_once('=').expect(value);
             let cost = Cost::of(cost.parse().expect(value));
-            layer.cost(move |head| {
-                if head.uri.path() == path {
-                    cost
-                } else {
-                    Cost::ONE
-                }
+            layer.cost(move |head| match head.uri.path() == path {
+                true => cost,
+                false => Cost::ONE,
             })
         }
         "skip" => layer.skip(move |head| head.uri.path() == value || head.method == value),
@@ -375,9 +372,7 @@ async fn redis() {
     let server = Server::start();
     let over = |config: Config| {
         redis::cmd("FLUSHALL").exec(&mut server.connect()).unwrap();
-        // Long enough for a machine that does other things.
-        let options = RedisOptions::default().timeout(Duration::from_secs(20));
-        let store = RedisStore::new(&server.url(), options).expect("a right url");
+        let store = store(&server, PATIENT);
         limiters(config, |policy| {
             let limiter = tidegate_redis::PolicyLimiter::over(store.clone(), policy);
             limiter.expect("policies without files").into()

@@ -16,28 +16,28 @@ use crate::axum::{admitted_at_once, ask, serve};
 use crate::support::{hello, statuses};
 
 /// Long enough for a machine that does other things.
-const PATIENT: Duration = Duration::from_secs(20);
+pub(crate) const PATIENT: Duration = Duration::from_secs(20);
 
-fn store(server: &Server, timeout: Duration) -> RedisStore {
+pub(crate) fn store(server: &Server, timeout: Duration) -> RedisStore {
     let options = RedisOptions::default().timeout(timeout);
     RedisStore::new(&server.url(), options).expect("a right url")
 }
 
-fn over(store: RedisStore, policy: Policy) -> RateLimitBuilder {
+pub(crate) fn over(store: RedisStore, policy: Policy) -> RateLimitBuilder {
     let limiter = PolicyLimiter::over(store, policy);
     RateLimitLayer::builder(limiter.expect("a policy without files"))
 }
 
-fn hourly(name: &str, key: &str, requests: u32, on_error: OnError) -> Policy {
+/// So many an hour for each address.
+fn hourly(name: &str, requests: u32, on_error: OnError) -> Policy {
     let limit = Limit::per(requests, Duration::from_secs(3_600));
-    let policy = Policy::builder(name).key(key).limit(limit);
+    let policy = Policy::builder(name).key("{ip}").limit(limit);
     policy.on_error(on_error).build().expect("a policy")
 }
 
-/// An instance of a service, with a limiter and connections of its own.
-async fn instance(server: &Server, requests: u32) -> SocketAddr {
-    let policy = hourly("p", "{ip}", requests, OnError::Deny);
-    let layer = over(store(server, PATIENT), policy).key("ip", Key::address());
+/// An instance of a service, with a limiter of its own.
+async fn instance(store: RedisStore, policy: Policy) -> SocketAddr {
+    let layer = over(store, policy).key("ip", Key::address());
     let app = Router::new().route("/", get(async || "hello"));
     serve(app.layer(layer.build().expect("a layer"))).await
 }
@@ -45,7 +45,9 @@ async fn instance(server: &Server, requests: u32) -> SocketAddr {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_instances_share_a_limit() {
     for server in Server::start_each() {
-        let instances = [instance(&server, 5).await, instance(&server, 5).await];
+        let policy = hourly("p", 5, OnError::Deny);
+        let one = instance(store(&server, PATIENT), policy.clone()).await;
+        let instances = [one, instance(store(&server, PATIENT), policy).await];
         assert_eq!(admitted_at_once(&instances, 40), 5);
         for address in instances {
             let refused = ask(address, "/");
@@ -97,17 +99,11 @@ mod timing {
         // Stopped: connections stay, and nobody answers. Killed: nobody is there.
         for killed in [false, true] {
             let mut server = Server::start();
-            let policies = [
-                hourly("allow", "{ip}", 2, OnError::Allow),
-                hourly("deny", "{ip}", 2, OnError::Deny),
-                hourly("local", "{ip}", 2, OnError::Local),
-            ];
             let store = store(&server, DEADLINE);
             let mut instances = Vec::new();
-            for policy in policies {
-                let layer = over(store.clone(), policy).key("ip", Key::address());
-                let app = Router::new().route("/", get(async || "hello"));
-                instances.push(serve(app.layer(layer.build().expect("a layer"))).await);
+            for on_error in OnError::ALL {
+                let policy = hourly(on_error.as_str(), 2, on_error);
+                instances.push(instance(store.clone(), policy).await);
             }
             match killed {
                 true => server.kill(),
