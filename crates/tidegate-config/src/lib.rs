@@ -34,7 +34,7 @@
 //! ```
 //! use tidegate_config::{Config, Rows, Table, read};
 //!
-//! #[derive(Clone)]
+//! #[derive(Debug, Clone)]
 //! struct Server {
 //!     port: u16,
 //! }
