@@ -8,7 +8,7 @@ use tidegate::audit::Background;
 use tidegate::{Cost, Kind, Limit};
 use tidegate_testkit::simulation::{START_US, micros};
 
-use super::fleet::{Event, Fleet, Node, with_check};
+use super::fleet::{Fleet, Node, event, with_check};
 use crate::error::{ErrorKind, StoreError};
 use crate::mode::background::{Key, Parcel, table};
 use crate::node::{AT_ONCE, Envelope, Rounds, Table, Why};
@@ -23,7 +23,7 @@ pub(super) struct BackgroundNode {
     wakes_at: Option<Duration>,
     in_flight: HashMap<u64, (Envelope<Parcel>, Duration)>,
     /// Since when a key could not be told of.
-    failing: HashMap<String, Duration>,
+    failing: HashMap<u64, Duration>,
     /// What it was asked for, by key: when, and the cost.
     offered: Offered,
 }
@@ -65,31 +65,24 @@ impl Fleet {
         }
     }
 
-    fn in_background(&mut self, node: usize) -> Option<&mut BackgroundNode> {
+    fn background(&mut self, node: usize) -> &mut BackgroundNode {
         match &mut self.nodes[node] {
-            Node::Background(it) => Some(it),
-            Node::Exact(_) | Node::Lease(_) => None,
+            Node::Background(it) => it,
+            Node::Exact(_) | Node::Lease(_) => panic!("a node in another mode"),
         }
-    }
-
-    fn stored(&self, key: u64) -> String {
-        let cell = usize::try_from(key).unwrap_or(0);
-        with_check(&self.policy, cell, Cost::ONE, |check| {
-            check.keys.iter().map(|key| key.stored("tg")).collect()
-        })
     }
 
     pub(super) fn background_check(&mut self, node: usize, key: u64, cost: Cost) {
         let (now, clock_us) = (self.world.now(), self.world.clock_us(node));
-        let (stored, cell) = (self.stored(key), self.cells(key)[0]);
+        let cell = self.cells(key)[0];
         let Node::Background(it) = &mut self.nodes[node] else {
-            return;
+            panic!("a node in another mode");
         };
         let offered = it.offered.entry(key).or_default();
         offered.push((now, cost.get().into()));
         if !it.failing.is_empty() {
             // Until the outage is over, the key may have to wait for that, too.
-            it.failing.entry(stored).or_insert(now);
+            it.failing.entry(key).or_insert(now);
         }
         let decided = with_check(&self.policy, cell, cost, |check| {
             it.table.decide(check, clock_us)
@@ -114,9 +107,7 @@ impl Fleet {
     fn drive(&mut self, node: usize) {
         let (now, clock_us) = (self.world.now(), self.world.clock_us(node));
         let interval_us = micros(self.setting.sync_interval);
-        let Some(it) = self.in_background(node) else {
-            return;
-        };
+        let it = self.background(node);
         let round = (Why::Round, AT_ONCE - it.in_flight.len());
         let mut parcels = it.rounds.messages(&it.table, round, interval_us, clock_us);
         let next_us = it.rounds.next_us().filter(|_| it.table.listed() > 0);
@@ -125,12 +116,11 @@ impl Fleet {
         for outgoing in parcels {
             self.reports.sequence += 1;
             let number = self.reports.sequence;
-            if let Some(it) = self.in_background(node) {
-                it.in_flight.insert(number, (outgoing.clone(), now));
-            }
-            self.world
-                .at_node(node, PATIENCE, Event::Patience(node, number));
-            let parcel = Event::Parcel(node, number, outgoing);
+            let sent = (outgoing.clone(), now);
+            self.background(node).in_flight.insert(number, sent);
+            let patience = event(move |fleet| fleet.give_up(node, number));
+            self.world.at_node(node, PATIENCE, patience);
+            let parcel = event(move |fleet| fleet.parcel(node, number, &outgoing));
             self.world.to_store(node, &parcel);
         }
         if let Some(next_us) = next_us {
@@ -142,74 +132,64 @@ impl Fleet {
 
     fn wake(&mut self, node: usize, at: Duration) {
         let delay = at - self.world.now();
-        if let Some(it) = self.in_background(node)
-            && it.wakes_at.is_none_or(|before| at < before)
-        {
+        let it = self.background(node);
+        if it.wakes_at.is_none_or(|before| at < before) {
             it.wakes_at = Some(at);
-            self.world.at_node(node, delay, Event::Wake(node));
+            let woken = event(move |fleet| fleet.woken(node));
+            self.world.at_node(node, delay, woken);
         }
     }
 
-    pub(super) fn woken(&mut self, node: usize) {
+    fn woken(&mut self, node: usize) {
         let now = self.world.now();
-        if let Some(it) = self.in_background(node)
-            && it.wakes_at.is_some_and(|at| at <= now)
-        {
+        let it = self.background(node);
+        if it.wakes_at.is_some_and(|at| at <= now) {
             it.wakes_at = None;
             self.drive(node);
         }
     }
 
-    pub(super) fn parcel(&mut self, node: usize, number: u64, outgoing: &Envelope<Parcel>) {
+    fn parcel(&mut self, node: usize, number: u64, outgoing: &Envelope<Parcel>) {
         self.outcome.calls += 1;
         let now_us = self.world.store_us();
-        let mut keys = 0..self.setting.keys;
-        let key = keys.find(|key| *self.stored(*key) == *outgoing.stored);
-        let cell = self.cells(key.expect("a key of the fleet"))[0];
+        let cell = self.cells(key_of(&outgoing.stored))[0];
         let after = self.store(cell).parcel(&outgoing.message, now_us);
-        self.world
-            .to_node(node, &Event::Heard(node, number, (now_us, after)));
+        let heard = event(move |fleet| fleet.heard(node, number, (now_us, after)));
+        self.world.to_node(node, &heard);
     }
 
-    pub(super) fn heard(&mut self, node: usize, number: u64, heard: (u64, State)) {
+    fn heard(&mut self, node: usize, number: u64, heard: (u64, State)) {
         let (now, clock_us) = (self.world.now(), self.world.clock_us(node));
-        let it = self.in_background(node);
-        let Some((outgoing, sent)) = it.and_then(|it| it.in_flight.remove(&number)) else {
+        let it = self.background(node);
+        let Some((outgoing, sent)) = it.in_flight.remove(&number) else {
             return;
         };
+        it.table.answered(&outgoing, heard, clock_us);
+        it.rounds.arrived();
+        let since = it.failing.remove(&key_of(&outgoing.stored));
+        let outage = since.map_or(Duration::ZERO, |since| now - since);
+        self.reports.outage = self.reports.outage.max(outage);
         self.reports.round_trip = self.reports.round_trip.max(now - sent);
-        if let Some(it) = self.in_background(node) {
-            it.table.answered(&outgoing, heard, clock_us);
-            it.rounds.arrived();
-            if let Some(since) = it.failing.remove(&*outgoing.stored) {
-                self.reports.outage = self.reports.outage.max(now - since);
-            }
-        }
         self.drive(node);
     }
 
     /// The store has not answered in time.
-    pub(super) fn give_up(&mut self, node: usize, number: u64) {
-        let clock_us = self.world.clock_us(node);
+    fn give_up(&mut self, node: usize, number: u64) {
+        let (now, clock_us) = (self.world.now(), self.world.clock_us(node));
         let interval_us = micros(self.setting.sync_interval);
-        let keys = self
-            .in_background(node)
-            .map(|it| it.offered.keys().copied());
-        let keys: Vec<u64> = keys.into_iter().flatten().collect();
-        let keys: Vec<String> = keys.into_iter().map(|key| self.stored(key)).collect();
-        let Some(it) = self.in_background(node) else {
-            return;
-        };
+        let it = self.background(node);
         let Some((outgoing, sent)) = it.in_flight.remove(&number) else {
             return;
         };
         // The pause that follows holds up every key of the node.
-        for key in keys {
-            it.failing.entry(key).or_insert(sent);
+        for key in it.offered.keys() {
+            it.failing.entry(*key).or_insert(sent);
         }
         let error = StoreError::new(ErrorKind::Timeout, "no answer");
         it.table.failed(&outgoing, &error);
         it.rounds.failed(interval_us, clock_us);
+        // It is an outage of a key, too, that has nothing to tell by the time it is over.
+        self.reports.outage = self.reports.outage.max(now - sent);
         self.drive(node);
     }
 
@@ -236,6 +216,13 @@ impl Fleet {
         let offered = offered.map(|offered| most_offered(offered, stale));
         Background::new(sync, round_trip, offered).outage(outage)
     }
+}
+
+/// The key of the fleet that is stored like this.
+fn key_of(stored: &str) -> u64 {
+    let number = stored.split(['{', '}']).nth(1);
+    let number = number.and_then(|number| number.parse().ok());
+    number.expect("a key of the fleet")
 }
 
 /// The most that a node was offered of a key within such a time.

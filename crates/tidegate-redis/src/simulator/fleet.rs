@@ -5,25 +5,24 @@
 //! Time that the store's clock is set forward by has passed.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::algorithm::State;
 use tidegate::audit::Background;
 use tidegate::{Cost, Decision, Limit, Mode, Policy, Receipt, Source};
-use tidegate_testkit::simulation::{Network, Trouble, Troubles, World};
+use tidegate_testkit::simulation::{Network, Trouble, Troubles, World, micros};
 
 use super::background::BackgroundNode;
 use super::judge::{Ledger, size};
 use crate::mode::Query;
-use crate::mode::background::Parcel;
 use crate::mode::lease::kept::Store;
 use crate::mode::lease::key::Key;
-use crate::mode::lease::message::{Message, Reply, TERM_US};
+use crate::mode::lease::message::{Reply, TERM_US};
 use crate::mode::lease::tokens::Spent;
 use crate::mode::refusals::{Refusals, Sent};
 use crate::mode::tests::check;
-use crate::node::Envelope;
 
 /// How long a check may take.
 const DEADLINE: Duration = Duration::from_millis(50);
@@ -62,28 +61,76 @@ pub(super) struct Setting {
     pub(super) drift: u64,
 }
 
-/// Who asks when.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pattern {
-    /// All nodes, all the time.
-    Even,
-    /// Times in which many ask alternate with times in which few do.
-    Waves,
-    /// Everybody asks in a rush, and then nobody for a while.
-    Rushes { busy: Duration, lull: Duration },
-    /// One node takes leases in a rush, keeps them while the others use up the rest, and
-    /// spends them when they are about to end; then nobody asks for a while. Some of its
-    /// leases arrive late by up to so long, and its messages are handed over again this many
-    /// times in a thousand.
-    Hoard {
-        busy: Duration,
-        lull: Duration,
-        /// Whether the others wait until it spends them.
-        is_quiet: bool,
-        late_us: u64,
-        again: u64,
-    },
+/// Who asks when: the same again and again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pattern {
+    pub(super) phases: &'static [Phase],
+    /// How long the phases take, and for how long nobody asks after them.
+    pub(super) busy: Duration,
+    pub(super) lull: Duration,
+    /// By up to how much some of the first node's leases arrive late, and how often in a
+    /// thousand its messages are handed over again.
+    pub(super) late_us: u64,
+    pub(super) again: u64,
 }
+
+/// A part of a pattern.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Phase {
+    /// When it ends, in thousandths of the busy time.
+    until: u64,
+    /// How often the first node asks, in a thousand, where it is not one of many.
+    of_first: Option<u64>,
+    /// How long pauses are, in thousandths of what they usually are, and what is added.
+    pause: u64,
+    wait: Duration,
+}
+
+const fn phase(until: u64, of_first: Option<u64>, pause: u64, wait_ms: u64) -> Phase {
+    Phase {
+        until,
+        of_first,
+        pause,
+        wait: Duration::from_millis(wait_ms),
+    }
+}
+
+const fn pattern(phases: &'static [Phase], busy_ms: u64) -> Pattern {
+    Pattern {
+        phases,
+        busy: Duration::from_millis(busy_ms),
+        lull: Duration::ZERO,
+        late_us: 0,
+        again: 0,
+    }
+}
+
+/// All nodes, all the time.
+pub(super) const EVEN: Pattern = pattern(&[phase(1_000, None, 1_000, 0)], 1_000);
+
+/// Times in which many ask alternate with times in which few do.
+pub(super) const WAVES: Pattern = pattern(
+    &[phase(250, None, 1_000, 0), phase(1_000, None, 20_000, 0)],
+    1_200,
+);
+
+/// Everybody asks in a rush.
+pub(super) const RUSH: &[Phase] = &[phase(1_000, None, 250, 0)];
+
+/// One node takes leases in a rush, keeps them while the others use up the rest, and spends
+/// them when they are about to end.
+pub(super) const HOARD: &[Phase] = &[
+    phase(40, Some(1_000), 250, 0),
+    phase(820, Some(40), 1_000, 0),
+    phase(1_000, Some(700), 500, 0),
+];
+
+/// The same, but the others wait until it spends them.
+pub(super) const QUIET: &[Phase] = &[
+    phase(40, Some(1_000), 250, 0),
+    phase(820, Some(1_000), 1_000, 200),
+    phase(1_000, Some(500), 250, 0),
+];
 
 /// What a run came to.
 #[derive(Debug, Default)]
@@ -108,26 +155,11 @@ pub(super) struct Outcome {
 /// Counters: one for each level of each key.
 pub(super) type Cells = SmallVec<[usize; 2]>;
 
-#[derive(Debug, Clone)]
-pub(super) enum Event {
-    Request(u64),
-    /// A check reaches the store, and the answer the node.
-    Check(usize, u64, Cells, Cost),
-    Answer(u64, Box<Decision>, u64),
-    Deadline(u64),
-    /// A charge reaches the store that is given back, and the word of that the node.
-    Refund(usize, Charge),
-    Refunded(usize, usize),
-    /// A message of a node that leases reaches the store, and the reply the node.
-    Message(usize, usize, u64, Message),
-    Reply(usize, usize, u64, Reply, u64),
-    Sweep(usize),
-    /// A parcel reaches the store, and what it came to the node.
-    Parcel(usize, u64, Envelope<Parcel>),
-    Heard(usize, u64, (u64, State)),
-    /// The store has had its time to hear of a parcel.
-    Patience(usize, u64),
-    Wake(usize),
+/// What happens to a fleet; a message may come twice.
+pub(super) type Event = Rc<dyn Fn(&mut Fleet)>;
+
+pub(super) fn event(happens: impl Fn(&mut Fleet) + 'static) -> Event {
+    Rc::new(happens)
 }
 
 /// A check that waits for an answer.
@@ -139,7 +171,7 @@ pub(super) struct Waiting {
     pub(super) held: SmallVec<[(usize, Spent, u64); 2]>,
     /// The counters that it waits for.
     pub(super) cells: Cells,
-    sent: Option<Sent>,
+    pub(super) sent: Option<Sent>,
 }
 
 /// A charge, by which it can be given back.
@@ -173,8 +205,9 @@ pub(super) struct Fleet {
     /// In force, by level.
     limits: Vec<Limit>,
     pub(super) ledgers: Vec<Ledger>,
-    charges: Vec<Charge>,
     lowered: bool,
+    /// Whether all requests have come.
+    pub(super) is_last: bool,
     pub(super) losses: u32,
     pub(super) reports: super::background::Reports,
     pub(super) outcome: Outcome,
@@ -195,8 +228,8 @@ pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
         snapshot: vec![Store::default(); cells],
         limits: setting.limits.iter().map(|it| it[0]).collect(),
         ledgers: (0..cells).map(|_| Ledger::default()).collect(),
-        charges: Vec::new(),
         lowered: false,
+        is_last: false,
         losses: 0,
         reports: super::background::Reports::default(),
         outcome: Outcome::default(),
@@ -209,9 +242,9 @@ pub(super) fn run(setting: Setting, seed: u64) -> Outcome {
         let born = fleet.born(node);
         fleet.nodes.push(born);
     }
-    fleet.world.after(FIRST, Event::Request(0));
-    while let Some(event) = fleet.world.next_event() {
-        fleet.happen(event);
+    fleet.world.after(FIRST, event(|fleet| fleet.request(0)));
+    while let Some(happens) = fleet.world.next_event() {
+        happens(&mut fleet);
     }
     fleet.judge()
 }
@@ -257,45 +290,13 @@ impl Fleet {
         &mut self.stores[cell]
     }
 
-    fn happen(&mut self, event: Event) {
-        match event {
-            Event::Request(number) => self.request(number),
-            Event::Check(node, number, cells, cost) => {
-                self.outcome.calls += 1;
-                let decision = Box::new(self.decide(&cells, cost));
-                let at_us = self.world.passed_us();
-                self.world
-                    .to_node(node, &Event::Answer(number, decision, at_us));
-            }
-            Event::Answer(number, decision, at_us) => self.answered(number, &decision, at_us),
-            Event::Deadline(number) => {
-                if let Some(waiting) = self.waiting.remove(&number) {
-                    self.outcome.unanswered += 1;
-                    self.put_back(&waiting);
-                }
-            }
-            Event::Refund(node, charge) => {
-                self.refund(charge);
-                self.world
-                    .to_node(node, &Event::Refunded(node, charge.cell));
-            }
-            Event::Refunded(node, cell) => {
-                if let Node::Exact(refusals) = &self.nodes[node] {
-                    with_check(&self.policy, cell, Cost::ONE, |check| {
-                        refusals.forget(&check.prints);
-                    });
-                }
-            }
-            Event::Message(node, cell, id, message) => self.message(node, cell, id, &message),
-            Event::Reply(node, cell, id, reply, at_us) => {
-                self.replied(node, cell, id, &reply, at_us);
-            }
-            Event::Sweep(node) => self.sweep(node),
-            Event::Parcel(node, number, parcel) => self.parcel(node, number, &parcel),
-            Event::Heard(node, number, heard) => self.heard(node, number, heard),
-            Event::Patience(node, number) => self.give_up(node, number),
-            Event::Wake(node) => self.woken(node),
-        }
+    /// A check reaches the store, and then the answer the node.
+    pub(super) fn asked(&mut self, node: usize, number: u64, cells: &[usize], cost: Cost) {
+        self.outcome.calls += 1;
+        let decision = self.decide(cells, cost);
+        let at_us = self.world.passed_us();
+        let answer = event(move |fleet| fleet.answered(number, &decision, at_us));
+        self.world.to_node(node, &answer);
     }
 
     /// The store decides about several counters: all or none.
@@ -320,8 +321,10 @@ impl Fleet {
 
     fn request(&mut self, number: u64) {
         let (pause, node) = self.who_asks();
-        if number + 1 < self.setting.requests {
-            self.world.after(pause, Event::Request(number + 1));
+        self.is_last = number + 1 == self.setting.requests;
+        if !self.is_last {
+            let next = event(move |fleet| fleet.request(number + 1));
+            self.world.after(pause, next);
         }
         self.outcome.span = self.world.now() - FIRST;
         self.trouble();
@@ -342,59 +345,24 @@ impl Fleet {
 
     /// How long it takes until the next request, and which node this one is for.
     fn who_asks(&mut self) -> (Duration, usize) {
-        let since = self.world.now() - FIRST;
-        let random = &mut self.world.random;
-        let (mut pause_us, mut wait) = (self.setting.pause_us, Duration::ZERO);
-        let mut node = random.index(self.nodes.len());
-        let place = |busy: Duration, lull: Duration| {
-            let cycle = (busy + lull).as_micros().max(1);
-            let since = since.as_micros() % cycle;
-            let left = Duration::from_micros(u64::try_from(cycle - since).unwrap_or(0));
-            (since * 1_000 / busy.as_micros().max(1), left)
+        let Pattern {
+            phases, busy, lull, ..
+        } = self.setting.pattern;
+        let since_us = micros(self.world.now() - FIRST) % micros(busy + lull);
+        let part = since_us * 1_000 / micros(busy);
+        let last = phases[phases.len() - 1];
+        let (phase, wait) = match phases.iter().find(|phase| part < phase.until) {
+            Some(phase) => (*phase, phase.wait),
+            None => (last, busy + lull - Duration::from_micros(since_us)),
         };
-        match self.setting.pattern {
-            Pattern::Even => {}
-            Pattern::Waves => {
-                if !(since.as_micros() / 300_000).is_multiple_of(4) {
-                    pause_us *= 20;
-                }
-            }
-            Pattern::Rushes { busy, lull } => {
-                pause_us /= 4;
-                if let (1_000.., left) = place(busy, lull) {
-                    wait = left;
-                }
-            }
-            Pattern::Hoard {
-                busy,
-                lull,
-                is_quiet,
-                ..
-            } => {
-                let (part, left) = place(busy, lull);
-                let (of_first, pace) = match part {
-                    0..40 => (1_000, 4),
-                    40..820 if is_quiet => {
-                        wait = Duration::from_millis(200);
-                        (1_000, 1)
-                    }
-                    40..820 => (40, 1),
-                    820..1_000 if is_quiet => (500, 4),
-                    820..1_000 => (700, 2),
-                    _ => {
-                        wait = left;
-                        (1_000, 1)
-                    }
-                };
-                pause_us /= pace;
-                node = match random.chance(of_first) {
-                    true => 0,
-                    false => 1 + random.index(self.nodes.len() - 1),
-                };
-            }
-        }
-        let pause = Duration::from_micros(random.below(pause_us + 1));
-        (wait + pause, node)
+        let random = &mut self.world.random;
+        let node = match phase.of_first {
+            None => random.index(self.nodes.len()),
+            Some(times) if random.chance(times) => 0,
+            Some(_) => 1 + random.index(self.nodes.len() - 1),
+        };
+        let pause_us = random.below(self.setting.pause_us * phase.pause / 1_000 + 1);
+        (wait + Duration::from_micros(pause_us), node)
     }
 
     /// A node in the mode `exact` refuses from memory, or asks.
@@ -416,32 +384,28 @@ impl Fleet {
             self.outcome.refused += u64::from(cost.get());
             return;
         }
-        self.wait(node, number, cost, SmallVec::new(), cells.clone());
-        if let Some(waiting) = self.waiting.get_mut(&number) {
-            waiting.sent = Some(sent);
-        }
-        self.world
-            .to_store(node, &Event::Check(node, number, cells, cost));
-    }
-
-    /// A check waits for these counters.
-    pub(super) fn wait(
-        &mut self,
-        node: usize,
-        number: u64,
-        cost: Cost,
-        held: SmallVec<[(usize, Spent, u64); 2]>,
-        cells: Cells,
-    ) {
         let waiting = Waiting {
             node,
             cost,
-            held,
-            cells,
-            sent: None,
+            held: SmallVec::new(),
+            cells: cells.clone(),
+            sent: Some(sent),
         };
+        self.wait(number, waiting);
+        let check = event(move |fleet| fleet.asked(node, number, &cells, cost));
+        self.world.to_store(node, &check);
+    }
+
+    pub(super) fn wait(&mut self, number: u64, waiting: Waiting) {
+        let node = waiting.node;
         self.waiting.insert(number, waiting);
-        self.world.at_node(node, DEADLINE, Event::Deadline(number));
+        let deadline = event(move |fleet| {
+            if let Some(waiting) = fleet.waiting.remove(&number) {
+                fleet.outcome.unanswered += 1;
+                fleet.put_back(&waiting);
+            }
+        });
+        self.world.at_node(node, DEADLINE, deadline);
     }
 
     fn answered(&mut self, number: u64, decision: &Decision, at_us: u64) {
@@ -459,13 +423,10 @@ impl Fleet {
             return self.refused(&waiting);
         }
         self.admitted(&waiting, at_us);
-        let Node::Exact(_) = self.nodes[node] else {
-            return;
-        };
         let charges = decision.receipt();
         let mut charges = charges.iter().flat_map(Receipt::charges);
-        if let (&[cell], Some((_, era_us))) = (&waiting.cells[..], charges.next())
-            && self.world.random.chance(self.setting.refunds)
+        if let (Node::Exact(_), &[cell]) = (&self.nodes[node], &waiting.cells[..])
+            && let Some((_, era_us)) = charges.next()
         {
             let charge = Charge {
                 cell,
@@ -475,10 +436,21 @@ impl Fleet {
                 nonce: None,
                 record: self.ledgers[cell].records.len() - 1,
             };
-            // It is not handed in again when the answer is lost: it never comes twice.
-            let delays = self.setting.network.send(&mut self.world.random);
+            self.give_back(node, charge);
+        }
+    }
+
+    /// Now and then a charge is given back, at once or later. It is not handed in again when
+    /// the answer is lost: it never comes twice.
+    fn give_back(&mut self, node: usize, charge: Charge) {
+        let random = &mut self.world.random;
+        if random.chance(self.setting.refunds) {
+            let later_us = random.one_of(&[0, 0, 20_000, 1_500_000]);
+            let later = Duration::from_micros(random.below(later_us));
+            let delays = self.setting.network.send(random);
             if let Some(delay) = delays.first() {
-                self.world.after(*delay, Event::Refund(node, charge));
+                let refund = event(move |fleet| fleet.refund(node, charge));
+                self.world.after(later + *delay, refund);
             }
         }
     }
@@ -495,17 +467,15 @@ impl Fleet {
             self.ledgers[*cell].admitted(at_us, cost);
         }
         for (cell, spent, at_us) in &waiting.held {
-            let record = self.ledgers[*cell].admitted(*at_us, cost);
-            if self.world.random.chance(self.setting.refunds) {
-                self.charges.push(Charge {
-                    cell: *cell,
-                    cost,
-                    at_us: spent.at_us.saturating_sub(TERM_US),
-                    era_us: spent.era_us,
-                    nonce: Some(spent.nonce),
-                    record,
-                });
-            }
+            let charge = Charge {
+                cell: *cell,
+                cost,
+                at_us: spent.at_us.saturating_sub(TERM_US),
+                era_us: spent.era_us,
+                nonce: Some(spent.nonce),
+                record: self.ledgers[*cell].admitted(*at_us, cost),
+            };
+            self.give_back(waiting.node, charge);
         }
     }
 
@@ -516,12 +486,7 @@ impl Fleet {
 
     /// What goes wrong beside the network.
     fn trouble(&mut self) {
-        let Setting {
-            troubles,
-            limit_changes,
-            refunds,
-            ..
-        } = self.setting;
+        let (troubles, limit_changes) = (self.setting.troubles, self.setting.limit_changes);
         if troubles.failovers > 0 && self.world.random.chance(30) {
             self.snapshot = self.stores.clone();
         }
@@ -542,11 +507,6 @@ impl Fleet {
             let other = self.world.random.index(2);
             self.limits = self.setting.limits.iter().map(|it| it[other]).collect();
             self.lowered = true;
-        }
-        if !self.charges.is_empty() && self.world.random.chance(refunds) {
-            let at = self.world.random.index(self.charges.len());
-            let charge = self.charges.swap_remove(at);
-            self.refund(charge);
         }
     }
 
@@ -579,7 +539,7 @@ impl Fleet {
     }
 
     /// Gives a charge back: into its lease while that is open, and otherwise to the store.
-    fn refund(&mut self, charge: Charge) {
+    fn refund(&mut self, node: usize, charge: Charge) {
         let Charge {
             cell, cost, nonce, ..
         } = charge;
@@ -601,6 +561,14 @@ impl Fleet {
         if is_back {
             self.ledgers[cell].records[charge.record].2 = true;
         }
+        let refunded = event(move |fleet| {
+            if let Node::Exact(refusals) = &fleet.nodes[node] {
+                with_check(&fleet.policy, cell, Cost::ONE, |check| {
+                    refusals.forget(&check.prints);
+                });
+            }
+        });
+        self.world.to_node(node, &refunded);
     }
 
     /// The store never has more used and out than the limit, unless that was lowered.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::{Cost, Kind};
 
-use super::fleet::{Cells, Event, Fleet, Node, Pattern, Waiting};
+use super::fleet::{Cells, Fleet, Node, Waiting, event};
 use crate::mode::lease::key::{Answer, Key};
 use crate::mode::lease::message::{Message, Reply};
 use crate::node::Why;
@@ -15,7 +15,8 @@ const SWEEP: Duration = Duration::from_millis(50);
 impl Fleet {
     pub(super) fn born_leasing(&mut self, node: usize) -> Node {
         let now_us = self.world.clock_us(node);
-        self.world.at_node(node, SWEEP, Event::Sweep(node));
+        let sweep = event(move |fleet| fleet.sweep(node));
+        self.world.at_node(node, SWEEP, sweep);
         let keys = (0..self.stores.len()).map(|cell| Key::new(self.limit(cell), now_us));
         Node::Lease(keys.collect())
     }
@@ -50,7 +51,15 @@ impl Fleet {
                 }
             }
         }
-        self.wait(node, number, cost, held, missing.clone());
+        let cells = missing.clone();
+        let waiting = Waiting {
+            node,
+            cost,
+            held,
+            cells,
+            sent: None,
+        };
+        self.wait(number, waiting);
         if is_refused || missing.is_empty() {
             let waiting = self.waiting.remove(&number).expect("it waits");
             match is_refused {
@@ -67,7 +76,7 @@ impl Fleet {
                     self.speak(node, *cell, Why::Asked);
                 }
                 _ => {
-                    let check = Event::Check(node, number, missing, cost);
+                    let check = event(move |fleet| fleet.asked(node, number, &missing, cost));
                     self.world.to_store(node, &check);
                     for cell in hot {
                         self.speak(node, cell, Why::Wanted);
@@ -93,29 +102,35 @@ impl Fleet {
                 settle.spent = settle.spent.saturating_add(1_000_000);
             }
         }
-        let event = Event::Message(node, cell, nonce, message);
-        self.world.to_store(node, &event);
+        let message = event(move |fleet| fleet.message(node, cell, nonce, &message));
+        self.world.to_store(node, &message);
         // Now and then it is handed over again.
-        let again = match self.setting.pattern {
-            Pattern::Hoard { again, .. } if node == 0 => again,
-            _ => self.setting.network.repeated,
+        let again = if node == 0 {
+            self.setting.pattern.again
+        } else {
+            0
         };
-        if self.world.random.chance(again) {
+        if self
+            .world
+            .random
+            .chance(again.max(self.setting.network.repeated))
+        {
             let delay = Duration::from_micros(self.world.random.below(300_000));
-            self.world.after(delay, event);
+            self.world.after(delay, message);
         }
     }
 
-    pub(super) fn message(&mut self, node: usize, cell: usize, id: u64, message: &Message) {
+    fn message(&mut self, node: usize, cell: usize, id: u64, message: &Message) {
         self.outcome.calls += 1;
         let now_us = self.world.store_us();
         let reply = self.store(cell).message(message, now_us);
         self.look_at(cell, &reply);
-        let late_us = match self.setting.pattern {
-            Pattern::Hoard { late_us, .. } if node == 0 && reply.given > 0 => late_us,
-            _ => 0,
+        let late_us = match node == 0 && reply.given > 0 {
+            true => self.setting.pattern.late_us,
+            false => 0,
         };
-        let reply = Event::Reply(node, cell, id, reply, self.world.passed_us());
+        let at_us = self.world.passed_us();
+        let reply = event(move |fleet| fleet.replied(node, cell, id, &reply, at_us));
         if late_us == 0 || self.world.random.chance(600) {
             self.world.to_node(node, &reply);
         } else {
@@ -125,7 +140,7 @@ impl Fleet {
         }
     }
 
-    pub(super) fn replied(&mut self, node: usize, cell: usize, id: u64, reply: &Reply, at_us: u64) {
+    fn replied(&mut self, node: usize, cell: usize, id: u64, reply: &Reply, at_us: u64) {
         let now_us = self.world.clock_us(node);
         for (number, answer) in self.leases(node)[cell].answered(id, reply, now_us) {
             let Some(mut waiting) = self.waiting.remove(&number) else {
@@ -151,7 +166,7 @@ impl Fleet {
         }
     }
 
-    pub(super) fn sweep(&mut self, node: usize) {
+    fn sweep(&mut self, node: usize) {
         let now_us = self.world.clock_us(node);
         for cell in 0..self.leases(node).len() {
             self.leases(node)[cell].sweep(now_us);
@@ -159,11 +174,10 @@ impl Fleet {
                 self.speak(node, cell, Why::Asked);
             }
         }
-        let is_over = self
-            .world
-            .has_only(|event| matches!(event, Event::Sweep(_)));
+        let is_over = self.is_last && self.waiting.is_empty();
         if !is_over || self.leases(node).iter().any(Key::is_active) {
-            self.world.at_node(node, SWEEP, Event::Sweep(node));
+            let sweep = event(move |fleet| fleet.sweep(node));
+            self.world.at_node(node, SWEEP, sweep);
         }
     }
 

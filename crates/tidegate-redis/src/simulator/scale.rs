@@ -12,7 +12,7 @@ use tidegate_testkit::simulation::{Network, World, micros};
 
 use crate::mode::lease::kept::Store;
 use crate::mode::lease::key::{Answer, FEW, Key, horizon_us, horizons};
-use crate::mode::lease::message::{Message, Reply};
+use crate::mode::lease::message::Reply;
 use crate::node::Why;
 
 /// When something happens to a fleet.
@@ -67,17 +67,8 @@ const STORIES: [Story; 7] = [
 /// A key of a node.
 type Place = (u64, usize);
 
-#[derive(Debug, Clone)]
-enum Event {
-    Request,
-    Sweep(Place),
-    Message(Place, u64, Message),
-    Reply(Place, u64, Reply),
-    /// A check as in the mode `exact`, and when it was sent.
-    Ask(Place, u64),
-    /// It was refused: until when that holds.
-    Refused(Place, u64),
-}
+/// What happens to a fleet.
+type Event = Box<dyn FnOnce(&mut Fleet)>;
 
 /// A key that is not worth a lease: how much is asked for, when that was counted, and until
 /// when it is refused.
@@ -89,6 +80,7 @@ struct Cold {
 }
 
 /// What a run came to.
+#[derive(Default)]
 struct Ran {
     requests: u64,
     /// Calls by the time of the run.
@@ -112,6 +104,7 @@ struct Fleet {
     shares: Vec<f64>,
     calls: u64,
     admitted: Vec<u64>,
+    ran: Ran,
 }
 
 impl Fleet {
@@ -133,6 +126,7 @@ impl Fleet {
             shares: shares.collect(),
             calls: 0,
             admitted: vec![0; size.keys],
+            ran: Ran::default(),
         }
     }
 
@@ -140,17 +134,15 @@ impl Fleet {
         micros(self.world.now())
     }
 
-    fn sweep_later(&mut self, place: Place) {
-        self.world.after(SWEEP, Event::Sweep(place));
-    }
-
-    /// Between a node and the store.
-    fn send(&mut self, (node, _): Place, event: Event) {
+    /// Something happens to a key of a node, or to what the store has of it, when a message
+    /// between them arrives.
+    fn send(&mut self, place: Place, event: impl FnOnce(&mut Self) + 'static) {
         let way_us = match self.fate {
-            Fate::Region if node.is_multiple_of(3) => 25_000,
+            Fate::Region if place.0.is_multiple_of(3) => 25_000,
             _ => 250,
         };
-        self.world.after(Duration::from_micros(way_us), event);
+        self.world
+            .after(Duration::from_micros(way_us), Box::new(event));
     }
 
     fn some_place(&mut self) -> Place {
@@ -163,6 +155,9 @@ impl Fleet {
     }
 
     fn request(&mut self) {
+        let pause = Duration::from_micros(1_000_000 / self.size.offered);
+        self.world.after(pause, Box::new(Self::request));
+        self.ran.requests += 1;
         let (place, now_us) = (self.some_place(), self.now_us());
         let Some(machine) = self.hot.get_mut(&place) else {
             return self.cold_request(place);
@@ -179,7 +174,7 @@ impl Fleet {
             return;
         }
         if machine.asks_plainly(now_us) {
-            return self.send(place, Event::Ask(place, now_us));
+            return self.ask(place);
         }
         machine.wait(Cost::ONE, ());
         self.message(place);
@@ -200,8 +195,29 @@ impl Fleet {
             self.hot.insert(place, machine);
             self.message(place);
         } else if now_us >= cold.refused_until_us {
-            self.send(place, Event::Ask(place, now_us));
+            self.ask(place);
         }
+    }
+
+    /// Asks as in the mode `exact`.
+    fn ask(&mut self, place: Place) {
+        let (sent_at_us, limit) = (self.now_us(), self.limit);
+        self.send(place, move |fleet| {
+            let store_us = fleet.world.store_us();
+            fleet.calls += 1;
+            let store = fleet.stores.entry(place.1).or_default();
+            let (used, out, admitted) = store.check(limit, Cost::ONE, 1, store_us);
+            fleet.admitted[place.1] += u64::from(admitted);
+            if admitted == 0 {
+                let outcome = out.outcome(&limit, &used, Cost::ONE, false);
+                let wait_us = outcome.retry_after_us.unwrap_or(0).min(1_000_000);
+                fleet.send(place, move |fleet| {
+                    if let Some(cold) = fleet.cold.get_mut(&place) {
+                        cold.refused_until_us = sent_at_us + wait_us;
+                    }
+                });
+            }
+        });
     }
 
     fn message(&mut self, place: Place) {
@@ -214,63 +230,45 @@ impl Fleet {
             if !was_active {
                 self.sweep_later(place);
             }
-            self.send(place, Event::Message(place, nonce, message));
+            self.send(place, move |fleet| {
+                fleet.calls += 1;
+                let store_us = fleet.world.store_us();
+                let store = fleet.stores.entry(place.1).or_default();
+                let reply = store.message(&message, store_us);
+                fleet.admitted[place.1] += u64::from(reply.admitted.iter().sum::<u32>());
+                fleet.send(place, move |fleet| fleet.answered(place, nonce, &reply));
+            });
         }
     }
 
-    fn happen(&mut self, event: Event) {
-        let (now_us, limit) = (self.now_us(), self.limit);
-        let store_us = self.world.store_us();
-        match event {
-            Event::Request => self.request(),
-            Event::Message(place, id, message) => {
-                self.calls += 1;
-                let store = self.stores.entry(place.1).or_default();
-                let reply = store.message(&message, store_us);
-                self.admitted[place.1] += u64::from(reply.admitted.iter().sum::<u32>());
-                self.send(place, Event::Reply(place, id, reply));
-            }
-            Event::Reply(place, id, reply) => {
-                let Some(machine) = self.hot.get_mut(&place) else {
-                    return;
-                };
-                let answers = machine.answered(id, &reply, now_us);
-                let spent = answers.iter();
-                let spent = spent.filter(|(_, answer)| matches!(answer, Answer::Spent(..)));
-                self.admitted[place.1] += spent.count() as u64;
-                if machine.has_waiting() {
-                    self.message(place);
-                }
-            }
-            Event::Sweep(place) => {
-                let Some(machine) = self.hot.get_mut(&place) else {
-                    return;
-                };
-                machine.sweep(now_us);
-                if machine.has_something_to_say() {
-                    self.message(place);
-                }
-                if self.hot.get(&place).is_some_and(Key::is_active) {
-                    self.sweep_later(place);
-                }
-            }
-            Event::Ask(place, sent_at_us) => {
-                self.calls += 1;
-                let store = self.stores.entry(place.1).or_default();
-                let (used, out, admitted) = store.check(limit, Cost::ONE, 1, store_us);
-                self.admitted[place.1] += u64::from(admitted);
-                if admitted == 0 {
-                    let outcome = out.outcome(&limit, &used, Cost::ONE, false);
-                    let wait_us = outcome.retry_after_us.unwrap_or(0).min(1_000_000);
-                    self.send(place, Event::Refused(place, sent_at_us + wait_us));
-                }
-            }
-            Event::Refused(place, until_us) => {
-                if let Some(cold) = self.cold.get_mut(&place) {
-                    cold.refused_until_us = until_us;
-                }
-            }
+    fn answered(&mut self, place: Place, id: u64, reply: &Reply) {
+        let now_us = self.now_us();
+        let Some(machine) = self.hot.get_mut(&place) else {
+            return;
+        };
+        let answers = machine.answered(id, reply, now_us).into_iter();
+        let spent = answers.filter(|(_, answer)| matches!(answer, Answer::Spent(..)));
+        self.admitted[place.1] += spent.count() as u64;
+        if machine.has_waiting() {
+            self.message(place);
         }
+    }
+
+    fn sweep_later(&mut self, place: Place) {
+        let sweep = move |fleet: &mut Self| {
+            let now_us = fleet.now_us();
+            let Some(machine) = fleet.hot.get_mut(&place) else {
+                return;
+            };
+            machine.sweep(now_us);
+            if machine.has_something_to_say() {
+                fleet.message(place);
+            }
+            if fleet.hot.get(&place).is_some_and(Key::is_active) {
+                fleet.sweep_later(place);
+            }
+        };
+        self.world.after(SWEEP, Box::new(sweep));
     }
 
     fn strike(&mut self) {
@@ -291,38 +289,27 @@ impl Fleet {
 
     #[expect(clippy::cast_precision_loss, reason = "figures")]
     fn run(mut self) -> Ran {
-        let pause = Duration::from_micros(1_000_000 / self.size.offered);
         let mut struck = false;
-        let mut ran = Ran {
-            requests: 0,
-            calls: Vec::new(),
-            shares: Vec::new(),
-            over: 0,
-        };
-        self.world.after(Duration::ZERO, Event::Request);
-        while let Some(event) = self.world.next_event()
+        self.world.after(Duration::ZERO, Box::new(Self::request));
+        while let Some(happens) = self.world.next_event()
             && self.world.now() < Duration::from_secs(self.size.seconds)
         {
-            if matches!(event, Event::Request) {
-                self.world.after(pause, Event::Request);
-                ran.requests += 1;
-            }
-            self.happen(event);
+            happens(&mut self);
             if !struck && self.now_us() >= STRUCK_US {
                 struck = true;
                 self.strike();
             }
-            if self.now_us() / BIN_US > ran.calls.len() as u64 {
-                ran.calls.push(std::mem::take(&mut self.calls));
+            if self.now_us() / BIN_US > self.ran.calls.len() as u64 {
+                self.ran.calls.push(std::mem::take(&mut self.calls));
                 let admitted: u64 = self.admitted[..BUSIEST].iter().sum();
                 let share = admitted as f64 / (BUSIEST as u64 * self.allowed()) as f64;
-                ran.shares.push(share);
+                self.ran.shares.push(share);
             }
         }
         let losses = u64::from(self.fate == Fate::Failover);
         let most = self.allowed() + losses * u64::from(self.size.allowed);
-        ran.over = self.admitted.iter().filter(|it| **it > most).count();
-        ran
+        self.ran.over = self.admitted.iter().filter(|it| **it > most).count();
+        self.ran
     }
 }
 

@@ -197,11 +197,6 @@ impl<E> World<E> {
         None
     }
 
-    /// Whether everything that is still to come is of this kind.
-    pub fn has_only(&self, is_meant: impl Fn(&E) -> bool) -> bool {
-        self.queue.iter().all(|due| is_meant(&due.0.event))
-    }
-
     /// Another process takes a node's place.
     pub fn replace(&mut self, node: usize, drift: i64) {
         let it = &mut self.nodes[node];

@@ -35,6 +35,11 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
+    /// The same, of small numbers.
+    pub fn few(&mut self, low: u32, high: u32) -> u32 {
+        u32::try_from(self.within(low.into(), high.into())).unwrap_or(high)
+    }
+
     /// Whether something happens that happens `times` in a thousand.
     pub fn chance(&mut self, times: u64) -> bool {
         self.below(1_000) < times
