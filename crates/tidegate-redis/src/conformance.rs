@@ -5,7 +5,6 @@
 
 mod pair;
 
-mod flush;
 mod leases;
 mod modes;
 mod random;

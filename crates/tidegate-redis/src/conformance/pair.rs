@@ -14,6 +14,7 @@ use crate::call::{argument, decision, marker, refund_at};
 use crate::mode::lease::message::{Message, Reply};
 use crate::script::{Scripts, Task, Time};
 use crate::store::RedisStore;
+use tidegate_testkit::conformance::Subject;
 use tidegate_testkit::redis::Server;
 
 pub(super) const MINUTE: u64 = 60_000_000;
@@ -104,35 +105,9 @@ impl Pair {
         Self::new(server, &format!("{name} {limit}"), &[limit])
     }
 
-    /// Moves both clocks to so long after the start.
-    pub(super) fn at(&mut self, since_start_us: u64) -> &mut Self {
-        self.set_time(START_US + since_start_us);
-        self
-    }
-
     pub(super) fn set_time(&mut self, now_us: u64) {
         self.now_us = now_us;
         self.clock.set_us(now_us);
-    }
-
-    /// So many checks, which travel as one call.
-    pub(super) fn checks(&mut self, asked: usize, cost: Cost) -> Vec<Decision> {
-        let charge = self.charge;
-        let got = self.in_redis(cost, charge, asked);
-        let expected = self.keep(cost, &got);
-        let both = || got.iter().zip(&expected).enumerate();
-        let differ = both().find(|(_, (got, expected))| got != expected);
-        assert_eq!(
-            (differ, got.len()),
-            (None, asked),
-            "{}: {asked} of {cost:?}, {}",
-            self.context,
-            self.state()
-        );
-        if let Some(last) = got.last() {
-            self.assert_expiry(last);
-        }
-        got
     }
 
     /// Has the store in memory decide the same checks, and keeps the receipts of both.
@@ -143,48 +118,20 @@ impl Pair {
             .collect();
         for (expected, got) in expected.iter().zip(got) {
             let both = [expected.denied_by(), got.denied_by()];
-            assert_eq!(both[0], both[1], "{}: {}", self.context, self.state());
+            assert_eq!(both[0], both[1], "{}", self.what("who refuses"));
             let receipts = expected.receipt().zip(got.receipt());
             self.receipts.extend(receipts.map(|(a, b)| [a, b]));
         }
         expected
     }
 
-    pub(super) fn look(&mut self, cost: Cost) -> Decision {
-        let expected = self.in_memory(cost, Charge::Nothing);
-        let got = self.in_redis(cost, Charge::Nothing, 1).remove(0);
-        assert_eq!(
-            got,
-            expected,
-            "{}: a look at {cost:?}, {}",
-            self.context,
-            self.state()
-        );
-        got
-    }
-
-    /// Gives one charge back.
-    pub(super) fn refund(&mut self, receipt: &[Receipt; 2]) {
-        let levels = self.levels();
-        let checks: Vec<Check<'_>> = levels.iter().map(|level| level.check("")).collect();
-        self.memory.refund(&checks, &receipt[0]);
-        let charges: Vec<(Cost, u64)> = receipt[1].charges().collect();
-        let arguments = refund_at(receipt[1].decided_at_us(), &charges, &self.limits);
+    pub(super) fn refund_in_redis(&mut self, receipt: &Receipt) {
+        let charges: Vec<(Cost, u64)> = receipt.charges().collect();
+        let arguments = refund_at(receipt.decided_at_us(), &charges, &self.limits);
         let arguments = arguments.expect("the same levels");
-        let marker = marker("p", &self.keys[0], &receipt[1]);
+        let marker = marker("p", &self.keys[0], receipt);
         self.run_on(Task::Refund, arguments, 1, Some(marker))
             .expect("a refund");
-    }
-
-    pub(super) fn reset(&mut self, level: usize) {
-        let levels = self.levels();
-        self.memory.reset(&levels[level], "");
-        let mut delete = redis::cmd("DEL");
-        for algorithm in Algorithm::counting() {
-            delete.arg(counter(&self.keys[level], algorithm));
-        }
-        let deleted: RedisResult<()> = delete.query(&mut self.redis);
-        deleted.expect("a key can be deleted");
     }
 
     fn levels(&self) -> Vec<Level> {
@@ -212,7 +159,7 @@ impl Pair {
             return self.in_one_batch(cost, charge, asked);
         }
         let reply = self.reply(cost, charge, asked);
-        let reply = reply.unwrap_or_else(|error| panic!("{error}, {}", self.state()));
+        let reply = reply.unwrap_or_else(|error| panic!("{}", self.what(&error.to_string())));
         self.decisions(cost, charge, asked, &reply)
     }
 
@@ -234,7 +181,7 @@ impl Pair {
         let each = asked.min(1);
         let one = argument(&self.limits, cost, u32::from(asked > 0));
         let reply = self.run_on(task, vec![one], asked.max(1), None);
-        let reply = reply.unwrap_or_else(|error| panic!("{error}, {}", self.state()));
+        let reply = reply.unwrap_or_else(|error| panic!("{}", self.what(&error.to_string())));
         let replies = Vec::<Vec<u8>>::from_redis_value(reply).expect("a reply per check");
         let decided = replies.iter().map(|reply| {
             let numbers = self.numbers(task, reply);
@@ -351,19 +298,71 @@ impl Pair {
             let reset_us = u64::try_from(level.reset_after().as_micros()).expect("a time");
             if reset_us > 0 && *limit != Limit::block() {
                 let fresh_ms = i64::try_from((now_us + reset_us).div_ceil(1_000)).expect("a time");
-                assert_eq!(
-                    expiry_ms,
-                    fresh_ms,
-                    "{}: the expiry of {limit}, {}",
-                    self.context,
-                    self.state()
-                );
+                let what = format!("the expiry of {limit}");
+                assert_eq!(expiry_ms, fresh_ms, "{}", self.what(&what));
             }
         }
     }
 
-    fn state(&self) -> String {
-        format!("at {} under {:?}", self.now_us, self.limits)
+    /// What a failure is about.
+    fn what(&self, what: &str) -> String {
+        let (context, now_us, limits) = (&self.context, self.now_us, &self.limits);
+        format!("{context}: {what}, at {now_us} under {limits:?}")
+    }
+}
+
+impl Subject for Pair {
+    fn at(&mut self, since_start_us: u64) {
+        self.set_time(START_US + since_start_us);
+    }
+
+    /// The checks travel as one call.
+    fn checks(&mut self, times: usize, cost: Cost) -> Vec<Decision> {
+        let got = self.in_redis(cost, self.charge, times);
+        let expected = self.keep(cost, &got);
+        let mut both = got.iter().zip(&expected).enumerate();
+        let differ = both.find(|(_, (got, expected))| got != expected);
+        let what = self.what(&format!("{times} of {cost:?}"));
+        assert_eq!((differ, got.len()), (None, times), "{what}");
+        if let Some(last) = got.last() {
+            self.assert_expiry(last);
+        }
+        got
+    }
+
+    fn look(&mut self, cost: Cost) -> Decision {
+        let expected = self.in_memory(cost, Charge::Nothing);
+        let got = self.in_redis(cost, Charge::Nothing, 1).remove(0);
+        assert_eq!(
+            got,
+            expected,
+            "{}",
+            self.what(&format!("a look at {cost:?}"))
+        );
+        got
+    }
+
+    fn refund(&mut self, charge: usize) {
+        let [near, far] = self.receipts[charge].clone();
+        let levels = self.levels();
+        let checks: Vec<Check<'_>> = levels.iter().map(|level| level.check("")).collect();
+        self.memory.refund(&checks, &near);
+        self.refund_in_redis(&far);
+    }
+
+    fn reset(&mut self, level: usize) {
+        let levels = self.levels();
+        self.memory.reset(&levels[level], "");
+        let mut delete = redis::cmd("DEL");
+        for algorithm in Algorithm::counting() {
+            delete.arg(counter(&self.keys[level], algorithm));
+        }
+        let deleted: RedisResult<()> = delete.query(&mut self.redis);
+        deleted.expect("a key can be deleted");
+    }
+
+    fn set_limits(&mut self, limits: Vec<Limit>) {
+        self.limits = limits;
     }
 }
 

@@ -40,11 +40,7 @@ pub(crate) struct Kept {
 
 /// A key at an instant, brought up to it.
 struct Current {
-    limit: Limit,
-    used: State,
-    era_us: u64,
-    records: Vec<Record>,
-    log: Log,
+    key: Kept,
     is_outdated: bool,
     is_changed: bool,
 }
@@ -68,7 +64,7 @@ impl Store {
         let admitted = admitted.collect();
         let grant = message.grant.map(|grant| match current.find(grant.nonce) {
             Some(at) => {
-                let record = current.records[at];
+                let record = current.key.records[at];
                 (record.tokens, record.ends_us - now_us)
             }
             None => current.grant(grant.nonce, grant.want, now_us),
@@ -78,8 +74,8 @@ impl Store {
             now_us,
             given,
             lease_us,
-            used: current.used,
-            era_us: current.era_us,
+            used: current.key.used,
+            era_us: current.key.era_us,
             out: current.out(now_us),
             admitted,
         };
@@ -99,12 +95,38 @@ impl Store {
         now_us: u64,
     ) -> (State, Out, u32) {
         let mut current = self.current(limit, now_us);
-        let before = (current.used, current.out(now_us));
+        let before = (current.key.used, current.out(now_us));
         let admitted = current.ask(cost, count);
         if current.is_changed || current.is_outdated && count > 0 {
             self.keep(current, now_us);
         }
         (before.0, before.1, admitted)
+    }
+
+    /// Counts a check that was refused: nothing is left but what is out.
+    pub(crate) fn saturate(&mut self, limit: Limit, now_us: u64) {
+        let mut current = self.current(limit, now_us);
+        let (before, out) = (current.key.used, tokens(&current.key.records));
+        match (&mut current.key.used, limit.kind()) {
+            (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
+                let per_us = u128::from(bucket.parts_per_us());
+                let parts = |span: Span| u128::from(span.us) * per_us + u128::from(span.parts);
+                let out = u128::from(out) * u128::from(bucket.token_parts());
+                let most = parts(bucket.capacity()).saturating_sub(out);
+                let most = most.max(parts(state.debt));
+                state.debt.us = u64::try_from(most / per_us).expect("a time");
+                state.debt.parts = u32::try_from(most % per_us).expect("a part");
+            }
+            // A refusal opens no window.
+            (State::FixedWindow(state), Kind::FixedWindow(window)) if state.count > 0 => {
+                let most = window.rate().requests().saturating_sub(out);
+                state.count = state.count.max(most);
+            }
+            _ => {}
+        }
+        if current.key.used != before {
+            self.keep(current, now_us);
+        }
     }
 
     /// Decides one check, and says what a caller is told and whether it is admitted.
@@ -113,11 +135,11 @@ impl Store {
         let current = self.current(limit, now_us);
         let (used, mark) = match limit.kind() {
             Kind::SlidingLog(it) => {
-                let view = it.view(&current.log, now_us);
-                let state = it.read(&current.log, &view, cost);
+                let view = it.view(&current.key.log, now_us);
+                let state = it.read(&current.key.log, &view, cost);
                 (State::SlidingLog(state), view.raw_us())
             }
-            _ => (current.used, current.era_us),
+            _ => (current.key.used, current.key.era_us),
         };
         let is_admitted = admitted == 1;
         let outcome = out.outcome(&limit, &used, cost, is_admitted);
@@ -134,17 +156,20 @@ impl Store {
         let limit = parcel.limit;
         let mut current = self.current(limit, now_us);
         let before = self.kept.as_ref().map(|kept| match kept.used {
-            State::SlidingLog(_) => current.used,
+            State::SlidingLog(_) => current.key.used,
             used => used,
         });
         let after = parcel.arrive(before, now_us);
-        if parcel.unsent.is_none() {
+        // A look writes nothing, unless the clock has stepped back.
+        let kept = self.kept.as_ref();
+        let is_back = kept.is_some_and(|kept| kept.used.last_us() > now_us);
+        if parcel.unsent.is_none() && !is_back {
             return after;
         }
-        if let (State::SlidingLog(old), State::SlidingLog(new)) = (current.used, after) {
+        if let (State::SlidingLog(old), State::SlidingLog(new)) = (current.key.used, after) {
             current.log_event(new.used - old.used);
         }
-        current.used = after;
+        current.key.used = after;
         self.keep(current, now_us);
         if let (Some(kept), State::TokenBucket(_)) = (&mut self.kept, after) {
             kept.expires_ms += u64::try_from(FULL_KEPT.as_millis()).unwrap_or(0);
@@ -171,40 +196,34 @@ impl Store {
     ) {
         let mut current = self.current(limit, now_us);
         if let Kind::SlidingLog(it) = limit.kind() {
-            let view = it.view(&current.log, now_us);
-            if current.log.refund(&view, cost, era_us) {
+            let view = it.view(&current.key.log, now_us);
+            if current.key.log.refund(&view, cost, era_us) {
                 current.read_log(it, now_us);
                 self.keep(current, now_us);
             }
             return;
         }
-        if current.is_outdated || current.era_us != era_us || charged_at_us > now_us {
+        if current.is_outdated || current.key.era_us != era_us || charged_at_us > now_us {
             return;
         }
-        let before = current.used;
-        current.used = match (current.used, limit.kind()) {
+        let before = current.key.used;
+        current.key.used = match (current.key.used, limit.kind()) {
             (State::FixedWindow(state), _) => State::FixedWindow(FixedWindowState {
                 count: state.count.saturating_sub(cost.get()),
                 ..state
             }),
             (used, _) => give_back(&limit, used, cost, charged_at_us),
         };
-        if current.used != before {
+        if current.key.used != before {
             self.keep(current, now_us);
         }
     }
 
     fn keep(&mut self, current: Current, now_us: u64) {
-        let Current {
-            limit,
-            used,
-            era_us,
-            records,
-            log,
-            ..
-        } = current;
+        let Kept { limit, used, .. } = current.key;
+        let records = &current.key.records;
         let last_us = records.last().map_or(0, |record| record.ends_us);
-        let out = tokens(&records);
+        let out = tokens(records);
         let fresh_at_us = match (used, limit.kind()) {
             (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
                 let out = bucket.with_leased(bucket.new_state(now_us), out).debt;
@@ -220,22 +239,21 @@ impl Store {
             _ => now_us + limit.reset_after_us(&used),
         };
         self.kept = Some(Kept {
-            limit,
-            used,
-            era_us,
-            records,
-            log,
             expires_ms: fresh_at_us.div_ceil(1_000),
+            ..current.key
         });
     }
 
     fn current(&self, limit: Limit, now_us: u64) -> Current {
         let mut current = Current {
-            used: limit.new_state(now_us),
-            limit,
-            era_us: now_us,
-            records: Vec::new(),
-            log: Log::default(),
+            key: Kept {
+                limit,
+                used: limit.new_state(now_us),
+                era_us: now_us,
+                records: Vec::new(),
+                log: Log::default(),
+                expires_ms: 0,
+            },
             is_outdated: false,
             is_changed: false,
         };
@@ -243,7 +261,7 @@ impl Store {
             return current;
         };
         if let Kind::SlidingLog(it) = limit.kind() {
-            current.log = kept.log;
+            current.key.log = kept.log;
             current.read_log(it, now_us);
             return current;
         }
@@ -254,10 +272,10 @@ impl Store {
         if is_over {
             return current;
         }
-        current.records = kept.records;
+        current.key.records = kept.records;
         if now_us < last_us {
             current.is_outdated = true;
-            for record in &mut current.records {
+            for record in &mut current.key.records {
                 record.ends_us -= last_us - now_us;
             }
             used = used.moved_to(now_us);
@@ -267,21 +285,21 @@ impl Store {
             current.is_outdated = true;
         }
         let mut era_us = kept.era_us;
-        while let Some(record) = current.records.first().copied() {
+        while let Some(record) = current.key.records.first().copied() {
             if record.ends_us > now_us {
                 break;
             }
-            current.records.remove(0);
+            current.key.records.remove(0);
             used = lapsed(&limit, used, record, &mut era_us);
         }
-        current.used = limit.at(used, now_us);
-        let is_new = current.used == limit.new_state(now_us);
-        let counts = match current.used {
+        current.key.used = limit.at(used, now_us);
+        let is_new = current.key.used == limit.new_state(now_us);
+        let counts = match current.key.used {
             State::FixedWindow(_) => !is_new,
-            _ => !is_new || !current.records.is_empty(),
+            _ => !is_new || !current.key.records.is_empty(),
         };
         if counts {
-            current.era_us = if current.is_outdated { now_us } else { era_us };
+            current.key.era_us = if current.is_outdated { now_us } else { era_us };
         }
         current
     }
@@ -336,42 +354,45 @@ fn tokens(records: &[Record]) -> u32 {
 
 impl Current {
     fn read_log(&mut self, limit: &SlidingLog, now_us: u64) {
-        let view: LogView = limit.view(&self.log, now_us);
-        self.used = State::SlidingLog(limit.read(&self.log, &view, Cost::ONE));
+        let view: LogView = limit.view(&self.key.log, now_us);
+        self.key.used = State::SlidingLog(limit.read(&self.key.log, &view, Cost::ONE));
     }
 
-    /// Another event of a log.
+    /// Another event of a log, if it has cost anything.
     fn log_event(&mut self, cost: u32) {
-        if let Kind::SlidingLog(it) = self.limit.kind() {
-            let view = it.view(&self.log, self.used.last_us());
-            self.log.write(&view, cost, MOST_EVENTS);
+        if let Kind::SlidingLog(it) = self.key.limit.kind() {
+            let view = it.view(&self.key.log, self.key.used.last_us());
+            match cost {
+                0 => self.key.log.trim(&view),
+                _ => self.key.log.write(&view, cost, MOST_EVENTS),
+            }
         }
     }
 
     fn out(&self, now_us: u64) -> Out {
         Out {
-            tokens: tokens(&self.records),
-            leases: u32::try_from(self.records.len()).unwrap_or(u32::MAX),
-            last_us: self.records.last().map_or(0, |it| it.ends_us - now_us),
+            tokens: tokens(&self.key.records),
+            leases: u32::try_from(self.key.records.len()).unwrap_or(u32::MAX),
+            last_us: self.key.records.last().map_or(0, |it| it.ends_us - now_us),
         }
     }
 
     fn find(&self, nonce: u64) -> Option<usize> {
-        self.records.iter().position(|it| it.nonce == nonce)
+        self.key.records.iter().position(|it| it.nonce == nonce)
     }
 
     fn settle(&mut self, nonce: u64, spent: u32) {
         let Some(at) = self.find(nonce) else {
             return;
         };
-        let record = self.records.remove(at);
+        let record = self.key.records.remove(at);
         self.is_changed = true;
         self.charge(spent.min(record.tokens));
     }
 
     /// So many tokens are used, whether they fit or not.
     fn charge(&mut self, tokens: u32) {
-        match (&mut self.used, self.limit.kind()) {
+        match (&mut self.key.used, self.key.limit.kind()) {
             (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
                 *state = bucket.with_leased(*state, tokens);
             }
@@ -383,7 +404,7 @@ impl Current {
                 state.count = state.count.saturating_add(tokens);
             }
             (used, _) => {
-                *used = self.limit.charge(*used, Cost::of(tokens));
+                *used = self.key.limit.charge(*used, Cost::of(tokens));
                 self.log_event(tokens);
             }
         }
@@ -391,8 +412,8 @@ impl Current {
 
     /// Whether so much more fits.
     fn fits(&self, cost: u128) -> bool {
-        let wanted = cost + u128::from(tokens(&self.records));
-        match (self.used, self.limit.kind()) {
+        let wanted = cost + u128::from(tokens(&self.key.records));
+        match (self.key.used, self.key.limit.kind()) {
             (State::TokenBucket(state), Kind::TokenBucket(bucket)) => {
                 let per_us = u128::from(bucket.parts_per_us());
                 let parts = |span: Span| u128::from(span.us) * per_us + u128::from(span.parts);
@@ -404,7 +425,7 @@ impl Current {
             }
             (used, _) => {
                 let cost = u64::try_from(cost).ok().and_then(|it| Cost::new(it).ok());
-                cost.is_some_and(|cost| self.limit.admits(&used, cost))
+                cost.is_some_and(|cost| self.key.limit.admits(&used, cost))
             }
         }
     }
@@ -420,8 +441,8 @@ impl Current {
     }
 
     fn grant(&mut self, nonce: u64, want: u32, now_us: u64) -> (u32, u64) {
-        let out = tokens(&self.records);
-        let half = size(&self.limit) / 2;
+        let out = tokens(&self.key.records);
+        let half = size(&self.key.limit) / 2;
         let mut give = want
             .min(half.saturating_sub(out))
             .min(MOST_TOKENS.saturating_sub(out));
@@ -438,7 +459,7 @@ impl Current {
         let mut lease_us = TERM_US;
         let mut left_us = 0;
         if let (State::FixedWindow(state), Kind::FixedWindow(window)) =
-            (self.used, self.limit.kind())
+            (self.key.used, self.key.limit.kind())
         {
             left_us = match state.left_us {
                 0 => opened(window.align(), window.rate().window_us(), now_us),
@@ -446,10 +467,10 @@ impl Current {
             };
             lease_us = lease_us.min(left_us);
         }
-        if give == 0 || lease_us < SHORTEST_US || self.records.len() >= MOST_LEASES {
+        if give == 0 || lease_us < SHORTEST_US || self.key.records.len() >= MOST_LEASES {
             return (0, 0);
         }
-        if let State::FixedWindow(state) = &mut self.used {
+        if let State::FixedWindow(state) = &mut self.key.used {
             state.left_us = left_us;
         }
         let record = Record {
@@ -458,10 +479,13 @@ impl Current {
             ends_us: now_us + lease_us,
         };
         let behind = self
+            .key
             .records
             .iter()
             .rposition(|it| it.ends_us <= record.ends_us);
-        self.records.insert(behind.map_or(0, |at| at + 1), record);
+        self.key
+            .records
+            .insert(behind.map_or(0, |at| at + 1), record);
         self.is_changed = true;
         (give, lease_us)
     }
