@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn node_decides_at_once_what_it_knows_and_nothing_else() {
+    async fn b1_node_decides_at_once_what_it_knows_and_nothing_else() {
         // No server listens there, so what is decided is decided by this node.
         let redis = RedisStore::new("redis://127.0.0.1:1/", RedisOptions::default());
         let redis = redis.expect("a valid URL");

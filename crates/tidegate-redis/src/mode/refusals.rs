@@ -246,8 +246,10 @@ mod tests {
         }
     }
 
+    /// Elsewhere a refusal counts from when its answer came, and a slow one carries it over into
+    /// the next window.
     #[test]
-    fn a_refusal_holds_from_the_sending_for_as_long_as_it_says() {
+    fn b9_refusal_holds_from_the_sending_for_as_long_as_it_says() {
         let far = Far::new(Limit::per_second(10).burst(1));
         assert!(far.ask("a", 1, Duration::ZERO, Duration::ZERO));
         assert_eq!(far.known("a", 1, Duration::ZERO), None, "it was admitted");

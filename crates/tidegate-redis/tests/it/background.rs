@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use tidegate::{Cost, Limit, Mode, OnError, Policy, Source, Which};
-use tidegate_redis::{Policies, RedisOptions, RedisStore};
+use tidegate_redis::Policies;
 
-use crate::proxy::{Proxy, Replies};
 use crate::server::Server;
-use crate::support::{Named, YEAR, check, every_algorithm, limiter, limiter_over, look};
+use crate::support::{Named, YEAR, check, every_algorithm, limiter, look};
 
 const KEY: [(&str, &str); 1] = [("key", "a")];
 
@@ -188,49 +187,9 @@ fn a_runtime_that_ends_takes_nothing_along() {
     runtime.block_on(until_used(&limiter, "p", 6.0));
 }
 
-/// What takes no time, and what takes one interval.
+/// What takes a window.
 mod timing {
     use super::*;
-    use tidegate_testkit::cluster::run;
-
-    #[tokio::test]
-    async fn b1_with_a_store_half_a_second_slow_each_node_counts_itself() {
-        let server = Server::start();
-        let proxy = Proxy::start(server.port()).await;
-        proxy.set(Replies::Delay(Duration::from_millis(500)));
-        let store = RedisStore::new(&proxy.url(), RedisOptions::default()).unwrap();
-        let policy = background("p", Limit::per_second(2));
-        let limiter = limiter_over(store, [policy]);
-        let start = Instant::now();
-        let (mut admitted, mut slowest) = (0_u32, Vec::new());
-        for _ in 0..400 {
-            let asked = Instant::now();
-            let decision = check(&limiter, "p", &KEY).await;
-            slowest.push(asked.elapsed());
-            admitted += u32::from(decision.allowed());
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let took = start.elapsed();
-        slowest.sort_unstable();
-        let (middle, most) = (slowest[200], slowest[399]);
-        println!("{admitted} of 400 in {took:?}; a check took {middle:?}, at most {most:?}");
-        // Two at once, and two more each second that it took.
-        let most_admitted = 2.0 + 2.0 * took.as_secs_f64();
-        assert!(admitted >= 2);
-        assert!(
-            f64::from(admitted) <= most_admitted,
-            "bound broken: {admitted} in {took:?}"
-        );
-        assert!(middle < Duration::from_millis(1), "a check took {middle:?}");
-        // The store hears of it, late as it is.
-        proxy.set(Replies::Pass);
-        assert!(limiter.flush(LONG).await);
-        let mut redis = server.connect();
-        let there: bool = run(&mut redis, "EXISTS tg:{a}:p:p");
-        let info: String = run(&mut redis, "INFO stats");
-        // On a machine that stops for a second, it was there.
-        assert!(there || !info.contains("expired_keys:0\r\n"), "{info}");
-    }
 
     #[tokio::test]
     async fn a_request_of_a_window_that_is_over_is_not_given_back() {

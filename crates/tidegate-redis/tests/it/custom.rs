@@ -1,12 +1,13 @@
 //! User-defined scripts: they run as they are, and their answers are validated.
 
 use tidegate::{
-    CheckError, Cost, CustomScript, Dialect, OnError, Policy, PolicyBuilder, PolicyDecision, Source,
+    CheckError, Cost, CustomScript, Dialect, OnError, Policy, PolicyBuilder, PolicyDecision,
+    Source, Which,
 };
 use tidegate_redis::{ErrorKind, Policies, SetupError, TryCheckError};
 
 use crate::server::Server;
-use crate::support::{Named, stats, store};
+use crate::support::{Named, all_keys, stats, store};
 use crate::user::kind;
 use tidegate_testkit::cluster::run;
 
@@ -19,6 +20,9 @@ const WINDOW: &str = "
     local left = math.max(0, limit - used)
     return {verdict, {tostring(limit), redis.call('TTL', KEYS[1]), {'x-left', left}}, 'more', 7}
 ";
+
+/// Scripts whose answers are none.
+const NONSENSE: &str = include_str!("nonsense.txt");
 
 fn custom(lua: &str) -> PolicyBuilder {
     let names = ["x-limit", "x-reset", "x-remaining"].map(Box::from);
@@ -69,22 +73,15 @@ async fn a_script_decides_and_names_its_headers() {
     assert_eq!(refused.headers().get("x-left"), Some("0"));
     // It says no, and not for how long.
     assert_eq!(refused.headers().get("retry-after"), None);
-    assert!(
-        refused
-            .problem(429)
-            .contains("\"violated-policies\":[\"custom\"]")
-    );
+    let violated = "\"violated-policies\":[\"custom\"]";
+    assert!(refused.problem(429).contains(violated));
     // It has no numbers to look at.
     let look = limiter.of("custom").peek(&KEY, Cost::ONE).await;
     assert_eq!(kind(&look.unwrap_err()), ErrorKind::Script);
     // Its key is one of ours: of the policy, in its slot, and forgotten by a reset.
     let mut redis = server.connect();
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut redis).unwrap();
-    assert_eq!(keys, ["tg:{203.0.113.7}:custom:custom"]);
-    let forgotten = limiter
-        .of("custom")
-        .reset(&KEY, tidegate::Which::Only)
-        .await;
+    assert_eq!(all_keys(&mut redis), ["tg:{203.0.113.7}:custom:custom"]);
+    let forgotten = limiter.of("custom").reset(&KEY, Which::Only).await;
     assert_eq!(forgotten, Ok(1));
     assert!(check(&limiter).await.allowed());
 }
@@ -92,26 +89,7 @@ async fn a_script_decides_and_names_its_headers() {
 #[tokio::test]
 async fn nonsense_is_a_store_error_and_never_an_allow() {
     let server = Server::start();
-    for lua in [
-        "return 1",
-        "return 'allow'",
-        "return {}",
-        "return {1}",
-        "return {'ALLOW', {}}",
-        "return {'yes', {}}",
-        "return {'allow', 'x'}",
-        "return {'allow', {{'only-a-name'}}}",
-        "return {'allow', {{'a', 'b', 'c'}}}",
-        "return {'allow', {{'bad name', 'x'}}}",
-        "return {'allow', {'one\\r\\nX-Injected: two'}}",
-        "return {'allow', {'1', '2', '3', '4'}}",
-        "return {'allow', {string.rep('x', 2000)}}",
-        "return nil",
-        "return redis.error_reply('MINE is broken')",
-        "error('broken')",
-        "return redis.call('LPUSH', KEYS[1], 'x', {})",
-        "this is not Lua",
-    ] {
+    for lua in NONSENSE.lines() {
         for on_error in [OnError::Allow, OnError::Deny] {
             let limiter = limiter(&server, custom(lua).on_error(on_error));
             let decision = check(&limiter).await;
@@ -132,19 +110,15 @@ async fn scripts_are_looked_at_when_the_limiter_is_made() {
     let error = made.unwrap_err();
     assert!(matches!(error, SetupError::Script { .. }));
     let text = error.to_string();
-    assert!(
-        text.contains("\"custom\"") && text.contains("no/such/file.lua"),
-        "{text}"
-    );
+    let is_named = ["\"custom\"", "no/such/file.lua"].map(|name| text.contains(name));
+    assert_eq!(is_named, [true; 2], "{text}");
 
     let good = limiter(&server, custom(WINDOW));
     assert_eq!(good.verify_scripts().await, []);
     let bad = limiter(&server, custom("this is not Lua"));
     let wrong = bad.verify_scripts().await;
-    let [("custom", error)] = &wrong[..] else {
-        panic!("{wrong:?}");
-    };
-    assert_eq!(error.kind(), ErrorKind::Script);
+    let wrong = wrong.iter().map(|(name, error)| (*name, error.kind()));
+    assert_eq!(wrong.collect::<Vec<_>>(), [("custom", ErrorKind::Script)]);
 }
 
 /// Without the cost, a script would count ten requests as one.
@@ -179,9 +153,7 @@ async fn script_receives_the_cost_if_its_args_name_it() {
     let policy = custom(echo).script(CustomScript::text(echo).args(args));
     let limiter = limiter(&server, policy);
     for cost in [1, 10, u32::MAX] {
-        let asked = limiter
-            .check("custom", &[("ip", "x")], Cost::of(cost))
-            .await;
+        let asked = limiter.check("custom", &KEY, Cost::of(cost)).await;
         let decision = asked.expect("a script that takes the cost");
         let answer = decision.answer().expect("a script has answered");
         let cost = cost.to_string();
@@ -192,12 +164,8 @@ async fn script_receives_the_cost_if_its_args_name_it() {
 #[tokio::test]
 async fn script_whose_error_reads_like_the_servers_runs_once() {
     let server = Server::start();
-    for text in [
-        "TRYAGAIN later",
-        "READONLY for now",
-        "NOSCRIPT for this key",
-        "BUSY line",
-    ] {
+    for error_code in ["TRYAGAIN", "READONLY", "NOSCRIPT", "BUSY"] {
+        let text = format!("{error_code} for now");
         let lua = format!("redis.call('INCR', KEYS[1]) return redis.error_reply('{text}')");
         let limiter = limiter(&server, custom(&lua));
         let mut redis = server.connect();

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use tidegate::{Cost, Decision, Limit, Mode, OnError, Policy, Source, WaitError};
-use tidegate_redis::{Limiter, Policies};
+use tidegate_redis::Limiter;
 
 use crate::server::Server;
-use crate::support::{YEAR, admitted_of, check, every_algorithm, limiter, policy, store};
+use crate::support::{YEAR, check, every_algorithm, limiter, policy, store};
 use tidegate_testkit::process::free_port;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -17,46 +17,39 @@ fn over(server: &Server, name: &str, limit: Limit) -> Limiter {
 
 /// What must not depend on where the counts are.
 fn numbers(decision: &Decision) -> (bool, u32, u32, bool) {
-    assert_ne!(decision.source(), Source::ErrorPolicy);
     let is_hopeless = decision.retry_after().is_none();
-    (
-        decision.allowed(),
-        decision.limit(),
-        decision.remaining(),
-        is_hopeless,
-    )
+    let numbers = (decision.limit(), decision.remaining());
+    (decision.allowed(), numbers.0, numbers.1, is_hopeless)
 }
 
 #[tokio::test]
 async fn answers_are_those_of_the_limiter_in_memory() {
-    for server in Server::start_each() {
-        for (name, limit) in every_algorithm(5, YEAR) {
-            let far = over(&server, name, limit);
-            let near = tidegate::Limiter::in_memory(limit);
-            assert_eq!(far.limit(), near.limit());
-            let (mut far_receipt, mut near_receipt) = (None, None);
-            for (step, cost) in [1, 2, 3, 2, 1, 1, 6].map(Cost::of).into_iter().enumerate() {
-                let what = format!("{name}, step {step}, cost {}", cost.get());
-                let look = far.peek("a", cost).await.expect(&what);
-                assert_eq!(numbers(&look), numbers(&near.peek("a", cost)), "{what}");
-                let decided = (far.check_cost("a", cost).await, near.check_cost("a", cost));
-                assert_eq!(numbers(&decided.0), numbers(&decided.1), "{what}");
-                far_receipt = far_receipt.or(decided.0.receipt());
-                near_receipt = near_receipt.or(decided.1.receipt());
-            }
-            let far_receipt = far_receipt.expect("the first is admitted");
-            let near_receipt = near_receipt.expect("the first is admitted");
-            far.refund("a", &far_receipt).await.expect("a refund");
-            assert!(near.refund("a", &near_receipt));
-            for _ in 0..2 {
-                let decided = (far.check("a").await, near.check("a"));
-                assert_eq!(numbers(&decided.0), numbers(&decided.1), "{name}, refunded");
-            }
-            assert_eq!(far.reset("a").await, Ok(near.reset("a")));
-            assert_eq!(far.reset("never").await, Ok(near.reset("never")));
-            let decided = (far.check("a").await, near.check("a"));
-            assert_eq!(numbers(&decided.0), numbers(&decided.1), "{name}, reset");
+    let server = Server::start();
+    for (name, limit) in every_algorithm(5, YEAR) {
+        let (far, near) = (
+            over(&server, name, limit),
+            tidegate::Limiter::in_memory(limit),
+        );
+        assert_eq!(far.limit(), near.limit());
+        let ask = async |cost: u32| {
+            let cost = Cost::of(cost);
+            let look = far.peek("a", cost).await.expect(name);
+            assert_eq!(numbers(&look), numbers(&near.peek("a", cost)), "{name}");
+            let decided = [far.check_cost("a", cost).await, near.check_cost("a", cost)];
+            assert_eq!(numbers(&decided[0]), numbers(&decided[1]), "{name}");
+            decided.map(|decision| decision.receipt())
+        };
+        let [far_receipt, near_receipt] = ask(1).await.map(|it| it.expect("a charge"));
+        for cost in [2, 3, 2, 1, 6] {
+            ask(cost).await;
         }
+        let is_back = far.refund("a", &far_receipt).await;
+        assert_eq!(is_back, Ok(near.refund("a", &near_receipt)), "{name}");
+        ask(1).await;
+        for key in ["a", "never"] {
+            assert_eq!(far.reset(key).await, Ok(near.reset(key)), "{name}");
+        }
+        ask(1).await;
     }
 }
 
@@ -67,11 +60,11 @@ async fn policies_of_the_same_name_share_the_limit() {
         let ours = over(&server, name, limit);
         let theirs = limiter(&server, [policy(name, limit)]);
         assert!(ours.check("a/b").await.allowed(), "{name}");
-        assert_eq!(admitted_of(&theirs, name, "a/b", 5).await, 2, "{name}");
-        assert!(!ours.check("a/b").await.allowed(), "{name}");
+        let key = [("key", "a/b")];
+        assert_eq!(check(&theirs, name, &key).await.remaining(), 1, "{name}");
 
         let pairs = Policy::builder(name).key("{tenant}/{user}").limit(limit);
-        let theirs: Policies = limiter(&server, [pairs.build().unwrap()]);
+        let theirs = limiter(&server, [pairs.build().unwrap()]);
         let pair = [("tenant", "a:b"), ("user", "7")];
         assert!(check(&theirs, name, &pair).await.allowed(), "{name}");
         assert_eq!(ours.check(("a:b", 7_u8)).await.remaining(), 1, "{name}");
@@ -79,9 +72,11 @@ async fn policies_of_the_same_name_share_the_limit() {
 }
 
 #[tokio::test]
-async fn set_limit_is_seen_by_clones_and_keeps_counts() {
+async fn set_limit_is_seen_by_clones_and_keeps_counts_of_keys_of_any_length() {
     let server = Server::start();
-    let limiter = over(&server, "p", Limit::per(2, YEAR));
+    let limiter = Limiter::builder("p", Limit::per(2, YEAR)).mode(Mode::Background);
+    let limiter = limiter.sync_interval(LONG).over(store(&server));
+    let limiter = limiter.expect("settings");
     let clone = limiter.clone();
     for _ in 0..2 {
         assert!(clone.check("a").await.allowed());
@@ -93,8 +88,12 @@ async fn set_limit_is_seen_by_clones_and_keeps_counts() {
     assert_eq!(clone.check("a").await.remaining(), 2);
     assert_eq!(clone.check(("a", "b")).await.remaining(), 2);
     assert_eq!(clone.check(("a", "b", "c")).await.remaining(), 4);
-    clone.set_limit(Limit::per(3, YEAR)).expect("a limit");
-    assert!(!limiter.check("a").await.allowed());
+    assert!(limiter.flush(LONG).await);
+    let exact = over(&server, "p", Limit::per(9, YEAR));
+    assert_eq!(exact.check("a").await.remaining(), 5);
+    assert_eq!(exact.check(("a", "b")).await.remaining(), 5);
+    exact.set_limit(Limit::per(4, YEAR)).expect("a limit");
+    assert!(!exact.check("a").await.allowed());
 }
 
 #[tokio::test]
@@ -135,24 +134,6 @@ async fn until_ready_waits_for_its_turn_or_fails_at_once() {
 }
 
 #[tokio::test]
-async fn background_mode_tells_the_store_on_flush() {
-    let server = Server::start();
-    let limit = Limit::per(9, YEAR);
-    let builder = Limiter::builder("p", limit).mode(Mode::Background);
-    let background = builder.sync_interval(LONG).over(store(&server));
-    let background = background.expect("settings");
-    let exact = over(&server, "p", limit);
-    for _ in 0..4 {
-        assert!(background.check("a").await.allowed());
-        assert!(background.check(("a", "b")).await.allowed());
-    }
-    assert!(background.flush(LONG).await);
-    assert_eq!(exact.peek("a", Cost::ONE).await.unwrap().remaining(), 5);
-    let pair = exact.peek(("a", "b"), Cost::ONE).await;
-    assert_eq!(pair.unwrap().remaining(), 5);
-}
-
-#[tokio::test]
 async fn on_error_decides_while_redis_is_down() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     for (on_error, source, allowed) in [
@@ -165,44 +146,19 @@ async fn on_error_decides_while_redis_is_down() {
         for allowed in allowed {
             let decision = limiter.check("a").await;
             assert_eq!((decision.allowed(), decision.source()), (allowed, source));
-            let is_ready = limiter
-                .until_ready("b", Duration::from_millis(200))
-                .await
-                .is_ok();
-            assert!(is_ready || on_error != OnError::Allow);
+            let wait = limiter.until_ready("b", Duration::from_millis(200));
+            assert!(wait.await.is_ok() || on_error != OnError::Allow);
+            assert!(source == Source::Local || decision.receipt().is_none());
             if on_error == OnError::Deny {
-                assert!(!is_ready && decision.is_unavailable());
-                assert!(decision.retry_after().is_some());
+                assert!(decision.is_unavailable() && decision.retry_after().is_some());
                 let numbers = (decision.limit(), decision.remaining(), decision.denied_by());
                 assert_eq!(numbers, (0, 0, None), "no quota is claimed");
-            }
-            if source == Source::ErrorPolicy {
-                assert_eq!(decision.receipt(), None);
             }
         }
         assert!(limiter.try_check("a", Cost::ONE).await.is_err());
         assert!(limiter.peek("a", Cost::ONE).await.is_err());
         assert!(limiter.reset("a").await.is_err());
     }
-}
-
-#[tokio::test]
-async fn redis_that_is_back_after_a_restart_is_asked_again() {
-    let mut server = Server::start();
-    let limiter = Limiter::connect(&server.url(), "p", Limit::per(1_000_000, YEAR));
-    let limiter = limiter.expect("a right url");
-    let until_asked = async |is_asked: bool| {
-        let start = Instant::now();
-        while (limiter.check("a").await.source() == Source::Store) != is_asked {
-            assert!(start.elapsed() < LONG, "is it asked: {}", !is_asked);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    until_asked(true).await;
-    server.kill();
-    until_asked(false).await;
-    server.restart();
-    until_asked(true).await;
 }
 
 #[test]
@@ -217,12 +173,12 @@ fn unusable_names_and_urls_are_refused() {
     let url = wrong("http://:hush@127.0.0.1", "api");
     assert!(url.starts_with("store \"api\": not a Redis URL"), "{url}");
     assert!(!url.contains("hush"), "{url}");
-    let lease = Limiter::builder("api", limit.sliding_log()).mode(Mode::Lease);
-    assert!(lease.connect("redis://127.0.0.1").is_err());
-    let lease = Limiter::builder("api", limit).mode(Mode::Lease);
-    let lease = lease
-        .connect("redis://127.0.0.1")
-        .expect("a limit to lease");
+    let lease = |limit| {
+        let lease = Limiter::builder("api", limit).mode(Mode::Lease);
+        lease.connect("redis://127.0.0.1")
+    };
+    assert!(lease(limit.sliding_log()).is_err());
+    let lease = lease(limit).expect("a limit to lease");
     assert!(lease.set_limit(limit.sliding_log()).is_err());
     assert_eq!(lease.limit(), limit);
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tidegate::{Cost, Limit};
 use tidegate_config::Config;
 use tidegate_redis::{ErrorKind, Policies, RedisOptions, RedisStore};
+use tidegate_testkit::cases::controls;
 use tidegate_testkit::cluster::run;
 
 use crate::server::Server;
@@ -20,23 +21,12 @@ const TROUBLES: &str = include_str!("../../../../docs/troubleshooting.md");
 const FORMS: &str = r#"expected "redis://host:port/database", "rediss://user:password@host:port/database", "redis-sentinel://host:port,host:port/master" or "redis-cluster://host:port,host:port""#;
 
 /// URLs, and what is wrong with them.
-const URLS: [(&str, &str); 15] = [
-    ("redis://:hush@host", ""),
-    ("redis://host", ""),
-    ("rediss://:hush@host:6380/3", ""),
-    ("redis-cluster://:hush@h1:1,h2", ""),
-    ("redis-sentinel://h1,h2:2/main/1", ""),
-    ("", "not a Redis URL"),
-    ("hush", "not a Redis URL"),
-    ("memory:", "not a Redis URL"),
-    ("env:OTHER", "not a Redis URL"),
-    ("http://:hush@host/", "not a Redis URL"),
-    ("redis://:hush@host:port/", "\"redis://…\""),
-    ("redis://:hush@host/x", "\"redis://…\""),
-    ("redis://:hu/sh@host/0", "\"redis://…\""),
-    ("redis://host\n", "\"redis://…\""),
-    ("redis-cluster://:hush@h1:1,h2:", "\"redis-cluster://…\""),
-];
+fn urls() -> impl Iterator<Item = (String, &'static str)> {
+    include_str!("urls.txt").lines().map(|line| {
+        let (url, wrong) = line.split_once(" =>").expect(line);
+        (controls(url), wrong.trim_start())
+    })
+}
 
 /// What a start says of a config whose URL is in the environment.
 #[test]
@@ -48,8 +38,8 @@ fn a_start_with_each_url() {
         let started = Policies::from_config(&config, Path::new(""));
         started.map_or_else(|error| error.to_string(), |_| String::new())
     };
-    for (number, (url, wrong)) in URLS.iter().enumerate() {
-        let expected = match *wrong {
+    for (number, (url, wrong)) in urls().enumerate() {
+        let expected = match wrong {
             "" => String::new(),
             _ => format!("store \"eu\": the environment variable URL_{number}: {wrong}: {FORMS}"),
         };
@@ -65,10 +55,10 @@ fn a_start_with_each_url() {
 #[test]
 fn a_url_of_the_environment_is_held_to_what_one_in_the_file_is() {
     let program = std::env::current_exe().expect("this program");
-    let urls = URLS.iter().enumerate();
+    let urls = urls().enumerate();
     let output = Command::new(program)
         .args(["startup::a_start_with_each_url", "--exact", "--ignored"])
-        .envs(urls.map(|(number, (url, _))| (format!("URL_{number}"), *url)))
+        .envs(urls.map(|(number, (url, _))| (format!("URL_{number}"), url)))
         .output();
     let text = String::from_utf8(output.expect("this program again").stdout);
     let text = text.expect("text");
@@ -93,35 +83,23 @@ async fn goes_on(limiter: &Policies) {
 async fn a_server_that_throws_out_limits_is_warned_about() {
     for server in Server::start_each() {
         let mut redis = server.connect();
-        for (maxmemory, eviction, warned) in [
-            ("0", "noeviction", false),
-            ("100mb", "noeviction", false),
-            ("0", "allkeys-lru", false),
-            ("100mb", "allkeys-lru", true),
-            ("100mb", "volatile-ttl", true),
-        ] {
-            for (setting, value) in [("maxmemory", maxmemory), ("maxmemory-policy", eviction)] {
-                run::<()>(&mut redis, &format!("CONFIG SET {setting} {value}"));
-            }
-            let limiter = limiter(&server.url(), patient());
-            let expected = format!("store \"default\": maxmemory-policy is {eviction}: ");
-            let warnings = limiter.warnings().await;
-            let is_it = |warning: &String| warning.starts_with(&expected);
-            assert_eq!(warnings.len(), usize::from(warned), "{warnings:?}");
-            assert!(warnings.iter().all(is_it), "{warnings:?}");
-            if (warned, eviction) == (true, "allkeys-lru") {
-                let row = "maxmemory-policy is …: a full server evicts limits that are in use";
-                assert!(TROUBLES.contains(row), "{row}");
-                let warning = warnings[0].replace(eviction, "…");
-                assert!(warning.contains(row), "{warning}");
-            }
-            goes_on(&limiter).await;
-            limiter
-                .of("p")
-                .reset(&[("key", "k")], tidegate::Which::All)
-                .await
-                .expect("an answer");
-        }
+        let limiter = limiter(&server.url(), patient());
+        assert_eq!(limiter.warnings().await, [""; 0]);
+        run::<()>(&mut redis, "CONFIG SET maxmemory 100mb");
+        run::<()>(&mut redis, "CONFIG SET maxmemory-policy allkeys-lru");
+        let warnings = limiter.warnings().await;
+        let [warning] = &warnings[..] else {
+            panic!("{warnings:?}");
+        };
+        let expected = "store \"default\": maxmemory-policy is allkeys-lru: ";
+        assert!(warning.starts_with(expected), "{warning}");
+        let row = "maxmemory-policy is …: a full server evicts limits that are in use";
+        assert!(TROUBLES.contains(row), "{row}");
+        assert!(
+            warning.replace("allkeys-lru", "…").contains(row),
+            "{warning}"
+        );
+        goes_on(&limiter).await;
     }
 }
 

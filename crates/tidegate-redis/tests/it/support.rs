@@ -1,12 +1,10 @@
 //! What the tests share: limiters that wait for a slow machine and do not swallow a
 //! store's errors, and the algorithms as a table.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tidegate::{Align, Attributes, Cost, Limit, Policy, PolicyDecision};
 use tidegate_redis::{AnyStore, Policies, PolicyLimiter, RedisOptions, RedisStats, RedisStore};
-use tokio::task::JoinSet;
 
 use crate::server::Server;
 
@@ -119,74 +117,6 @@ pub(crate) async fn look<'l>(
 ) -> PolicyDecision<'l> {
     let asked = limiter.of(policy).peek(attributes, Cost::ONE).await;
     asked.unwrap_or_else(|error| panic!("{policy}: {error}"))
-}
-
-/// So many callers of these nodes ask for one key all the time, for as long as this: the
-/// limit of this many per second is used, and no more.
-pub(crate) async fn assert_used_by(
-    nodes: impl IntoIterator<Item = Policies>,
-    callers: usize,
-    time: Duration,
-    rate: u64,
-) {
-    let nodes: Vec<_> = nodes.into_iter().map(Arc::new).collect();
-    let start = Instant::now();
-    let mut tasks = JoinSet::new();
-    for node in nodes.iter().cycle().take(callers) {
-        let node = Arc::clone(node);
-        tasks.spawn(async move {
-            let (mut admitted_us, mut is_refused) = (Vec::new(), false);
-            // To the end of what has come back while the machine stalled.
-            while start.elapsed() < time || !is_refused {
-                let decision = check(&node, "p", &[("key", "a")]).await;
-                is_refused = !decision.allowed();
-                if !is_refused {
-                    admitted_us.push(decision.decided_at_us());
-                }
-                tokio::task::yield_now().await;
-            }
-            admitted_us
-        });
-    }
-    // By the clock of the store.
-    let mut admitted_us = tasks.join_all().await.concat();
-    assert_used(&mut admitted_us, rate);
-}
-
-/// What a token bucket of this many per second admits while more is asked for all the time,
-/// by the instants at which it did: never more than its bound, and nearly all of it.
-fn assert_used(admitted_us: &mut [u64], rate: u64) {
-    admitted_us.sort_unstable();
-    let each_us = 1_000_000 / rate;
-    let first = admitted_us[0];
-    for (count, at) in (1..).zip(admitted_us.iter()) {
-        // The burst, and the rate since.
-        let most = rate + (at - first) / each_us;
-        assert!(count <= most, "bound broken: {count} of {most} by {at}");
-    }
-    // When nobody asks for longer than a second, because the machine stalls, there is no
-    // more than a burst of it.
-    let pauses = admitted_us.windows(2).map(|pair| pair[1] - pair[0]);
-    let lost: u64 = pauses.map(|pause| pause.saturating_sub(1_000_000)).sum();
-    let whole = admitted_us[admitted_us.len() - 1] - first;
-    let most = rate + (whole - lost) / each_us;
-    let admitted = admitted_us.len() as u64;
-    assert!(admitted >= most * 95 / 100, "{admitted} of {most}");
-}
-
-/// How many requests of this many are admitted, one after the other.
-pub(crate) async fn admitted_of(
-    limiter: &Policies,
-    policy: &str,
-    key: &str,
-    offered: usize,
-) -> usize {
-    let mut admitted = 0;
-    for _ in 0..offered {
-        let decision = check(limiter, policy, &[("key", key)]).await;
-        admitted += usize::from(decision.allowed());
-    }
-    admitted
 }
 
 /// All keys of the server's first database.

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::cluster::report::{Check, Report};
-use crate::support::{Named, limiter_over, patient, policy};
+use crate::support::{Named, YEAR, every_algorithm, limiter_over, patient, policy};
 
 const PROCESSES: usize = 3;
 
@@ -27,9 +27,11 @@ pub(crate) const TENANTS: usize = 4;
 pub(crate) const ONE: u32 = 10;
 pub(crate) const ALL: u32 = 20;
 
-/// Of a key that is leased, how many there are, and of the only one of the load `Leases`.
+/// Of a key that is leased, how many there are, and of the only one of the load `One`.
 pub(crate) const LEASED: u32 = 100;
 const LEASED_KEYS: usize = 3;
+/// Of the key of each algorithm.
+pub(crate) const AT_ONCE: u32 = 500;
 pub(crate) const ALONE: u32 = 300;
 
 pub(crate) const DEADLINE: Duration = Duration::from_millis(100);
@@ -40,13 +42,20 @@ pub(crate) enum Load {
     /// All policies but the last, 300 times per second, and leases of each key as often as the
     /// whole fleet may have.
     Mixed,
-    /// One leased key, 1,000 times per second: more than three times what the fleet may have.
-    Leases,
+    /// One key of one of [`ONE_KEY`], 1,000 times per second: more than three times what the
+    /// fleet may have.
+    One(&'static str),
+    /// Under each algorithm one key, of which there is as much as nobody gets back: 64 callers
+    /// ask 20 times.
+    Once,
 }
 
-/// A policy of one level, one of two, one that admits everything and counts it, and two that
-/// lease.
-pub(crate) fn policies() -> [Policy; 5] {
+/// Policies: one leases, one remembers refusals, and one asks the store each time.
+const ONE_KEY: [&str; 3] = ["alone", "remembering", "asking"];
+
+/// A policy of one level, one of two, one that admits everything and counts it, two that lease,
+/// two that do not, and one of each algorithm.
+pub(crate) fn policies() -> Vec<Policy> {
     let two = Policy::builder("two")
         .level("tenant", "{tenant}", Limit::per_second(ALL))
         .level("key", "{tenant}/{key}", Limit::per_second(ONE));
@@ -56,13 +65,19 @@ pub(crate) fn policies() -> [Policy; 5] {
         let policy = policy.limit(Limit::per_second(rate)).build();
         policy.expect("a policy")
     };
-    [
+    let remembering = Policy::builder("remembering").key("{key}");
+    let remembering = remembering.limit(Limit::per_second(ALONE));
+    let rated = [
         policy("one", Limit::per_second(ONE)),
         two.build().expect("a policy"),
         policy("count", count.expect("a limit")),
         leased("leased", LEASED),
         leased("alone", ALONE),
-    ]
+        remembering.build().expect("a policy"),
+        policy("asking", Limit::per_second(ALONE)),
+    ];
+    let once = every_algorithm(AT_ONCE, YEAR).map(|(name, limit)| policy(name, limit));
+    rated.into_iter().chain(once).collect()
 }
 
 /// What a check of a key is asked with.
@@ -88,6 +103,10 @@ pub(crate) struct Fleet(Vec<(Child, BufReader<ChildStdout>)>);
 impl Fleet {
     /// Starts them, and waits until each has had an answer.
     pub(crate) fn start(url: &str, prefix: &str, load: Load) -> Self {
+        let load = match load {
+            Load::One(policy) => policy.to_owned(),
+            Load::Mixed | Load::Once => format!("{load:?}"),
+        };
         let start = || {
             let program = std::env::current_exe().expect("this program");
             let mut member = command(program, "KILL");
@@ -96,7 +115,7 @@ impl Fleet {
                 .args(["--ignored", "--nocapture"])
                 .env("TIDEGATE_FLEET", url)
                 .env("TIDEGATE_PREFIX", prefix)
-                .env("TIDEGATE_LOAD", format!("{load:?}"))
+                .env("TIDEGATE_LOAD", &load)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped());
             let mut member = spawn(member);
@@ -156,22 +175,43 @@ async fn check(limiter: Arc<Policies>, policy: &'static str, key: usize) -> Chec
     }
 }
 
+async fn ask_once(limiter: &Arc<Policies>) {
+    println!("@ ready");
+    for (policy, _) in every_algorithm(AT_ONCE, YEAR) {
+        let mut callers = JoinSet::new();
+        for _ in 0..64 {
+            let limiter = Arc::clone(limiter);
+            callers.spawn(async move {
+                for _ in 0..20 {
+                    println!("{}", check(Arc::clone(&limiter), policy, 0).await);
+                }
+            });
+        }
+        callers.join_all().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a process that other tests start"]
 async fn a_member_of_the_fleet() {
     let variable = |name| std::env::var(name).expect("set by the test that starts it");
-    let is_mixed = variable("TIDEGATE_LOAD") == "Mixed";
+    let load = variable("TIDEGATE_LOAD");
+    let is_mixed = load == "Mixed";
     let (options, rate) = match is_mixed {
         true => (RedisOptions::default().timeout(DEADLINE), 300),
-        false => (patient(), 1_000),
+        false => (patient().connections(4), 1_000),
     };
     let options = options.prefix(variable("TIDEGATE_PREFIX"));
     let store = RedisStore::new(&variable("TIDEGATE_FLEET"), options).unwrap();
     let limiter = Arc::new(limiter_over(store, policies()));
-    let first = if is_mixed { "two" } else { "alone" };
+    if load == "Once" {
+        return ask_once(&limiter).await;
+    }
+    let first = ONE_KEY.into_iter().find(|policy| *policy == load);
+    let first = first.unwrap_or("two");
     let is_ready = |check: &Check| match check.result {
         Ok(Some((_, true))) => true,
-        _ => is_mixed && check.result.is_ok(),
+        _ => first != "alone" && check.result.is_ok(),
     };
     while !is_ready(&check(Arc::clone(&limiter), first, 0).await) {}
     println!("@ ready");
@@ -208,7 +248,7 @@ async fn a_member_of_the_fleet() {
         }
         let (leased, keys) = match is_mixed {
             true => ("leased", LEASED_KEYS),
-            false => ("alone", 1),
+            false => (first, 1),
         };
         checks.spawn(check(Arc::clone(&limiter), leased, number % keys));
         number += 1;

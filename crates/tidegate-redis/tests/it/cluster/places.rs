@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate::{Cost, Limit, Mode, Policy, Source};
 use tidegate_redis::RedisStore;
 
-use crate::support::{Named, YEAR, check, every_algorithm, limiter_over, look, patient, policy};
+use crate::support::{Named, YEAR, check, every_algorithm, limiter_over, look, patient};
 use tidegate_testkit::cluster::{Cluster, run};
 
 /// Every key and its slot, by the place of the master that has it.
@@ -30,22 +30,37 @@ async fn keys_are_where_the_cluster_looks_for_them() {
     let cluster = Cluster::start();
     let store = RedisStore::new(&cluster.url(), patient()).unwrap();
 
-    // Thirty keys without a tag, and every algorithm.
-    let limits = every_algorithm(100, YEAR);
-    let limiter = limiter_over(store.clone(), limits.map(|(name, it)| policy(name, it)));
-    for (name, _) in limits {
-        for number in 0..30 {
-            let key = format!("user:{number}");
-            let decision = check(&limiter, name, &[("key", key.as_str())]).await;
-            assert_eq!(decision.remaining(), 99, "{name} {key}");
+    // Thirty keys without a tag, and every algorithm. What nodes report in the mode `background`
+    // goes to the server that has the key, too.
+    for mode in [Mode::Exact, Mode::Background] {
+        flush(&cluster);
+        let limits = every_algorithm(100, YEAR);
+        let limiter = limits.map(|(name, limit)| {
+            let policy = Policy::builder(name).limit(limit).mode(mode);
+            policy.build().unwrap()
+        });
+        let limiter = limiter_over(store.clone(), limiter);
+        for (name, _) in limits {
+            for number in 0..30 {
+                let key = [("key", format!("user:{number}"))];
+                let decision = check(&limiter, name, &key).await;
+                assert_eq!(decision.remaining(), 99, "{name} {number}");
+            }
+        }
+        assert!(limiter.flush(Duration::from_secs(60)).await);
+        let places = keys(&cluster);
+        assert!(places.iter().all(|keys| !keys.is_empty()), "{places:?}");
+        assert_eq!(places.concat().len(), 150);
+        let slots: BTreeSet<u16> = places.concat().iter().map(|(slot, _)| *slot).collect();
+        // A key's counters share its slot, and nothing else is in it, but by chance.
+        assert!((28..=30).contains(&slots.len()), "{slots:?}");
+        assert_eq!(limiter.warnings().await, [""; 0]);
+        for (name, _) in limits {
+            let seen = look(&limiter, name, &[("key", "user:7")]).await;
+            let seen = (seen.remaining(), seen.source());
+            assert_eq!(seen, (99, Source::Store), "{name}");
         }
     }
-    let places = keys(&cluster);
-    assert!(places.iter().all(|keys| !keys.is_empty()), "{places:?}");
-    let slots: BTreeSet<u16> = places.iter().flatten().map(|(slot, _)| *slot).collect();
-    // A key's counters share its slot, and nothing else is in it, but by chance.
-    assert!((28..=30).contains(&slots.len()), "{slots:?}");
-    assert_eq!(limiter.warnings().await, [""; 0]);
 
     // Two levels: by the attribute that both have, in one place each.
     flush(&cluster);
@@ -56,7 +71,7 @@ async fn keys_are_where_the_cluster_looks_for_them() {
         .level("all", "", Limit::per(100, YEAR))
         .level("user", "{user}", Limit::per(10, YEAR));
     let policies = [two, total].map(|policy| policy.build().unwrap());
-    let limiter = limiter_over(store.clone(), policies);
+    let limiter = limiter_over(store, policies);
     for tenant in 0..20 {
         for user in 0..3 {
             let [tenant, user] = [tenant, user].map(|it: u32| it.to_string());
@@ -79,30 +94,4 @@ async fn keys_are_where_the_cluster_looks_for_them() {
     let warnings = limiter.warnings().await;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].starts_with("policy \"total\""), "{warnings:?}");
-
-    // Reports of background mode go to the server that has the key.
-    flush(&cluster);
-    let limits = every_algorithm(100, YEAR);
-    let background = limits.map(|(name, limit)| {
-        let policy = Policy::builder(name).limit(limit).mode(Mode::Background);
-        policy.build().unwrap()
-    });
-    let limiter = limiter_over(store, background);
-    for (name, _) in limits {
-        for number in 0..30 {
-            let key = format!("user:{number}");
-            let decision = check(&limiter, name, &[("key", key.as_str())]).await;
-            assert_eq!(decision.source(), Source::Background);
-        }
-    }
-    assert!(limiter.flush(Duration::from_secs(60)).await);
-    assert_eq!(keys(&cluster).concat().len(), 150);
-    for (name, _) in limits {
-        let seen = look(&limiter, name, &[("key", "user:7")]).await;
-        assert_eq!(
-            (seen.remaining(), seen.source()),
-            (99, Source::Store),
-            "{name}"
-        );
-    }
 }

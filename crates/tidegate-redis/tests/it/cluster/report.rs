@@ -110,6 +110,8 @@ impl Report {
             ("two", ALL, TENANTS),
             ("leased", LEASED, KEYS),
             ("alone", ALONE, KEYS),
+            ("remembering", ALONE, KEYS),
+            ("asking", ALONE, KEYS),
         ];
         limits.into_iter().find_map(|(policy, rate, keys)| {
             let mut audit = Audit::new(Limit::per_second(rate)).allow_losses(losses);

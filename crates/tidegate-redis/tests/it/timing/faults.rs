@@ -298,7 +298,7 @@ async fn strikes_one_caller(row: Row<'_>) {
 /// It is only about these keys, though they travel with others: theirs are left to `on_error`,
 /// all others to the store.
 #[tokio::test]
-async fn keys_of_another_type_concern_no_other_key() {
+async fn e11_key_of_another_type_is_an_error_of_its_own_kind_and_concerns_no_other_key() {
     let server = Server::start();
     let redis = &mut server.connect();
     for key in ["allow", "deny"] {

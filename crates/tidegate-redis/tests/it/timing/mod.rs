@@ -12,10 +12,10 @@
 
 mod callers;
 mod faults;
-mod leases;
 mod lines;
 pub(crate) mod load;
 mod local;
 mod network;
 mod outages;
+mod processes;
 pub(crate) mod rig;
