@@ -87,7 +87,10 @@ impl Node {
         for outgoing in Rounds::default().messages(table, round, 0, now_us) {
             let level = stored.iter().position(|key| **key == *outgoing.stored);
             let limit = outgoing.message.limit;
-            let key = counter(&self.pair.keys[level.expect("a key of these")], limit.algorithm());
+            let key = counter(
+                &self.pair.keys[level.expect("a key of these")],
+                limit.algorithm(),
+            );
             let argument = outgoing.message.argument();
             let reply = self
                 .pair
