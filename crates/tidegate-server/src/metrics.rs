@@ -13,7 +13,7 @@ use prometheus::{
     Encoder, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
-use tidegate::{PolicyDecision, Source};
+use tidegate::Source;
 use tidegate_redis::{AnyStore, Policies};
 
 use crate::serve::worker;
@@ -81,6 +81,7 @@ struct Block {
     decisions: [[AtomicU64; Source::ALL.len()]; RESULTS.len()],
     /// How long decisions of the store took, and all others.
     durations: [Durations; 2],
+    peeks: AtomicU64,
 }
 
 /// How long something took.
@@ -90,10 +91,6 @@ struct Durations {
     counts: [AtomicU64; BUCKETS.len() + 1],
     sum_ns: AtomicU64,
 }
-
-/// Where decisions of the store are counted.
-const STORE: usize = 0;
-const _: () = assert!(matches!(Source::ALL[STORE], Source::Store));
 
 /// What can become of a request.
 const RESULTS: [&str; 3] = ["allowed", "denied", "shadow_denied"];
@@ -281,12 +278,6 @@ impl Metrics {
         ["ok", "error"].map(|result| self.reloads.with_label_values(&[result]).get())
     }
 
-    /// A policy was asked without a charge.
-    pub(crate) fn peeked(&self, policy: &str, times: usize) {
-        let times = u64::try_from(times).unwrap_or(u64::MAX);
-        self.peeks.with_label_values(&[policy]).inc_by(times);
-    }
-
     /// A request could not be answered.
     pub(crate) fn problem(&self, status: u16) {
         let status = status.to_string();
@@ -367,6 +358,9 @@ impl Metrics {
             of_policy.add(meter, of_store);
         }
         for (policy, totals) in &by_policy {
+            if totals.peeks > 0 {
+                raise(&self.peeks.with_label_values(&[*policy]), totals.peeks);
+            }
             for (result, counts) in RESULTS.iter().zip(&totals.decisions) {
                 let counter = self.decisions.with_label_values(&[*policy, *result]);
                 raise(&counter, counts.iter().sum());
@@ -408,6 +402,7 @@ pub(crate) struct Totals {
     /// By result (allowed, denied, would have been denied), then by source.
     pub(crate) decisions: [[u64; Source::ALL.len()]; RESULTS.len()],
     pub(crate) durations: Sum,
+    peeks: u64,
 }
 
 impl Totals {
@@ -422,6 +417,7 @@ impl Totals {
                 self.durations.add(durations);
             }
             store.add(&block.durations[0]);
+            self.peeks += block.peeks.load(Relaxed);
         }
     }
 }
@@ -505,49 +501,33 @@ impl Meter {
         Self(blocks.collect())
     }
 
-    /// Counts a decision that took so long: three additions in a block that no other
-    /// worker writes to.
+    /// Counts decisions of one source by result, which took so long together, in a block
+    /// that no other worker writes to.
     #[inline]
-    pub(crate) fn count(&self, decision: &PolicyDecision<'_>, took: Duration) {
-        let Some(block) = self.0.get(worker::number()) else {
+    pub(crate) fn count(&self, results: [u64; RESULTS.len()], source: Source, took: Duration) {
+        let total: u64 = results.iter().sum();
+        let (Some(block), true) = (self.0.get(worker::number()), total > 0) else {
             return;
         };
-        let result = match (decision.allowed(), decision.would_deny()) {
-            (_, true) => 2,
-            (true, false) => 0,
-            (false, false) => 1,
-        };
-        let source = decision.source();
         let index = Source::ALL.iter().position(|other| *other == source);
-        block.decisions[result][index.unwrap_or_default()].fetch_add(1, Relaxed);
-        let durations = &block.durations[usize::from(source != Source::Store)];
-        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = BUCKETS.iter().position(|(_, end)| ns <= *end);
-        durations.counts[bucket.unwrap_or(BUCKETS.len())].fetch_add(1, Relaxed);
-        durations.sum_ns.fetch_add(ns, Relaxed);
-    }
-}
-
-impl Meter {
-    /// Counts decisions of the store that took so long each, by result.
-    #[inline]
-    pub(crate) fn count_stored(&self, results: [u64; RESULTS.len()], took_each: Duration) {
-        let Some(block) = self.0.get(worker::number()) else {
-            return;
-        };
         for (counts, result) in block.decisions.iter().zip(results) {
             if result > 0 {
-                counts[STORE].fetch_add(result, Relaxed);
+                counts[index.unwrap_or_default()].fetch_add(result, Relaxed);
             }
         }
-        let durations = &block.durations[0];
-        let ns = u64::try_from(took_each.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = BUCKETS.iter().position(|(_, end)| ns <= *end);
-        let total = results.iter().sum();
+        let durations = &block.durations[usize::from(source != Source::Store)];
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS.iter().position(|(_, end)| ns / total <= *end);
         durations.counts[bucket.unwrap_or(BUCKETS.len())].fetch_add(total, Relaxed);
-        durations
-            .sum_ns
-            .fetch_add(ns.saturating_mul(total), Relaxed);
+        durations.sum_ns.fetch_add(ns, Relaxed);
+    }
+
+    /// Counts questions that charged nothing.
+    #[inline]
+    pub(crate) fn count_peeks(&self, peeks: u64) {
+        if let (Some(block), true) = (self.0.get(worker::number()), peeks > 0) {
+            block.peeks.fetch_add(peeks, Relaxed);
+        }
     }
 }
 
@@ -589,8 +569,7 @@ mod tests {
                       store = \"shared\"\nmode = \"lease\"\n";
         let config = tidegate_config::Config::parse(config, "tidegate.toml").unwrap();
         let limiter = Policies::from_config(&config, "".as_ref()).unwrap();
-        metrics.meter("default", "default");
-        metrics.peeked("default", 1);
+        metrics.meter("default", "default").count_peeks(1);
         metrics.quota_reported("default", 1, 0);
         metrics.quota_charged("default", 1, 0);
         metrics

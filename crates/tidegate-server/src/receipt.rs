@@ -27,7 +27,7 @@ pub(crate) fn encode(
     text: &mut Vec<u8>,
     instance: u64,
     policy: &Policy,
-    attributes: &(impl Attributes + ?Sized),
+    attributes: &dyn Attributes,
     receipt: &Receipt,
 ) {
     // As bytes it stands where it will stand as text, and moves out of the way to become

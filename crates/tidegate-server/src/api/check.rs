@@ -3,23 +3,25 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::task::Context;
+use std::pin::pin;
+use std::slice;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures_util::future::join_all;
+use futures_util::FutureExt;
+use hyper::body::Incoming;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
-use tidegate::Cost;
+use tidegate::{Attributes, Cost};
 
-use super::body::Unread;
+use super::body::Whole;
 use super::door::Asked;
 use super::outgoing::{Outgoing, SHORT};
 use super::query::{MAX_ATTRIBUTES, Pairs, short};
 use super::{Answer, Api, JSON, Problem, body, decision, has_numbers, put_headers, quick, text};
-use crate::engine::{Current, Decided};
+use crate::engine::{self, Call, Current, Kind};
 
 /// The most questions in one request.
 const MAX_BATCH: usize = 1_000;
@@ -31,6 +33,25 @@ pub struct Question<'a> {
     pub(super) attributes: Pairs<'a>,
     pub(super) cost: Cost,
     pub(super) peek: bool,
+}
+
+impl Attributes for Question<'_> {
+    #[inline]
+    fn value(&self, name: &str) -> Option<&[u8]> {
+        self.attributes.as_slice().value(name)
+    }
+}
+
+impl Question<'_> {
+    /// What to ask the engine.
+    fn call<'q>(&'q self, current: &'q Current) -> Result<Call<'q>, Problem> {
+        let mut call = Call::new(current.entry(&self.policy)?, self, self.cost);
+        if self.peek {
+            has_numbers(call.entry.policy())?;
+            call.kind = Kind::Peek;
+        }
+        Ok(call)
+    }
 }
 
 /// A question in JSON.
@@ -62,6 +83,9 @@ pub enum Questions<'a> {
 
 /// Reads the questions in a body: one, or a list of them.
 pub fn parse(body: &[u8]) -> Result<Questions<'_>, String> {
+    if let Some(question) = quick::question(body) {
+        return Ok(Questions::One(question));
+    }
     // Once, and not for each text in it.
     let Ok(text) = std::str::from_utf8(body) else {
         return Err(not_text(body));
@@ -139,83 +163,94 @@ pub(super) fn unreadable(error: serde_json::Error) -> String {
     format!("the body: {start}…{end}")
 }
 
-/// Answers one check that needs nothing to be waited for; `None` for all others.
-#[inline]
-pub(super) fn answer_now(
+pub(super) async fn answer(
     asked: &Asked<Api>,
     current: &Current,
-    body: &mut Unread,
-    cx: &mut Context<'_>,
-) -> Option<Result<Answer, Problem>> {
+    body: Incoming,
+) -> Result<Answer, Problem> {
     let api = &*asked.handler;
-    let woken = asked.again.is_woken();
-    let body = body.short(cx)?;
-    // hyper wakes the connection when a piece of a body is taken, also when it was the
-    // last one.
-    if !woken {
-        asked.again.forget();
-    }
-    if body.len() > SHORT / 2 {
-        return None;
-    }
-    let question = quick::question(body)?;
-    let (policy, attributes) = (&question.policy, &*question.attributes);
-    let decided = api
-        .engine
-        .decide_now(current, policy, attributes, question.cost)?;
-    Some(decided.map_err(Problem::from).map(|decided| {
-        let mut body = Vec::with_capacity(decision::LENGTH);
-        decision::write(&mut body, &decided, attributes);
-        let mut answer = super::text(JSON, body);
-        put_headers(&mut answer, &decided);
-        answer
-    }))
-}
-
-pub(super) async fn answer(api: &Api, current: &Current, body: Unread) -> Result<Answer, Problem> {
-    let body = body::read(&api.room, body).await?;
+    let body = whole(asked, body).await?;
     // Before anything is charged: a response that finds no room is an error.
     let room = api.unsent.take(most_bytes(&body)).await?;
-    let questions = match parse(&body).map_err(Problem::bad)? {
+    match parse(&body).map_err(Problem::bad)? {
         Questions::One(question) => {
-            let decided = decide(api, current, &question).await?;
-            let mut body = Vec::with_capacity(decision::LENGTH);
-            decision::write(&mut body, &decided, &*question.attributes);
-            let mut answer = text(JSON, Outgoing::long(body, room));
-            put_headers(&mut answer, &decided);
-            return Ok(answer);
+            let call = question.call(current)?;
+            let decision = api.engine.ask_one(&call).await?;
+            let mut json = Vec::with_capacity(decision::LENGTH);
+            decision::write(&mut json, &call, &decision);
+            let mut answer = text(JSON, Outgoing::long(json, room));
+            put_headers(&mut answer, call.entry, &decision);
+            Ok(answer)
         }
-        Questions::Many(questions) => questions,
-    };
-    // All at once: those for one store travel together.
-    let decisions = questions.iter().map(async |question| match question {
-        Ok(question) => decide(api, current, question).await,
-        Err(problem) => Err(Problem::bad(problem.clone())),
-    });
-    let decisions = join_all(decisions).await;
-    let mut body = Vec::with_capacity(decision::LENGTH * decisions.len());
-    body.push(b'[');
-    for (question, decision) in questions.iter().zip(&decisions) {
-        if body.len() > 1 {
-            body.push(b',');
-        }
-        match (question, decision) {
-            (Ok(question), Ok(decided)) => {
-                decision::write(&mut body, decided, &*question.attributes);
-            }
-            (_, Err(problem)) => {
-                let detail = &problem.detail;
-                api.engine
-                    .problem(problem.status, "/v1/check", None, detail);
-                body.extend(b"{\"error\":");
-                decision::put_any(&mut body, &problem.body());
-                body.push(b'}');
-            }
-            (Err(_), Ok(_)) => unreachable!("a wrong question has no decision"),
+        Questions::Many(questions) => {
+            let json = Box::pin(many(api, current, &questions)).await;
+            Ok(text(JSON, Outgoing::long(json, room)))
         }
     }
-    body.push(b']');
-    Ok(text(JSON, Outgoing::long(body, room)))
+}
+
+/// The whole body.
+async fn whole(asked: &Asked<Api>, body: Incoming) -> Result<Whole<'_>, Problem> {
+    let woken = asked.again.is_woken();
+    let mut read = pin!(body::read(&asked.handler.room, body));
+    match read.as_mut().now_or_never() {
+        Some(body) => {
+            // hyper wakes the connection when a piece of a body is taken, also when it was
+            // the last one.
+            if !woken {
+                asked.again.forget();
+            }
+            body
+        }
+        None => read.await,
+    }
+}
+
+/// Answers a list of checks, of which those for one store travel together.
+async fn many(api: &Api, current: &Current, questions: &[Result<Question<'_>, String>]) -> Vec<u8> {
+    let calls = questions.iter().map(|question| match question {
+        Ok(question) => question.call(current),
+        Err(detail) => Err(Problem::bad(detail.clone())),
+    });
+    let calls: Vec<Result<Call<'_>, Problem>> = calls.collect();
+    let asked: Vec<Call<'_>> = calls.iter().flatten().copied().collect();
+    let mut json = Vec::with_capacity(decision::LENGTH * calls.len());
+    let mut rest = calls.iter();
+    let each = |call: &Call<'_>, answer: &engine::Answer<'_>| {
+        put_wrong(api, &mut json, &mut rest);
+        match answer {
+            Ok(decision) => {
+                json.push(b',');
+                decision::write(&mut json, call, decision);
+            }
+            Err(error) => put_problem(api, &mut json, &error.clone().into()),
+        }
+    };
+    api.engine.ask(&asked, each).await;
+    put_wrong(api, &mut json, &mut rest);
+    match json.first_mut() {
+        Some(first) => *first = b'[',
+        None => json.push(b'['),
+    }
+    json.push(b']');
+    json
+}
+
+/// Writes why calls cannot be asked, up to and without the next that is.
+fn put_wrong(api: &Api, json: &mut Vec<u8>, rest: &mut slice::Iter<'_, Result<Call<'_>, Problem>>) {
+    while let Some(Err(problem)) = rest.next() {
+        put_problem(api, json, problem);
+    }
+}
+
+/// Writes why there is no decision, behind a comma.
+#[cold]
+fn put_problem(api: &Api, json: &mut Vec<u8>, problem: &Problem) {
+    let (status, detail) = (problem.status, &problem.detail);
+    api.engine.problem(status, "/v1/check", None, detail);
+    json.extend(b",{\"error\":");
+    decision::put_any(json, &problem.body());
+    json.push(b'}');
 }
 
 /// About as many bytes as the response to a request can have: so many for each check,
@@ -226,25 +261,6 @@ fn most_bytes(body: &[u8]) -> usize {
         false => 1,
     };
     checks.min(MAX_BATCH) * decision::LENGTH + body.len() / 2 * 3
-}
-
-async fn decide<'c>(
-    api: &Api,
-    current: &'c Current,
-    question: &Question<'_>,
-) -> Result<Decided<'c>, Problem> {
-    let Question {
-        policy,
-        attributes,
-        cost,
-        peek,
-    } = question;
-    let engine = &api.engine;
-    if *peek {
-        has_numbers(current.entry(policy)?.policy())?;
-        return Ok(engine.peek(current, policy, &**attributes, *cost).await?);
-    }
-    Ok(engine.decide(current, policy, &**attributes, *cost).await?)
 }
 
 /// A text that is not copied where that can be helped.

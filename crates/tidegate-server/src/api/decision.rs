@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate::{Attributes, LevelDecision, Source};
+use tidegate::{LevelDecision, PolicyDecision, Source};
 
-use crate::engine::Decided;
+use crate::engine::Call;
 use crate::receipt;
 
 /// Room for nearly every decision in JSON.
@@ -15,13 +15,8 @@ pub(super) const LENGTH: usize = 768;
 ///
 /// Field by field rather than by serde, which would look for something to escape in every
 /// name: neither our own names need that, nor those of policies and levels.
-pub(crate) fn write(
-    json: &mut Vec<u8>,
-    decided: &Decided<'_>,
-    attributes: &(impl Attributes + ?Sized),
-) {
-    let Decided { entry, decision } = decided;
-    let (pieces, policy) = (entry.json(), entry.policy());
+pub(crate) fn write(json: &mut Vec<u8>, call: &Call<'_>, decision: &PolicyDecision<'_>) {
+    let (entry, pieces) = (call.entry, call.entry.json());
     let (reported, retry_after) = (decision.reported(), decision.retry_after());
     put(json, pieces.begin(decision.allowed()), decision.denied_by());
     let start = json.len();
@@ -44,7 +39,8 @@ pub(crate) fn write(
         None => json.extend(b",\"receipt\":null"),
         Some(receipt) => {
             json.extend(b",\"receipt\":\"");
-            receipt::encode(json, entry.instance(), policy, attributes, &receipt);
+            let (instance, policy) = (entry.instance(), entry.policy());
+            receipt::encode(json, instance, policy, call.attributes, &receipt);
             json.push(b'"');
         }
     }

@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use tidegate::Cost;
+use tidegate::{Cost, PolicyDecision};
 
+use super::door::Asked;
 use super::outgoing::Outgoing;
 use super::query::{Query, short};
 use super::{Answer, Api, Problem, put_headers};
-use crate::engine::{Current, Decided};
+use crate::engine::{Call, Current, Entry};
 use crate::proxies::{self, X_FORWARDED_FOR};
 use crate::serve::Connection;
 
@@ -35,36 +36,16 @@ struct Question<'r> {
     cost: Cost,
 }
 
-/// Answers where nothing has to be waited for; `None` elsewhere.
-#[inline]
-pub(super) fn answer_now(
-    api: &Api,
-    current: &Current,
-    connection: &Connection,
-    policy: &str,
-    head: &Parts,
-) -> Option<Result<Answer, Problem>> {
-    let question = match question(current, connection, head) {
-        Ok(question) => question,
-        Err(problem) => return Some(Err(problem)),
-    };
-    let (attributes, cost) = (question.query.attributes(), question.cost);
-    let decided = api.engine.decide_now(current, policy, attributes, cost)?;
-    let decided = decided.map_err(Problem::from);
-    Some(decided.map(|decided| response(&decided, &question.refusal)))
-}
-
 pub(super) async fn answer(
-    api: &Api,
+    asked: &Asked<Api>,
     current: &Current,
-    connection: &Connection,
     policy: &str,
     head: &Parts,
 ) -> Result<Answer, Problem> {
-    let question = question(current, connection, head)?;
-    let (attributes, cost) = (question.query.attributes(), question.cost);
-    let decided = api.engine.decide(current, policy, attributes, cost);
-    Ok(response(&decided.await?, &question.refusal))
+    let question = question(current, &asked.connection, head)?;
+    let call = Call::new(current.entry(policy)?, &question.query, question.cost);
+    let decision = asked.handler.engine.ask_one(&call).await?;
+    Ok(response(call.entry, &decision, &question.refusal))
 }
 
 fn question<'r>(
@@ -160,8 +141,7 @@ fn add<'r>(
     }
 }
 
-fn response(decided: &Decided<'_>, refusal: &Refusal) -> Answer {
-    let decision = &decided.decision;
+fn response(entry: &Entry, decision: &PolicyDecision<'_>, refusal: &Refusal) -> Answer {
     let mut answer = Response::new(Outgoing::default());
     if !decision.allowed() {
         let usual = match decision.is_unavailable() {
@@ -181,7 +161,7 @@ fn response(decided: &Decided<'_>, refusal: &Refusal) -> Answer {
             answer.headers_mut().insert(CONTENT_TYPE, kind);
         }
     }
-    put_headers(&mut answer, decided);
+    put_headers(&mut answer, entry, decision);
     answer
 }
 

@@ -60,7 +60,7 @@ pub(super) async fn explain(
     query.expect(&[]).map_err(Problem::bad)?;
     let entry = current.entry(policy)?;
     has_numbers(entry.policy())?;
-    let levels = api.engine.explain(current, policy, query.attributes());
+    let levels = api.engine.explain(entry, &query);
     let (policy, levels) = (entry.policy(), levels.await?);
     let is_admin = authorize(current, head).is_ok();
     Ok(json(&KeyBody {
@@ -99,9 +99,8 @@ pub(super) async fn reset(
             )));
         }
     };
-    let attributes = query.attributes();
-    let forgotten = api.engine.reset(current, policy, attributes, which);
-    let forgotten = forgotten.await?;
+    let entry = current.entry(policy)?;
+    let forgotten = api.engine.reset(entry, &query, which).await?;
     Ok(json(&ResetBody { forgotten }))
 }
 

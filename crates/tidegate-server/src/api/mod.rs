@@ -22,8 +22,7 @@ mod top;
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
@@ -31,13 +30,13 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body, Incoming};
 use percent_encoding::percent_decode_str;
-use tidegate::{Algorithm, Policy};
+use tidegate::{Algorithm, Policy, PolicyDecision};
 use tidegate_config::Config;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
-use crate::engine::{Access, Current, Decided, Engine};
+use crate::engine::{Access, Current, Engine, Entry};
 use crate::serve::Connection;
-use body::{Room, Unread};
+use body::Room;
 use door::{Asked, Handler};
 use outgoing::{Outgoing, Unsent};
 pub(crate) use problem::Problem;
@@ -98,123 +97,59 @@ static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 impl Handler for Api {
-    type Answering = Answering;
+    type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-    fn answer(asked: &Arc<Asked<Self>>, request: Request<Incoming>) -> Answering {
-        if asked.handler.engine.logs_access() {
-            let logged = logged(Arc::clone(asked), request);
-            return Answering(State::Waiting(Box::pin(logged)));
-        }
-        Answering(State::Begun(Some((Arc::clone(asked), request))))
+    fn answer(asked: &Arc<Asked<Self>>, request: Request<Incoming>) -> Self::Answering {
+        Box::pin(answer(Arc::clone(asked), request))
     }
 }
 
-/// A request while it is answered. Nearly every one is a check in memory, which is
-/// answered when this is first polled: only the others need a future of their own.
-pub struct Answering(State);
-
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box for the usual case is what this avoids"
-)]
-enum State {
-    Begun(Option<(Arc<Asked<Api>>, Request<Incoming>)>),
-    Waiting(Pin<Box<dyn Future<Output = Answer> + Send>>),
-}
-
-impl Future for Answering {
-    type Output = Answer;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
-        let (asked, request) = match &mut self.0 {
-            State::Waiting(answer) => return answer.as_mut().poll(cx),
-            State::Begun(begun) => begun.take().expect("not polled again after it was ready"),
-        };
-        let (head, body) = request.into_parts();
-        let mut body = Unread::from(body);
-        if let Some(answer) = answer_now(&asked, &head, &mut body, cx) {
-            return Poll::Ready(answer);
-        }
-        let mut waiting = Box::pin(answer(asked, head, body));
-        let answer = waiting.as_mut().poll(cx);
-        if answer.is_pending() {
-            self.0 = State::Waiting(waiting);
-        }
-        answer
-    }
-}
-
-/// Answers a request, and logs it. The query is left out: it has keys.
-async fn logged(asked: Arc<Asked<Api>>, request: Request<Incoming>) -> Answer {
-    let start = Instant::now();
+/// Answers a request, and logs it where every request is.
+async fn answer(asked: Arc<Asked<Api>>, request: Request<Incoming>) -> Answer {
+    let engine = &*asked.handler.engine;
+    let start = engine.logs_access().then(Instant::now);
     let (head, body) = request.into_parts();
-    let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-    let (id, peer) = (request_id(&head), asked.connection.peer());
-    let answer = answer(asked, head, Unread::from(body)).await;
-    tracing::info!(
-        peer = peer.map(tracing::field::display),
-        method = method.as_str(),
-        path,
-        status = answer.status().as_u16(),
-        took_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX),
-        id = id.as_ref().and_then(|id| id.to_str().ok()),
-        "request"
-    );
+    let current = engine.current();
+    let answered = answered(&asked, &current, &head, body);
+    let answer = answered.instrument(span(&head)).await;
+    let answer = finished(&asked, &head, answer);
+    if let Some(start) = start {
+        logged(&asked, &head, &answer, start.elapsed());
+    }
     answer
 }
 
-/// Answers a request that asks for one decision, where that is made in memory.
-fn answer_now(
-    asked: &Asked<Api>,
-    head: &Parts,
-    body: &mut Unread,
-    cx: &mut Context<'_>,
-) -> Option<Answer> {
-    let (api, connection) = (&*asked.handler, &*asked.connection);
-    let is_usual = api.scope != Scope::Admin && !connection.is_spare() && !has_span(head);
-    if !is_usual {
-        return None;
-    }
-    let (path, current) = (head.uri.path(), api.engine.current());
-    let policy = path.strip_prefix("/v1/gate/");
-    if policy.is_none() && !(path == "/v1/check" && head.method == Method::POST) {
-        return None;
-    }
-    let answer = match (host::check(&current, connection, head), policy) {
-        (Err(problem), _) => Err(problem),
-        (Ok(()), Some(policy)) => gate::answer_now(api, &current, connection, &name(policy), head)?,
-        (Ok(()), None) => check::answer_now(asked, &current, body, cx)?,
-    };
-    let answer = answer.unwrap_or_else(|problem| unanswered(api, head, problem));
-    Some(finished(api, connection, head, answer))
+/// The log line of a request. The query is left out: it has keys.
+#[cold]
+fn logged(asked: &Asked<Api>, head: &Parts, answer: &Answer, took: Duration) {
+    let (peer, id) = (asked.connection.peer(), request_id(head));
+    tracing::info!(
+        peer = peer.map(tracing::field::display),
+        method = head.method.as_str(),
+        path = head.uri.path(),
+        status = answer.status().as_u16(),
+        took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+        id = id.as_ref().and_then(|id| id.to_str().ok()),
+        "request"
+    );
 }
 
-/// Answers any request.
-async fn answer(asked: Arc<Asked<Api>>, head: Parts, body: Unread) -> Answer {
-    let (api, connection) = (&*asked.handler, &*asked.connection);
-    let current = api.engine.current();
-    let answered = answered(api, &current, connection, &head, body);
-    let answer = match request_id(&head).filter(|_| has_span(&head)) {
-        None => answered.await,
-        // Whatever is logged on the way says which request it is about.
-        Some(id) => {
-            let span = tracing::debug_span!("request", id = id.to_str().unwrap_or_default());
-            answered.instrument(span).await
-        }
-    };
-    finished(api, connection, &head, answer)
-}
-
-/// Whether lines about this request say so, by a span: where each has one. Otherwise no
-/// span is made that nobody would see.
+/// Says which request it is that lines on the way are about, where each has a line.
+/// Otherwise no span is made that nobody would see.
 #[inline]
-fn has_span(head: &Parts) -> bool {
-    tracing::enabled!(tracing::Level::DEBUG) && head.headers.contains_key(&REQUEST_ID)
+fn span(head: &Parts) -> Span {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return Span::none();
+    }
+    match request_id(head) {
+        None => Span::none(),
+        Some(id) => tracing::debug_span!("request", id = id.to_str().unwrap_or_default()),
+    }
 }
 
 /// An answer with what every answer has.
 #[inline]
-fn finished(api: &Api, connection: &Connection, head: &Parts, mut answer: Answer) -> Answer {
+fn finished(asked: &Asked<Api>, head: &Parts, mut answer: Answer) -> Answer {
     if head.method == Method::HEAD {
         // HTTP/2 would send it all the same.
         let body = std::mem::take(answer.body_mut());
@@ -227,7 +162,7 @@ fn finished(api: &Api, connection: &Connection, head: &Parts, mut answer: Answer
     let headers = answer.headers_mut();
     // Any of these is another one a moment later.
     headers.insert(CACHE_CONTROL, NO_STORE);
-    let is_last = api.engine.is_draining() || connection.is_spare();
+    let is_last = asked.handler.engine.is_draining() || asked.connection.is_spare();
     if is_last && head.version < Version::HTTP_2 {
         // So that clients send no other request on a connection that is about to close.
         let close = HeaderValue::from_static("close");
@@ -237,16 +172,11 @@ fn finished(api: &Api, connection: &Connection, head: &Parts, mut answer: Answer
 }
 
 /// What is wrong with a request is an answer, too.
-async fn answered(
-    api: &Api,
-    current: &Current,
-    connection: &Connection,
-    head: &Parts,
-    body: Unread,
-) -> Answer {
+async fn answered(asked: &Asked<Api>, current: &Current, head: &Parts, body: Incoming) -> Answer {
+    let (api, connection) = (&*asked.handler, &*asked.connection);
     let is_for_us = host::check(current, connection, head);
     let answer = match is_for_us.and_then(|()| is_answered(api.scope, connection, head)) {
-        Ok(()) => route(api, current, connection, head, body).await,
+        Ok(()) => route(asked, current, head, body).await,
         Err(problem) => Err(problem),
     };
     answer.unwrap_or_else(|problem| unanswered(api, head, problem))
@@ -290,16 +220,33 @@ fn is_answered(scope: Scope, connection: &Connection, head: &Parts) -> Result<()
 }
 
 async fn route(
-    api: &Api,
+    asked: &Asked<Api>,
     current: &Current,
-    connection: &Connection,
     head: &Parts,
-    body: Unread,
+    body: Incoming,
 ) -> Result<Answer, Problem> {
     let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/gate/") {
-        return gate::answer(api, current, connection, &name(policy), head).await;
+        return gate::answer(asked, current, &name(policy), head).await;
     }
+    match (path, &head.method) {
+        ("/v1/check", &Method::POST) => check::answer(asked, current, body).await,
+        ("/v1/check" | "/v1/refund", method) if method != Method::POST => {
+            Err(Problem::method(head, "POST"))
+        }
+        // In a future of its own, since every connection has room for the one that waits.
+        _ => Box::pin(rest(&asked.handler, current, head, body)).await,
+    }
+}
+
+/// All that asks for no decision.
+async fn rest(
+    api: &Api,
+    current: &Current,
+    head: &Parts,
+    body: Incoming,
+) -> Result<Answer, Problem> {
+    let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/keys/") {
         let policy = name(policy);
         return match head.method {
@@ -315,10 +262,6 @@ async fn route(
         };
     }
     match path {
-        "/v1/check" | "/v1/refund" if head.method != Method::POST => {
-            Err(Problem::method(head, "POST"))
-        }
-        "/v1/check" => check::answer(api, current, body).await,
         "/v1/refund" => refund::answer(api, current, head, body).await,
         _ => look(api, current, head),
     }
@@ -416,19 +359,19 @@ const OURS: [HeaderName; 9] = [
 
 /// Puts a decision's headers into a response.
 #[inline]
-fn put_headers(answer: &mut Answer, decided: &Decided<'_>) {
-    match decided.usual_headers() {
+fn put_headers(answer: &mut Answer, entry: &Entry, decision: &PolicyDecision<'_>) {
+    match entry.usual_headers(decision) {
         Some([limit, left]) => {
             let headers = answer.headers_mut();
             headers.insert(&RATE_LIMIT_POLICY, limit);
             headers.insert(&RATE_LIMIT, left);
         }
-        None => put_all_headers(answer, decided),
+        None => put_all_headers(answer, decision),
     }
 }
 
-fn put_all_headers(answer: &mut Answer, decided: &Decided<'_>) {
-    for (name, value) in decided.decision.headers() {
+fn put_all_headers(answer: &mut Answer, decision: &PolicyDecision<'_>) {
+    for (name, value) in decision.headers() {
         let name = match &*name {
             "RateLimit" => Some(RATE_LIMIT.clone()),
             "RateLimit-Policy" => Some(RATE_LIMIT_POLICY.clone()),

@@ -93,6 +93,13 @@ impl<'a> Query<'a> {
     }
 }
 
+impl Attributes for Query<'_> {
+    #[inline]
+    fn value(&self, name: &str) -> Option<&[u8]> {
+        self.attributes.as_slice().value(name)
+    }
+}
+
 /// As forms and browsers write it: `%20` is a space, and so is `+`.
 fn decode(text: &str) -> Result<Cow<'_, [u8]>, String> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {

@@ -2,9 +2,9 @@
 
 use http::request::Parts;
 use http::{Response, StatusCode};
+use hyper::body::Incoming;
 use serde::Deserialize;
 
-use super::body::Unread;
 use super::check::unreadable;
 use super::{Answer, Api, Problem, authorize, body};
 use crate::engine::Current;
@@ -20,7 +20,7 @@ pub(super) async fn answer(
     api: &Api,
     current: &Current,
     head: &Parts,
-    body: Unread,
+    body: Incoming,
 ) -> Result<Answer, Problem> {
     authorize(current, head)?;
     let body = body::read(&api.room, body).await?;
@@ -36,11 +36,8 @@ pub(super) async fn answer(
             "receipt: issued by another server, which counts in its own memory",
         ));
     }
-    let (policy, attributes) = (&returned.policy, &returned.attributes);
-    let refund = api
-        .engine
-        .refund(current, policy, attributes, &returned.receipt);
-    refund.await?;
+    let (attributes, receipt) = (&returned.attributes, &returned.receipt);
+    api.engine.refund(entry, attributes, receipt).await?;
     let mut answer = Response::new(Default::default());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     Ok(answer)

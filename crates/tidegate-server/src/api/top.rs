@@ -34,7 +34,7 @@ struct KeyBody<'r> {
 }
 
 pub(super) fn answer(current: &Current, policy: &str, head: &Parts) -> Result<Answer, Problem> {
-    let entry = current.watched(policy)?;
+    let top = current.top(policy)?;
     authorize(current, head)?;
     let (mut by, mut since, mut count) = (By::Denied, Since::Minute, USUAL);
     let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(Problem::bad)?;
@@ -79,14 +79,14 @@ pub(super) fn answer(current: &Current, policy: &str, head: &Parts) -> Result<An
             "{name}: {value:?}: expected {expected}"
         )));
     }
-    let most = entry.top().most(by, since, count);
+    let most = top.most(by, since, count);
     let keys = most.keys.into_iter().map(|key| KeyBody {
-        key: entry.top().names().zip(key.values).collect(),
+        key: top.names().zip(key.values).collect(),
         requests: key.requests,
         denied: key.denied,
     });
     Ok(json(&TopBody {
-        policy: entry.policy().name(),
+        policy,
         by: match by {
             By::Denied => "denied",
             By::Requests => "requests",

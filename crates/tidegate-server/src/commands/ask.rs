@@ -15,7 +15,7 @@ use tidegate_redis::{ErrorKind, TryCheckError};
 use crate::api::decision;
 use crate::api::query::RESERVED;
 use crate::cli::{Check, Question, Reset};
-use crate::engine::Engine;
+use crate::engine::{Call, Engine, Kind};
 use crate::settings::{Listen, Settings};
 
 pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
@@ -43,15 +43,14 @@ pub(super) async fn check(check: &Check) -> anyhow::Result<ExitCode> {
         None => {
             let engine = engine(&check.question)?;
             let current = engine.current();
-            let decided = match check.peek {
-                true => engine.peek(&current, policy, attributes, check.cost).await,
-                false => {
-                    let decided = engine.try_decide(&current, policy, attributes, check.cost);
-                    decided.await
-                }
+            let call = Call {
+                kind: if check.peek { Kind::Peek } else { Kind::Check },
+                is_strict: true,
+                ..Call::new(current.entry(policy)?, attributes, check.cost)
             };
+            let decision = engine.ask_one(&call).await.map_err(unanswered)?;
             let mut json = Vec::new();
-            decision::write(&mut json, &decided.map_err(unanswered)?, attributes);
+            decision::write(&mut json, &call, &decision);
             serde_json::from_slice(&json)?
         }
     };
@@ -102,7 +101,10 @@ pub(super) async fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         None => {
             let engine = engine(&reset.question)?;
             let current = engine.current();
-            let forgotten = engine.reset(&current, policy, attributes, which).await;
+            let entry = current
+                .entry(policy)
+                .map_err(|error| unanswered(error.into()))?;
+            let forgotten = engine.reset(entry, attributes, which).await;
             forgotten.map_err(unanswered).map_err(in_flags)? as u64
         }
     };

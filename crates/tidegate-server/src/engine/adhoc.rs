@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate::algorithm::TokenBucket;
-use tidegate::{Algorithm, Level, Limit, LimitError, LimitSpec, Mode, Policy, Rate};
+use tidegate::{
+    Algorithm, Attributes, Case, Check, Level, Limit, LimitError, LimitSpec, Mode, Policy,
+    PolicyLimiter, Rate,
+};
 use tidegate_config::Config;
 
 use super::StartError;
@@ -41,8 +44,8 @@ pub struct Bucket {
     /// A token, in nanoseconds.
     pub token_ns: u64,
     limit: Limit,
-    /// The limit in the store, where that is in memory.
-    level: Option<Level>,
+    /// The limit in the store, where that is in memory, and the case of the policy's level.
+    level: Option<(Level, Case)>,
 }
 
 impl Bucket {
@@ -52,10 +55,11 @@ impl Bucket {
         &self.limit
     }
 
-    /// The limit in a store in memory, where that keeps the counts.
+    /// The check of a key in a store in memory, where that keeps the counts.
     #[inline]
-    pub(crate) fn level(&self) -> Option<&Level> {
-        self.level.as_ref()
+    pub(crate) fn check<'a>(&'a self, attributes: &'a dyn Attributes) -> Option<(Check<'a>, Case)> {
+        let (level, case) = self.level.as_ref()?;
+        Some((level.check(attributes.value("key")?), *case))
     }
 }
 
@@ -112,8 +116,8 @@ pub(super) fn of(config: &Config) -> Result<Option<&Policy>, StartError> {
 impl Bucket {
     /// A bucket of a store in memory, without a policy.
     pub(crate) fn alone(numbers: Numbers, store: &tidegate::MemoryStore) -> Self {
-        let made = Self::new(numbers, |limit| store.level(ADHOC, limit).ok());
-        made.expect("numbers of a limit")
+        let memory = tidegate::PolicyLimiter::over(store, standard()).expect("a policy");
+        Self::new(numbers, Some(&memory)).expect("numbers of a limit")
     }
 }
 
@@ -158,17 +162,12 @@ impl AdHoc {
     }
 
     fn make(&self, numbers: Numbers) -> Result<Bucket, LimitError> {
-        let memory = self.entry.handle().in_memory();
-        // All these limits share one number in a store, so it has room for any of them.
-        Bucket::new(numbers, |limit| memory?.level_under(limit).ok())
+        Bucket::new(numbers, self.entry.handle().in_memory())
     }
 }
 
 impl Bucket {
-    fn new(
-        numbers: Numbers,
-        level: impl FnOnce(Limit) -> Option<Level>,
-    ) -> Result<Self, LimitError> {
+    fn new(numbers: Numbers, memory: Option<&PolicyLimiter>) -> Result<Self, LimitError> {
         let period = Duration::from_micros(numbers.period_us);
         let spec = LimitSpec {
             burst: Some(numbers.burst),
@@ -177,11 +176,16 @@ impl Bucket {
         };
         let limit = spec.build()?;
         let token_ns = TokenBucket::gcra(spec.rate, numbers.burst)?.token_parts();
+        let level = memory.and_then(|memory| {
+            let (_, case) = memory.only_check(&[("key", "")])?;
+            // All these limits share one number in a store, so it has room for any of them.
+            Some((memory.level_under(limit).ok()?, case))
+        });
         Ok(Self {
             numbers,
             token_ns,
             limit,
-            level: level(limit),
+            level,
         })
     }
 }

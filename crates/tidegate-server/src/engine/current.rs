@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::StartError;
 use super::adhoc::{self, AdHoc};
-use super::entry::{Entry, Tally};
+use super::entry::Entry;
 use crate::envoy::dropin::{self, DropIn};
 use crate::envoy::rules::Domains;
 use crate::metrics::Metrics;
@@ -176,17 +176,12 @@ impl Prepared {
             } else {
                 0
             };
-            let top = before.and_then(|before| before.watched(name).ok());
-            let top = top.map(Entry::top).filter(|top| top.is_of(policy));
-            let tally = Tally {
-                meter: metrics.meter(name, store),
-                top: top.map_or_else(|| Arc::new(Top::new(policy)), Arc::clone),
-            };
-            Some(Entry::new(
-                limiter.handle(name).ok()?.clone(),
-                tally,
-                instance,
-            ))
+            let top = before.and_then(|before| before.top(name).ok());
+            let top = top.filter(|top| top.is_of(policy));
+            let top = top.map_or_else(|| Arc::new(Top::new(policy.attributes())), Arc::clone);
+            let handle = limiter.handle(name).ok()?.clone();
+            let counted = (Some(metrics.meter(name, store)), top);
+            Some(Entry::new(handle, counted, instance, server.log_keys))
         };
         let entries = config.policies.iter();
         let entries = entries.filter_map(|policy| Some((policy.name().into(), entry(policy)?)));
@@ -194,7 +189,7 @@ impl Prepared {
         let mut adhoc = match &adhoc {
             // Of one policy there is one list of keys.
             Some(policy) => match entries.get(adhoc::ADHOC) {
-                Some(configured) => entry(policy).map(|entry| entry.tallied_with(configured)),
+                Some(configured) => entry(policy).map(|entry| entry.counted_with(configured)),
                 None => entry(policy),
             },
             None => None,
@@ -215,7 +210,9 @@ impl Prepared {
         }
         let dropin = rules.map(|rules| {
             let meter = metrics.meter(dropin::NAME, &server.envoy.store);
-            DropIn::new(rules, is_given, &server.envoy, &limiter, meter)
+            let before = before.and_then(|before| before.dropin.as_ref());
+            let top = before.map(|before| Arc::clone(&before.top));
+            DropIn::new(rules, is_given, &server, &limiter, (meter, top))
         });
         Current {
             dropin,
@@ -267,13 +264,23 @@ impl Current {
         entry.ok_or_else(|| CheckError::UnknownPolicy(policy.to_owned()))
     }
 
-    /// The entry of a policy, or that behind ad-hoc commands where the config has none.
-    pub(crate) fn watched(&self, policy: &str) -> Result<&Entry, CheckError> {
-        let adhoc = self.adhoc.as_ref().filter(|_| policy == adhoc::ADHOC);
-        match adhoc {
-            Some(adhoc) => Ok(adhoc.entry()),
-            None => self.entry(policy),
+    /// The most frequent keys of a policy, of ad-hoc commands, or of Envoy's limits.
+    pub(crate) fn top(&self, policy: &str) -> Result<&Arc<Top>, CheckError> {
+        let entry = match &self.adhoc {
+            Some(adhoc) if policy == adhoc::ADHOC => Ok(adhoc.entry()),
+            _ => self.entry(policy),
+        };
+        let dropin = self.dropin.as_ref().filter(|_| policy == dropin::NAME);
+        match (entry, dropin) {
+            (Err(_), Some(dropin)) => Ok(&dropin.top),
+            (entry, _) => entry.map(Entry::top),
         }
+    }
+
+    /// The most frequent keys of all that is asked.
+    pub(crate) fn tops(&self) -> impl Iterator<Item = &Arc<Top>> {
+        let entries = self.watched_all().map(Entry::top);
+        entries.chain(self.dropin.iter().map(|dropin| &dropin.top))
     }
 
     /// All entries, in the order of the config; behind them that of ad-hoc commands, where
@@ -301,11 +308,6 @@ impl Current {
     pub(crate) fn is_resp_token(&self, token: &[u8]) -> bool {
         let expected = self.resp_token.as_ref();
         expected.is_some_and(|expected| bool::from(token.ct_eq(expected.as_bytes())))
-    }
-
-    /// Whether keys may stand in logs and records.
-    pub(super) fn logs_keys(&self) -> bool {
-        self.server.log_keys
     }
 
     /// Whether this token allows changes.

@@ -6,52 +6,36 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
-use tidegate::{Attributes, Dialect, Policy, PolicyDecision, Source};
+use tidegate::{Dialect, Policy, PolicyDecision, Source};
 use tidegate_redis::PolicyLimiter;
 
-use super::Decided;
-use super::trial::Trial;
+use super::decide::Counts;
 use crate::metrics::{Meter, Sum, Totals};
 use crate::serve::worker;
 use crate::top::Top;
 
 /// A policy, ready to be asked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Entry {
     handle: PolicyLimiter,
-    tally: Tally,
+    /// Where its decisions are counted. Envoy's requests are counted as a whole, and not the
+    /// limits that they ask.
+    meter: Option<Arc<Meter>>,
+    top: Arc<Top>,
     /// What is asked beside it.
-    trials: Vec<Trial>,
+    trials: Vec<Arc<Self>>,
     /// Which process can give back what this policy charges: zero for all that reach its
     /// store.
     instance: u64,
+    /// Whether its keys may stand in logs and records.
+    logs_keys: bool,
     /// What a policy of one level says in its headers.
     usual_headers: Option<Usual>,
     json: Pieces,
 }
 
-/// Where the decisions of a policy are counted.
-#[derive(Debug, Clone)]
-pub(super) struct Tally {
-    pub(super) meter: Arc<Meter>,
-    pub(super) top: Arc<Top>,
-}
-
-impl Tally {
-    /// Counts a decision that took so long.
-    #[inline]
-    pub(super) fn count<A>(&self, decision: &PolicyDecision<'_>, attributes: &A, took: Duration)
-    where
-        A: Attributes + ?Sized,
-    {
-        self.meter.count(decision, took);
-        let is_denied = !decision.allowed() || decision.would_deny();
-        self.top.seen(attributes, is_denied);
-    }
-}
-
 /// The headers of a policy of one level, in the usual dialect.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Usual {
     /// `RateLimit-Policy`, which is always the same: one value for each worker, so that
     /// no two of them count its users together.
@@ -61,7 +45,7 @@ struct Usual {
 }
 
 /// Parts of a decision in JSON that are the same each time.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Pieces {
     /// How it begins, admitted and refused: up to `denied_by`.
     begin: [Box<str>; 2],
@@ -75,14 +59,21 @@ pub struct Pieces {
 }
 
 impl Entry {
-    pub(super) fn new(handle: PolicyLimiter, tally: Tally, instance: u64) -> Self {
+    pub(crate) fn new(
+        handle: PolicyLimiter,
+        (meter, top): (Option<Arc<Meter>>, Arc<Top>),
+        instance: u64,
+        logs_keys: bool,
+    ) -> Self {
         let policy = handle.policy();
         Self {
             usual_headers: Usual::new(policy),
             json: Pieces::new(policy),
-            tally,
+            meter,
+            top,
             trials: Vec::new(),
             instance,
+            logs_keys,
             handle,
         }
     }
@@ -112,41 +103,57 @@ impl Entry {
         &self.handle
     }
 
+    /// Whether its keys may stand in logs and records.
+    pub(crate) fn logs_keys(&self) -> bool {
+        self.logs_keys
+    }
+
+    /// Counts decisions of one source, which took so long together.
     #[inline]
-    pub(super) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(super) fn count(&self, counts: &Counts, source: Source, took: Duration) {
+        if let Some(meter) = &self.meter {
+            meter.count(counts.results, source, took);
+            meter.count_peeks(counts.peeks);
+        }
+    }
+
+    /// Counts a question that charged nothing.
+    pub(super) fn count_peek(&self) {
+        if let Some(meter) = &self.meter {
+            meter.count_peeks(1);
+        }
     }
 
     /// What was counted of it so far, and how long the decisions of its store took.
     pub(crate) fn totals(&self) -> (Totals, Sum) {
-        self.tally.meter.totals()
+        let meter = self.meter.as_ref();
+        meter.map(|meter| meter.totals()).unwrap_or_default()
     }
 
     /// The most frequent keys.
+    #[inline]
     pub(crate) fn top(&self) -> &Arc<Top> {
-        &self.tally.top
+        &self.top
     }
 
     /// What is asked beside it.
     #[inline]
-    pub(super) fn trials(&self) -> &[Trial] {
+    pub(super) fn trials(&self) -> &[Arc<Self>] {
         &self.trials
     }
 
     /// The same, counted together with another one.
-    pub(super) fn tallied_with(self, other: &Self) -> Self {
+    pub(super) fn counted_with(self, other: &Self) -> Self {
         Self {
-            tally: other.tally.clone(),
+            meter: other.meter.clone(),
+            top: Arc::clone(&other.top),
             ..self
         }
     }
 
     /// Has this entry's policy tried on the checks of another one.
     pub(super) fn try_on(&self, other: &mut Self) {
-        other.trials.push(Trial {
-            handle: self.handle.clone(),
-            tally: self.tally.clone(),
-        });
+        other.trials.push(Arc::new(self.clone()));
     }
 }
 
@@ -166,17 +173,17 @@ impl Usual {
     }
 }
 
-impl Decided<'_> {
+impl Entry {
     /// `RateLimit-Policy` and `RateLimit` of a request that may go on, where the policy
     /// has one level, with its own limit, and the usual dialect. They are the same as
     /// those of [`PolicyDecision::headers`](tidegate::PolicyDecision::headers).
     #[inline]
     #[must_use]
-    pub fn usual_headers(&self) -> Option<[HeaderValue; 2]> {
-        let usual = self.entry.usual_headers.as_ref()?;
-        let mut levels = self.decision.levels();
+    pub fn usual_headers(&self, decision: &PolicyDecision<'_>) -> Option<[HeaderValue; 2]> {
+        let usual = self.usual_headers.as_ref()?;
+        let mut levels = decision.levels();
         let level = levels.next().filter(|level| !level.is_overridden())?;
-        if !self.decision.allowed() || level.limit().spec().is_none() {
+        if !decision.allowed() || level.limit().spec().is_none() {
             return None;
         }
         let limit = usual.limit.get(worker::number())?.clone();

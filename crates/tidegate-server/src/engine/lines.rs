@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use tidegate::{Attributes, Cost, Limit, Limiter, Policy, PolicyDecision, Which};
+use tidegate::{Limit, Limiter, PolicyDecision, Which};
 
-use super::{Current, Engine, Redaction};
+use super::{AnyAttributes, Call, Engine, Entry, Redaction};
 use crate::record::Recorder;
 
 /// Where decisions are logged and recorded.
@@ -27,28 +27,14 @@ impl Notes {
         }
     }
 
-    /// Whether every decision is logged or recorded.
-    #[inline]
-    pub(super) fn is_noting(&self) -> bool {
-        self.recorder.is_some() || tracing::enabled!(tracing::Level::DEBUG)
-    }
-
     /// Logs and records a decision, if anything is to be noted of it.
     #[inline]
-    pub(super) fn note<A>(
-        &self,
-        decision: &PolicyDecision<'_>,
-        attributes: &A,
-        cost: Cost,
-        limit: Option<&Limit>,
-        plain_keys: bool,
-    ) where
-        A: Attributes + ?Sized,
-    {
-        if decision.would_deny() || self.is_noting() {
-            self.log(decision, attributes, plain_keys);
+    pub(super) fn note(&self, call: &Call<'_>, decision: &PolicyDecision<'_>) {
+        let is_noting = self.recorder.is_some() || tracing::enabled!(tracing::Level::DEBUG);
+        if decision.would_deny() || is_noting {
+            self.log(call, decision);
             if let Some(recorder) = &self.recorder {
-                recorder.decided(decision, attributes, cost, limit, plain_keys);
+                recorder.decided(call, decision);
             }
         }
     }
@@ -56,32 +42,27 @@ impl Notes {
     /// One line per decision at the level of debug; one now and then for what a policy
     /// that only watches would have refused.
     #[cold]
-    fn log<A>(&self, decision: &PolicyDecision<'_>, attributes: &A, plain_keys: bool)
-    where
-        A: Attributes + ?Sized,
-    {
+    fn log(&self, call: &Call<'_>, decision: &PolicyDecision<'_>) {
         let policy = decision.policy().name();
         if tracing::enabled!(tracing::Level::DEBUG) {
-            let key = self.key(decision.policy(), attributes, plain_keys);
+            let key = self.key(call);
             let (allowed, source) = (decision.allowed(), decision.source().as_str());
             let denied_by = decision.denied_by();
             tracing::debug!(policy, key, allowed, source, denied_by, "decided");
         }
         if decision.would_deny() && self.lines.check(policy).allowed() {
-            let key = self.key(decision.policy(), attributes, plain_keys);
+            let key = self.key(call);
             tracing::info!(policy, key, "a policy in shadow mode would have refused");
         }
     }
 
     /// The keys of the policy's levels, if they may be shown, or else a hash of each.
-    fn key<A>(&self, policy: &Policy, attributes: &A, plain_keys: bool) -> String
-    where
-        A: Attributes + ?Sized,
-    {
-        let Ok(keys) = policy.keys(attributes) else {
+    fn key(&self, call: &Call<'_>) -> String {
+        let Ok(keys) = call.entry.policy().keys(call.attributes) else {
             return String::new();
         };
-        let texts = keys.iter().map(|key| self.shown(&key.text(), plain_keys));
+        let texts = keys.iter();
+        let texts = texts.map(|key| self.shown(&key.text(), call.entry.logs_keys()));
         texts.collect::<Vec<_>>().join(" ")
     }
 
@@ -95,20 +76,14 @@ impl Notes {
 
 impl Engine {
     /// The audit line of a reset.
-    pub(super) fn log_reset<A>(
+    pub(super) fn log_reset(
         &self,
-        current: &Current,
-        policy: &str,
-        attributes: &A,
+        entry: &Entry,
+        attributes: &AnyAttributes<'_>,
         which: Which<'_>,
         forgotten: usize,
-    ) where
-        A: Attributes + ?Sized,
-    {
-        let Ok(entry) = current.entry(policy) else {
-            return;
-        };
-        let plain_keys = current.logs_keys();
+    ) {
+        let (policy, plain_keys) = (entry.policy().name(), entry.logs_keys());
         let keys = entry.policy().key_texts(attributes, which);
         let keys = keys.unwrap_or_default().into_iter();
         let keys = keys.map(|key| self.notes.shown(&key, plain_keys));

@@ -5,13 +5,14 @@
 //! an [`Entry`] for each policy, with everything that an answer needs.
 
 mod adhoc;
-mod batch;
-mod charge;
 mod current;
+mod decide;
 mod entry;
+mod group;
 mod home;
 mod lines;
 mod probe;
+mod question;
 mod redaction;
 mod trial;
 
@@ -21,11 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use futures_util::FutureExt;
-use tidegate::{
-    Attributes, CheckError, Cost, Explained, Limit, Mode, PolicyDecision, PolicyError, Question,
-    Receipt, Which,
-};
+use tidegate::{Explained, PolicyError, Receipt, Which};
 use tidegate_redis::{AnyStore, SetupError, StoreError, TryCheckError};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -38,13 +35,12 @@ use crate::metrics::Metrics;
 use crate::record::Recorder;
 use crate::settings::{LoadError, Loaded, Seen};
 pub use adhoc::{ADHOC, AdHoc, Bucket, Numbers};
-pub use batch::{Answer, Asked, Batch, Subject};
 pub use current::{Access, Current};
 use current::{Prepared, verify};
 pub use entry::Entry;
-use entry::Tally;
 use home::at;
 use lines::Notes;
+pub use question::{Answer, AnyAttributes, Call, Kind};
 pub(crate) use redaction::Redaction;
 
 /// One for the whole process.
@@ -70,15 +66,6 @@ pub struct Engine {
     pub(crate) options: Options,
     /// Who publishes their statistics.
     pub(crate) tally: Option<Arc<dyn LimitTally>>,
-}
-
-/// A decision, and what is known of its policy beforehand.
-#[derive(Debug)]
-pub struct Decided<'c> {
-    /// The policy's entry.
-    pub entry: &'c Entry,
-    /// What it says to the request.
-    pub decision: PolicyDecision<'c>,
 }
 
 /// Why a config cannot be in force.
@@ -185,25 +172,6 @@ impl Engine {
         }
     }
 
-    /// Waits where tasks of stores live.
-    pub(crate) async fn at_home<F: Future>(&self, future: F) -> F::Output {
-        at(self.home.as_ref(), future).await
-    }
-
-    /// Does work to its end, also when the caller goes away: what has to wait goes on on
-    /// the main runtime.
-    pub(crate) async fn to_the_end<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> T {
-        let mut work = Box::pin(work);
-        match (work.as_mut().now_or_never(), &self.home) {
-            (Some(done), _) => done,
-            (None, Some(home)) => home.spawn(work).await.expect("work does not panic"),
-            (None, None) => work.await,
-        }
-    }
-
     /// Puts other limits of Envoy in force, in the form of envoyproxy/ratelimit, and all
     /// else as it is. Says what has changed. They stay until others come, or until the
     /// config names files of its own.
@@ -245,206 +213,40 @@ impl Engine {
         self.current.load()
     }
 
-    /// May a request with these attributes go on, at this cost? Charges every level of
-    /// the policy if so, and none otherwise. The answer is counted, logged and recorded.
-    #[inline]
-    pub async fn decide<'c, A>(
-        &self,
-        current: &'c Current,
-        policy: &str,
-        attributes: &A,
-        cost: Cost,
-    ) -> Result<Decided<'c>, CheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let entry = current.entry(policy)?;
-        let start = Instant::now();
-        let handle = entry.handle();
-        let decision = match handle.in_memory() {
-            Some(memory) => {
-                let decision = memory.check(attributes, cost)?;
-                self.try_now(current, entry, attributes, cost);
-                decision
-            }
-            None => {
-                let check = handle.check(attributes, cost);
-                self.tried(current, entry, attributes, cost, check).await?
-            }
-        };
-        Ok(self.decided(current, entry, decision, attributes, cost, None, start))
-    }
-
-    /// [`decide`](Self::decide) without waiting, where this process can: its counts are in
-    /// memory, or it has a lease. `None`, with nothing charged, where the store must be asked.
-    #[inline]
-    pub fn decide_now<'c, A>(
-        &self,
-        current: &'c Current,
-        policy: &str,
-        attributes: &A,
-        cost: Cost,
-    ) -> Option<Result<Decided<'c>, CheckError>>
-    where
-        A: Attributes + ?Sized,
-    {
-        let entry = match current.entry(policy) {
-            Ok(entry) => entry,
-            Err(error) => return Some(Err(error)),
-        };
-        let start = Instant::now();
-        let decision = match entry.handle().in_memory() {
-            Some(memory) => memory.check(attributes, cost),
-            None => Ok(self.decide_ahead(entry, attributes, cost)?),
-        };
-        Some(decision.map(|decision| {
-            self.try_now(current, entry, attributes, cost);
-            self.decided(current, entry, decision, attributes, cost, None, start)
-        }))
-    }
-
-    /// Decides by what was taken out of the store ahead of time, where the policy does that.
-    fn decide_ahead<'c, A>(
-        &self,
-        entry: &'c Entry,
-        attributes: &A,
-        cost: Cost,
-    ) -> Option<PolicyDecision<'c>>
-    where
-        A: Attributes + ?Sized,
-    {
-        if entry.policy().mode() == Mode::Exact {
-            return None;
-        }
-        let _entered = self.home.as_ref().map(Handle::enter);
-        entry.handle().now(&Question::new(attributes, cost))
-    }
-
-    /// [`decide`](Self::decide), but a store that cannot answer is an error, whatever the
-    /// policy says.
-    pub async fn try_decide<'c, A>(
-        &self,
-        current: &'c Current,
-        policy: &str,
-        attributes: &A,
-        cost: Cost,
-    ) -> Result<Decided<'c>, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let entry = current.entry(policy)?;
-        let start = Instant::now();
-        let check = entry.handle().try_check(attributes, cost);
-        let decision = self.tried(current, entry, attributes, cost, check).await?;
-        Ok(self.decided(current, entry, decision, attributes, cost, None, start))
-    }
-
-    /// Counts, logs and records a decision, under a limit that came with the check if
-    /// there was one.
-    #[inline]
-    #[expect(clippy::too_many_arguments, reason = "all that is known of a decision")]
-    fn decided<'c, A>(
-        &self,
-        current: &Current,
-        entry: &'c Entry,
-        decision: PolicyDecision<'c>,
-        attributes: &A,
-        cost: Cost,
-        limit: Option<&Limit>,
-        start: Instant,
-    ) -> Decided<'c>
-    where
-        A: Attributes + ?Sized,
-    {
-        entry.tally().count(&decision, attributes, start.elapsed());
-        self.note(current, &decision, attributes, cost, limit);
-        Decided { entry, decision }
-    }
-
-    /// Logs and records a decision, if anything is to be noted of it.
-    #[inline]
-    fn note<A>(
-        &self,
-        current: &Current,
-        decision: &PolicyDecision<'_>,
-        attributes: &A,
-        cost: Cost,
-        limit: Option<&Limit>,
-    ) where
-        A: Attributes + ?Sized,
-    {
-        let plain_keys = current.logs_keys();
-        self.notes
-            .note(decision, attributes, cost, limit, plain_keys);
-    }
-
-    /// The numbers that [`decide`](Self::decide) would decide by, charging nothing.
-    pub async fn peek<'c, A>(
-        &self,
-        current: &'c Current,
-        policy: &str,
-        attributes: &A,
-        cost: Cost,
-    ) -> Result<Decided<'c>, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let entry = current.entry(policy)?;
-        self.metrics.peeked(entry.policy().name(), 1);
-        let decision = entry.handle().peek(attributes, cost);
-        let decision = at(self.home.as_ref(), decision).await?;
-        Ok(Decided { entry, decision })
-    }
-
     /// Every level of a policy as it stands for these attributes, charging nothing.
-    pub async fn explain<'c, A>(
+    pub async fn explain<'c>(
         &self,
-        current: &'c Current,
-        policy: &str,
-        attributes: &A,
-    ) -> Result<Vec<Explained<'c>>, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let entry = current.entry(policy)?;
-        self.metrics.peeked(entry.policy().name(), 1);
+        entry: &'c Entry,
+        attributes: &AnyAttributes<'_>,
+    ) -> Result<Vec<Explained<'c>>, TryCheckError> {
+        entry.count_peek();
         at(self.home.as_ref(), entry.handle().explain(attributes)).await
     }
 
     /// Forgets the keys of these attributes. Says how many there were.
-    pub async fn reset<A>(
+    pub async fn reset(
         &self,
-        current: &Current,
-        policy: &str,
-        attributes: &A,
+        entry: &Entry,
+        attributes: &AnyAttributes<'_>,
         which: Which<'_>,
-    ) -> Result<usize, TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let reset = current.limiter.handle(policy)?.reset(attributes, which);
+    ) -> Result<usize, TryCheckError> {
+        let reset = entry.handle().reset(attributes, which);
         let forgotten = at(self.home.as_ref(), reset).await?;
-        self.log_reset(current, policy, attributes, which, forgotten);
+        self.log_reset(entry, attributes, which, forgotten);
         Ok(forgotten)
     }
 
     /// Gives back what a check with these attributes charged, as far as it still counts.
-    pub async fn refund<A>(
+    pub async fn refund(
         &self,
-        current: &Current,
-        policy: &str,
-        attributes: &A,
+        entry: &Entry,
+        attributes: &AnyAttributes<'_>,
         receipt: &Receipt,
-    ) -> Result<(), TryCheckError>
-    where
-        A: Attributes + ?Sized,
-    {
-        let refund = current.limiter.handle(policy)?.refund(attributes, receipt);
+    ) -> Result<(), TryCheckError> {
+        let refund = entry.handle().refund(attributes, receipt);
         let is_paid = at(self.home.as_ref(), refund).await?;
-        if is_paid
-            && let (Some(recorder), Ok(entry)) = (&self.notes.recorder, current.entry(policy))
-        {
-            recorder.refunded(entry.policy(), attributes, receipt, current.logs_keys());
+        if let (true, Some(recorder)) = (is_paid, &self.notes.recorder) {
+            recorder.refunded(entry, attributes, receipt);
         }
         Ok(())
     }

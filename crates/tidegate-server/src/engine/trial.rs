@@ -10,50 +10,43 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tidegate::{Attributes, Cost};
-use tidegate_redis::PolicyLimiter;
 use tokio::runtime::Handle;
 
 use super::home::at;
-use super::{Current, Engine, Entry, Tally};
-
-/// A policy that is tried on the checks of another one.
-#[derive(Debug, Clone)]
-pub(super) struct Trial {
-    pub(super) handle: PolicyLimiter,
-    pub(super) tally: Tally,
-}
+use super::{Call, Engine, Entry, Kind};
 
 /// Checks of trials on their way.
 type Asking = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
+impl Call<'_> {
+    /// What is tried on it.
+    #[inline]
+    fn trials(&self) -> &[Arc<Entry>] {
+        match self.kind {
+            Kind::Check => self.entry.trials(),
+            Kind::Peek | Kind::GiveBack | Kind::Assign => &[],
+        }
+    }
+}
+
 impl Engine {
     /// Asks the trials of a policy that has decided without waiting.
     #[inline]
-    pub(super) fn try_now<A>(&self, current: &Current, entry: &Entry, attributes: &A, cost: Cost)
-    where
-        A: Attributes + ?Sized,
-    {
-        if !entry.trials().is_empty() {
-            let asking = self.try_all(current, entry, attributes, cost);
+    pub(super) fn try_now(&self, call: &Call<'_>) {
+        if !call.trials().is_empty() {
+            let asking = self.try_all(call);
             self.leave(asking);
         }
     }
 
     /// Waits for a check of a policy, and asks its trials beside it. A check that is wrong
     /// is not tried.
-    pub(super) async fn tried<A, T, E>(
+    pub(super) async fn tried<T, E>(
         &self,
-        current: &Current,
-        entry: &Entry,
-        attributes: &A,
-        cost: Cost,
+        call: &Call<'_>,
         check: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E>
-    where
-        A: Attributes + ?Sized,
-    {
-        if entry.trials().is_empty() {
+    ) -> Result<T, E> {
+        if call.trials().is_empty() {
             return at(self.home.as_ref(), check).await;
         }
         let (mut check, mut asking) = (pin!(check), None);
@@ -62,8 +55,7 @@ impl Engine {
             if matches!(checked, Poll::Ready(Err(_))) && asking.is_none() {
                 return checked;
             }
-            let asking =
-                asking.get_or_insert_with(|| self.try_all(current, entry, attributes, cost));
+            let asking = asking.get_or_insert_with(|| self.try_all(call));
             poll_each(asking, cx);
             checked
         });
@@ -74,36 +66,32 @@ impl Engine {
 
     /// Decides the trials in memory, and asks those elsewhere.
     #[cold]
-    fn try_all<A>(&self, current: &Current, entry: &Entry, attributes: &A, cost: Cost) -> Asking
-    where
-        A: Attributes + ?Sized,
-    {
-        let (mut asking, start) = (Asking::new(), Instant::now());
-        for trial in entry.trials() {
-            if let Some(memory) = trial.handle.in_memory() {
+    fn try_all(&self, call: &Call<'_>) -> Asking {
+        let (mut asking, start, cost) = (Asking::new(), Instant::now(), call.cost);
+        for trial in call.trials() {
+            if let Some(memory) = trial.handle().in_memory() {
                 // Only a policy that is switched off is asked without its attributes, and
                 // then there is nothing to try.
-                if let Ok(decision) = memory.check(attributes, cost) {
-                    trial.tally.count(&decision, attributes, start.elapsed());
-                    self.note(current, &decision, attributes, cost, None);
+                if let Ok(decision) = memory.check(call.attributes, cost) {
+                    let call = Call::new(trial, call.attributes, cost);
+                    self.notes.settle_one(&call, &decision, start.elapsed());
                 }
                 continue;
             }
-            let policy = trial.handle.policy();
+            let policy = trial.policy();
             let names = policy.attributes().into_iter();
             let values = names
                 .chain(policy.optional_attributes())
                 .filter_map(|name| {
-                    let value: Box<[u8]> = attributes.value(name)?.into();
+                    let value: Box<[u8]> = call.attributes.value(name)?.into();
                     Some((Box::from(name), value))
                 });
             let attributes: Vec<(Box<str>, Box<[u8]>)> = values.collect();
-            let (trial, notes) = (trial.clone(), Arc::clone(&self.notes));
-            let plain_keys = current.logs_keys();
+            let (trial, notes) = (Arc::clone(trial), Arc::clone(&self.notes));
             asking.push(Box::pin(async move {
-                if let Ok(decision) = trial.handle.check(&attributes, cost).await {
-                    trial.tally.count(&decision, &attributes, start.elapsed());
-                    notes.note(&decision, &attributes, cost, None, plain_keys);
+                if let Ok(decision) = trial.handle().check(&attributes, cost).await {
+                    let call = Call::new(&trial, &attributes, cost);
+                    notes.settle_one(&call, &decision, start.elapsed());
                 }
             }));
         }

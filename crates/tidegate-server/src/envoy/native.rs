@@ -3,7 +3,6 @@
 
 use smallvec::SmallVec;
 use tidegate::{Attributes, Cost, PolicyDecision, Source};
-use tidegate_redis::TryCheckError;
 use tonic::Status;
 
 use super::section::OnError;
@@ -12,7 +11,7 @@ use super::wire::{
     Code, Descriptor, DescriptorStatus, HeaderValue, RateLimit, RateLimitRequest,
     RateLimitResponse, Unit,
 };
-use crate::engine::{Current, Decided, Engine};
+use crate::engine::{Call, Current, Engine, Entry, Kind};
 
 /// The attributes of a descriptor.
 struct Entries<'d>(&'d Descriptor);
@@ -44,144 +43,62 @@ fn cost(request: &RateLimitRequest, descriptor: &Descriptor) -> Result<Option<Co
     Ok(Cost::new(u32::try_from(hits).unwrap_or(u32::MAX).into()).ok())
 }
 
-/// Decides a request of one descriptor, where counts are kept in this process.
-pub(super) fn answer_now(
-    engine: &Engine,
-    current: &Current,
-    request: &RateLimitRequest,
-) -> Option<Result<RateLimitResponse, Status>> {
-    let [descriptor] = &request.descriptors[..] else {
-        return None;
-    };
-    let cost = match cost(request, descriptor) {
-        Ok(cost) => cost?,
-        Err(status) => return Some(Err(status)),
-    };
-    let decided = engine.decide_now(current, &request.domain, &Entries(descriptor), cost)?;
-    Some(match decided {
-        Ok(decided) => Ok(one(&decided)),
-        Err(error) => Err(status(&error.into())),
-    })
-}
-
-/// Decides any request.
+/// Decides.
 pub(super) async fn answer(
     engine: &Engine,
     current: &Current,
     request: &RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
     let on_error = current.server.envoy.on_error;
-    let asker = Asker {
-        engine,
-        current,
-        policy: &request.domain,
-        is_strict: on_error == OnError::Error,
-    };
-    let mut asked: Descriptors<'_> = SmallVec::new();
+    let mut asked: SmallVec<[(Entries<'_>, Option<Cost>); 4]> = SmallVec::new();
     for descriptor in &request.descriptors {
         asked.push((Entries(descriptor), cost(request, descriptor)?));
     }
-    let decided = asker.all(&asked).await;
-    let decided = decided.map_err(|error| status(&error))?;
-    if let [decided] = &decided[..]
-        && !is_undecided(&decided.decision)
-    {
-        return Ok(one(decided));
+    let entry = current.entry(&request.domain);
+    let entry = entry.map_err(|error| status(&error.into()))?;
+    let calls = asked.iter().map(|(entries, cost)| Call {
+        kind: cost.map_or(Kind::Peek, |_| Kind::Check),
+        is_strict: on_error == OnError::Error,
+        ..Call::new(entry, entries, cost.unwrap_or(Cost::ONE))
+    });
+    let calls: SmallVec<[Call<'_>; 4]> = calls.collect();
+    if let [call] = &calls[..] {
+        let decision = engine.ask_one(call).await;
+        let decision = decision.map_err(|error| status(&error))?;
+        return Ok(match is_undecided(&decision) {
+            true => several(&calls, &[decision], on_error),
+            false => one(entry, &decision),
+        });
     }
-    Ok(several(&decided, &asked, on_error))
-}
-
-type Descriptors<'d> = SmallVec<[(Entries<'d>, Option<Cost>); 4]>;
-
-/// Asks one policy about several descriptors.
-struct Asker<'c> {
-    engine: &'c Engine,
-    current: &'c Current,
-    policy: &'c str,
-    /// A store that cannot answer is an error.
-    is_strict: bool,
-}
-
-impl<'c> Asker<'c> {
-    /// Charges all of them, or none: what was charged before a refusal is given back, and
-    /// those behind it are only looked at.
-    async fn all(
-        &self,
-        asked: &Descriptors<'_>,
-    ) -> Result<SmallVec<[Decided<'c>; 4]>, TryCheckError> {
-        let mut decided: SmallVec<[Decided<'c>; 4]> = SmallVec::new();
-        let mut is_refused = false;
-        for (entries, cost) in asked {
-            let cost = cost.filter(|_| !is_refused);
-            let next = match self.one(entries, cost).await {
-                Ok(next) => next,
-                Err(error) => {
-                    self.give_back(asked, &decided).await;
-                    return Err(error);
-                }
-            };
-            is_refused |= cost.is_some() && !next.decision.allowed();
-            decided.push(next);
-        }
-        if is_refused {
-            self.give_back(asked, &decided).await;
-        }
-        Ok(decided)
-    }
-
-    async fn one(
-        &self,
-        entries: &Entries<'_>,
-        cost: Option<Cost>,
-    ) -> Result<Decided<'c>, TryCheckError> {
-        let (engine, current, policy) = (self.engine, self.current, self.policy);
-        match cost {
-            None => engine.peek(current, policy, entries, Cost::ONE).await,
-            Some(cost) if self.is_strict => engine.try_decide(current, policy, entries, cost).await,
-            Some(cost) => Ok(engine.decide(current, policy, entries, cost).await?),
-        }
-    }
-
-    async fn give_back(&self, asked: &Descriptors<'_>, decided: &[Decided<'_>]) {
-        for ((entries, _), decided) in asked.iter().zip(decided) {
-            let Some(receipt) = decided.decision.receipt() else {
-                continue;
-            };
-            let (engine, current) = (self.engine, self.current);
-            let refund = engine.refund(current, self.policy, entries, &receipt).await;
-            if let Err(error) = refund {
-                tracing::debug!(%error, policy = self.policy, "a charge was not given back");
-            }
-        }
-    }
+    let decisions = engine.ask_all(&calls).await;
+    let decisions = decisions.map_err(|error| status(&error))?;
+    Ok(several(&calls, &decisions, on_error))
 }
 
 /// The response to a request of one descriptor.
-fn one(decided: &Decided<'_>) -> RateLimitResponse {
-    let decision = &decided.decision;
+fn one(entry: &Entry, decision: &PolicyDecision<'_>) -> RateLimitResponse {
     let status = described(decision, decision.remaining());
     RateLimitResponse {
         overall_code: status.code,
         statuses: vec![status],
-        response_headers_to_add: headers(decided),
+        response_headers_to_add: headers(entry, decision),
         ..RateLimitResponse::default()
     }
 }
 
 /// The response to a request of several, or to one that no store has decided.
 fn several(
-    decided: &[Decided<'_>],
-    asked: &Descriptors<'_>,
+    calls: &[Call<'_>],
+    decisions: &[PolicyDecision<'_>],
     on_error: OnError,
 ) -> RateLimitResponse {
-    let is_refused = decided.iter().any(|it| !it.decision.allowed());
-    let statuses = decided.iter().zip(asked).map(|(decided, (_, cost))| {
-        let decision = &decided.decision;
+    let is_refused = decisions.iter().any(|decision| !decision.allowed());
+    let statuses = calls.iter().zip(decisions).map(|(call, decision)| {
         if is_undecided(decision) {
             return undecided(decision, on_error);
         }
         let is_returned = is_refused && decision.receipt().is_some();
-        let returned = cost.filter(|_| is_returned).map_or(0, Cost::get);
+        let returned = if is_returned { call.cost.get() } else { 0 };
         let remaining = decision.remaining().saturating_add(returned);
         described(decision, remaining.min(decision.limit()))
     });
@@ -189,15 +106,14 @@ fn several(
     let over = Code::OverLimit.into();
     let is_over = statuses.iter().any(|status| status.code == over);
     // The headers are those of the tightest: refused, or else with the least left.
-    let tightest = decided.iter().min_by_key(|it| {
-        let decision = &it.decision;
-        (decision.allowed(), decision.remaining())
-    });
-    let tightest = tightest.filter(|it| !is_undecided(&it.decision));
+    let tightest = calls.iter().zip(decisions);
+    let tightest = tightest.min_by_key(|(_, it)| (it.allowed(), it.remaining()));
+    let tightest = tightest.filter(|(_, decision)| !is_undecided(decision));
+    let headers = tightest.map(|(call, decision)| headers(call.entry, decision));
     RateLimitResponse {
         overall_code: if is_over { over } else { Code::Ok.into() },
         statuses,
-        response_headers_to_add: tightest.map(headers).unwrap_or_default(),
+        response_headers_to_add: headers.unwrap_or_default(),
         ..RateLimitResponse::default()
     }
 }
@@ -272,8 +188,8 @@ fn seconds(time: std::time::Duration) -> prost_types::Duration {
 }
 
 /// The header fields of a decision, in the dialect of its policy.
-fn headers(decided: &Decided<'_>) -> Vec<HeaderValue> {
-    if let Some([limit, left]) = decided.usual_headers() {
+fn headers(entry: &Entry, decision: &PolicyDecision<'_>) -> Vec<HeaderValue> {
+    if let Some([limit, left]) = entry.usual_headers(decision) {
         let text = |value: &http::HeaderValue| value.to_str().unwrap_or_default().to_owned();
         return vec![
             HeaderValue {
@@ -286,7 +202,7 @@ fn headers(decided: &Decided<'_>) -> Vec<HeaderValue> {
             },
         ];
     }
-    let headers = decided.decision.headers();
+    let headers = decision.headers();
     let headers = headers.into_iter().map(|(name, value)| HeaderValue {
         key: name.into_owned(),
         value: value.into_owned(),

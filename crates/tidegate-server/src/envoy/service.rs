@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::{Request, StatusCode};
 use tidegate::CheckError;
@@ -12,7 +11,7 @@ use tonic::{Code, Response, Status};
 
 use super::wire::{RateLimitRequest, RateLimitResponse};
 use super::{dropin, native};
-use crate::engine::{Current, Engine};
+use crate::engine::Engine;
 use crate::grpc::{self, Answering, Peer, Received, Service};
 
 /// The name of the service.
@@ -52,93 +51,36 @@ struct Ask(Arc<Engine>);
 
 impl UnaryService<RateLimitRequest> for Ask {
     type Response = RateLimitResponse;
-    type Future = Deciding;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<RateLimitResponse>, Status>> + Send>>;
 
-    fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Deciding {
-        let (engine, request) = (&self.0, request.into_inner());
-        let current = engine.current();
-        if let Some(answer) = answer_now(engine, &current, &request) {
-            return Deciding::Now(Some(answer.map(Response::new)));
-        }
-        drop(current);
-        let (engine, home) = (Arc::clone(engine), Arc::clone(engine));
-        let is_group = request.descriptors.len() > 1;
-        let work = async move {
-            let current = engine.current();
-            let answer = answer(&engine, &current, &request).await;
+    fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
+        let (engine, request) = (Arc::clone(&self.0), request.into_inner());
+        Box::pin(async move {
+            let answer = match request.descriptors.len() {
+                0 | 1 => should_rate_limit(&engine, &request).await,
+                // Envoy gives up after 20 ms by default. What was charged by then would stay
+                // charged, although the request may be refused.
+                _ => {
+                    let asked = Arc::clone(&engine);
+                    let work = async move { should_rate_limit(&asked, &request).await };
+                    engine.to_the_end(work).await
+                }
+            };
             answer.map(Response::new)
-        };
-        Deciding::Later(match is_group {
-            false => Box::pin(work),
-            // Envoy gives up after 20 ms by default. What was charged by then would stay
-            // charged, although the request may be refused.
-            true => Box::pin(async move { home.to_the_end(work).await }),
         })
     }
 }
 
-type Answer = Result<Response<RateLimitResponse>, Status>;
-
-/// A decision while it is made. Most are made in memory, and need no future of their own.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "an answer in place spares the common case an allocation"
-)]
-enum Deciding {
-    Now(Option<Answer>),
-    Later(Pin<Box<dyn Future<Output = Answer> + Send>>),
-}
-
-impl Future for Deciding {
-    type Output = Answer;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
-        match &mut *self {
-            Self::Now(answer) => {
-                Poll::Ready(answer.take().expect("not polled again after it was ready"))
-            }
-            Self::Later(deciding) => deciding.as_mut().poll(cx),
-        }
-    }
-}
-
-/// Answers a request that came by another way than gRPC.
+/// Decides, by whichever way the request came.
 pub(crate) async fn should_rate_limit(
     engine: &Engine,
     request: &RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
     let current = engine.current();
-    match answer_now(engine, &current, request) {
-        Some(answer) => answer,
-        None => answer(engine, &current, request).await,
-    }
-}
-
-/// Decides without waiting, where that can be done.
-fn answer_now(
-    engine: &Engine,
-    current: &Current,
-    request: &RateLimitRequest,
-) -> Option<Result<RateLimitResponse, Status>> {
-    let answer = match is_right(request) {
-        Ok(()) => match current.dropin() {
-            Some(limits) => dropin::answer_now(engine, current, limits, request)?,
-            None => native::answer_now(engine, current, request)?,
-        },
-        Err(status) => Err(status),
-    };
-    Some(answer.inspect_err(|status| unanswered(engine, request, status)))
-}
-
-/// Decides.
-async fn answer(
-    engine: &Engine,
-    current: &Current,
-    request: &RateLimitRequest,
-) -> Result<RateLimitResponse, Status> {
-    let answer = match current.dropin() {
-        Some(limits) => dropin::answer(engine, current, limits, request).await,
-        None => native::answer(engine, current, request).await,
+    let answer = match (is_right(request), current.dropin()) {
+        (Err(status), _) => Err(status),
+        (Ok(()), Some(limits)) => dropin::answer(engine, &current, limits, request).await,
+        (Ok(()), None) => native::answer(engine, &current, request).await,
     };
     answer.inspect_err(|status| unanswered(engine, request, status))
 }

@@ -112,9 +112,7 @@ impl Engine {
                 }
             }
             let current = self.current();
-            for entry in current.watched_all() {
-                entry.top().relax();
-            }
+            current.tops().for_each(|top| top.relax());
             outages.look(&current);
             let is_over = self.is_draining();
             if is_over || live.viewers() == 0 {

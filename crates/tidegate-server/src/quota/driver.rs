@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use tidegate::Cost;
+use tidegate_redis::TryCheckError;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -18,7 +19,7 @@ use super::wire::{
     UsageReports,
 };
 use super::{Action, Assignment, BucketId, HolderId, LIFETIME_S, Subject, Table};
-use crate::engine::{Current, Engine};
+use crate::engine::{Call, Current, Engine, Kind};
 
 /// Streams at once.
 const MAX_STREAMS: usize = 1_024;
@@ -319,21 +320,40 @@ async fn tick(quotas: Weak<Quotas>) {
 
 /// Charges the store for what is assigned.
 async fn charge(quotas: Arc<Quotas>, bucket: BucketId, subject: Arc<Subject>, cost: u32) {
-    let engine = &quotas.engine;
-    let mut paid = 0;
-    if let Ok(all) = Cost::new(cost.into()) {
-        let current = engine.current();
-        let charged = engine.charge(&current, &subject.policy, &subject.attributes, all);
-        match charged.await {
-            Ok(charged) => paid = charged,
-            // The policy is gone; the next report finds that out.
-            Err(error) => tracing::debug!(%error, "a quota cannot be charged"),
-        }
-    }
-    engine
-        .metrics
-        .quota_charged(&subject.policy, paid, cost - paid);
+    let paid = pay(&quotas.engine, &subject, cost).await;
+    let paid = paid.unwrap_or_else(|error| {
+        // The policy is gone; the next report finds that out.
+        tracing::debug!(%error, "a quota cannot be charged");
+        0
+    });
+    let metrics = &quotas.engine.metrics;
+    metrics.quota_charged(&subject.policy, paid, cost - paid);
     quotas.charged(bucket, paid);
+}
+
+/// Charges as much of a cost as there is, and says how much that was. When the store cannot
+/// be asked, the policy's `on_error` says whether it counts as charged.
+async fn pay(engine: &Engine, subject: &Subject, cost: u32) -> Result<u32, TryCheckError> {
+    let current = engine.current();
+    let entry = current.entry(&subject.policy)?;
+    let mut wanted = Cost::new(cost.into());
+    // All of it, or else what is left.
+    for _ in 0..2 {
+        let Ok(cost) = wanted else { break };
+        let call = Call {
+            kind: Kind::Assign,
+            ..Call::new(entry, &subject.attributes, cost)
+        };
+        let decision = engine.ask_one(&call).await?;
+        if decision.allowed() {
+            return Ok(cost.get());
+        }
+        if decision.is_unavailable() {
+            break;
+        }
+        wanted = Cost::new(decision.remaining().min(cost.get() - 1).into());
+    }
+    Ok(0)
 }
 
 fn assign(assignment: Assignment) -> Todo {

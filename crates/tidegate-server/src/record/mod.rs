@@ -13,10 +13,10 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use tidegate::{Attributes, Cost, LevelKey, Limit, Policy, PolicyDecision, Receipt};
+use tidegate::{Attributes, Cost, LevelKey, Limit, PolicyDecision, Receipt};
 use tidegate_lab::line::Line;
 
-use crate::engine::Redaction;
+use crate::engine::{Bucket, Call, Entry, Redaction};
 use writer::{Queue, Writer};
 
 /// Where decisions go to be recorded.
@@ -56,51 +56,33 @@ impl Recorder {
     }
 
     /// Records a decision: a line for each level that counts.
-    pub(crate) fn decided<A>(
-        &self,
-        decision: &PolicyDecision<'_>,
-        attributes: &A,
-        cost: Cost,
-        limit: Option<&Limit>,
-        plain_keys: bool,
-    ) where
-        A: Attributes + ?Sized,
-    {
+    pub(crate) fn decided(&self, call: &Call<'_>, decision: &PolicyDecision<'_>) {
         // As the counts have it, which go on as if a policy that only watches refused.
         let allowed = decision.allowed() && !decision.would_deny();
-        self.levels(decision.policy(), attributes, limit, plain_keys, |_| {
+        let limit = call.bucket.map(Bucket::limit);
+        self.levels(call.entry, call.attributes, limit, |_| {
             let (source, at_us) = (decision.source().as_str(), decision.decided_at_us());
-            Some((at_us, cost, source, allowed, false))
+            Some((at_us, call.cost, source, allowed, false))
         });
     }
 
     /// Records that what a decision charged was given back.
-    pub(crate) fn refunded<A>(
-        &self,
-        policy: &Policy,
-        attributes: &A,
-        receipt: &Receipt,
-        plain_keys: bool,
-    ) where
-        A: Attributes + ?Sized,
-    {
-        self.levels(policy, attributes, None, plain_keys, |level| {
+    pub(crate) fn refunded(&self, entry: &Entry, attributes: &dyn Attributes, receipt: &Receipt) {
+        self.levels(entry, attributes, None, |level| {
             let (cost, _) = receipt.charges().nth(level)?;
             Some((receipt.decided_at_us(), cost, "store", true, true))
         });
     }
 
     /// Puts a line for each level into the queue.
-    fn levels<'p, A>(
+    fn levels(
         &self,
-        policy: &'p Policy,
-        attributes: &'p A,
+        entry: &Entry,
+        attributes: &dyn Attributes,
         limit: Option<&Limit>,
-        plain_keys: bool,
         what: impl Fn(usize) -> Option<(u64, Cost, &'static str, bool, bool)>,
-    ) where
-        A: Attributes + ?Sized,
-    {
+    ) {
+        let policy = entry.policy();
         // A user-defined script has no bound, and a disabled policy counts nothing.
         if policy.script().is_some() || !policy.enabled() || self.queue.stopped.load(Relaxed) {
             return;
@@ -117,7 +99,7 @@ impl Recorder {
             let line = Line {
                 policy: policy.name().into(),
                 level: key.level().name().into(),
-                key: self.key(&key, plain_keys).into(),
+                key: self.key(&key, entry.logs_keys()).into(),
                 limit: Some(key.limit().to_string().into()),
                 at_us,
                 cost: cost.get(),

@@ -1,20 +1,20 @@
 //! Parses arguments into a check or another command.
 
-use tidegate::{CheckError, Cost, LimitError, Which};
+use tidegate::{Attributes, CheckError, Cost, LimitError, Which};
 
 use super::frame::Arguments;
 use super::session::Session;
 use super::text::{number, shown};
 use super::throttle::{Dialect, Throttle};
 use crate::api::query::MAX_ATTRIBUTES;
-use crate::engine::{AdHoc, Current, Entry, Subject};
+use crate::engine::{AdHoc, Current, Entry, Kind};
 
 /// What a command asks for.
 pub(super) enum Reading<'b> {
     /// A decision under the numbers of the call.
     Throttle(Dialect, &'b AdHoc, Throttle<'b>),
     /// A decision of a policy, or only a look at it.
-    Check(&'b Entry, Subject<'b>, Cost, bool),
+    Check(&'b Entry, Subject<'b>, Cost, Kind),
     /// Something else.
     Other(Command<'b>),
 }
@@ -28,9 +28,27 @@ pub(super) enum Command<'b> {
     Housekeeping(Name, Arguments<'b>),
 }
 
+/// What a command is about.
+pub(super) enum Subject<'b> {
+    /// The attribute `key`.
+    Key(&'b [u8]),
+    /// Any attributes.
+    Pairs(Box<[(&'b str, &'b [u8])]>),
+}
+
+impl Attributes for Subject<'_> {
+    #[inline]
+    fn value(&self, name: &str) -> Option<&[u8]> {
+        match self {
+            Self::Key(key) => (name == "key").then_some(*key),
+            Self::Pairs(pairs) => pairs.value(name),
+        }
+    }
+}
+
 /// Keys to forget.
 pub(super) struct Reset<'b> {
-    pub(super) policy: &'b str,
+    pub(super) entry: &'b Entry,
     pub(super) subject: Subject<'b>,
     pub(super) which: Which<'b>,
 }
@@ -165,7 +183,7 @@ fn read_check<'b>(
     let wrong = || wrong_count("TG.CHECK", CHECK);
     let (policy, mut rest) = arguments[1..].split_first().ok_or_else(wrong)?;
     let entry = current.entry(policy_name(policy)?)?;
-    let (mut cost, mut is_look) = (Cost::ONE, false);
+    let (mut cost, mut kind) = (Cost::ONE, Kind::Check);
     loop {
         let (word, after) = rest.split_first().ok_or_else(wrong)?;
         rest = after;
@@ -178,17 +196,17 @@ fn read_check<'b>(
             })?;
             rest = after;
         } else if word.eq_ignore_ascii_case(b"PEEK") {
-            is_look = true;
+            kind = Kind::Peek;
         } else {
             let subject = read_subject(word, rest, "COST, PEEK, KEY or ATTR", CHECK, "TG.CHECK")?;
-            if is_look && entry.policy().script().is_some() {
+            if kind == Kind::Peek && entry.policy().script().is_some() {
                 let name = entry.policy().name();
                 return Err(format!(
                     "PEEK: policy {name:?} has a script, which has no numbers to show"
                 )
                 .into());
             }
-            return Ok(Reading::Check(entry, subject, cost, is_look));
+            return Ok(Reading::Check(entry, subject, cost, kind));
         }
     }
 }
@@ -199,7 +217,7 @@ fn read_reset<'b>(
 ) -> Result<Reset<'b>, CommandError> {
     let wrong = || wrong_count("TG.RESET", RESET);
     let (policy, mut rest) = arguments[1..].split_first().ok_or_else(wrong)?;
-    let policy = current.entry(policy_name(policy)?)?.policy().name();
+    let entry = current.entry(policy_name(policy)?)?;
     let mut which = Which::Only;
     loop {
         let (word, after) = rest.split_first().ok_or_else(wrong)?;
@@ -213,7 +231,7 @@ fn read_reset<'b>(
         } else {
             let expected = "LEVEL, ALL, KEY or ATTR";
             return Ok(Reset {
-                policy,
+                entry,
                 subject: read_subject(word, rest, expected, RESET, "TG.RESET")?,
                 which,
             });

@@ -43,12 +43,13 @@ impl Own {
         .collect();
         let call = dialect.read(&arguments).expect("a call that is right");
         let bucket = Bucket::alone(call.numbers, &self.store);
-        let level = bucket.level().expect("a store in memory");
+        let key = [("key", key)];
+        let (check, _) = bucket.check(&key).expect("a store in memory");
         let charge = match call.quantity {
             Some(_) => Charge::Admitted,
             None => Charge::Nothing,
         };
-        let check = level.check(key).cost(call.quantity.unwrap_or(Cost::ONE));
+        let check = check.cost(call.quantity.unwrap_or(Cost::ONE));
         let decision = self.store.decide(&[check], charge);
         let mut replies = Replies::default();
         dialect.write(&mut replies, &bucket, call.quantity, &decision);

@@ -1,17 +1,19 @@
 //! One pass over all complete commands of a read.
 //!
-//! Questions that follow each other are put together in a [`Batch`] and decided in one go.
+//! Questions that follow each other are put together and decided in one go.
 //! Any other command, and any that is wrong, is answered in its place between them.
 
 use std::sync::Arc;
 
-use super::command::{Command, Reading, read};
+use tidegate::Cost;
+
+use super::command::{Command, Reading, Subject, read};
 use super::frame::{self, Arguments, Next};
 use super::reply::Replies;
 use super::session::Session;
 use super::throttle::Dialect;
 use super::{housekeeping, policy};
-use crate::engine::{Answer, Asked, Batch, Current, Engine};
+use crate::engine::{Answer, Bucket, Call, Current, Engine, Entry, Kind};
 
 /// The most questions that are decided in one go.
 const MAX_BATCH: usize = 1_024;
@@ -26,18 +28,21 @@ pub struct Pass {
     replies: Replies,
 }
 
-/// How an answer is to be written.
-#[derive(Debug, Clone, Copy)]
-enum Form {
-    Throttle(Dialect),
-    Check,
+/// A question, and how its answer is to be written.
+struct Asked<'b> {
+    entry: &'b Entry,
+    subject: Subject<'b>,
+    cost: Cost,
+    kind: Kind,
+    /// Of a call that brings its own numbers: its words, and its bucket.
+    throttle: Option<(Dialect, usize)>,
 }
 
-/// Questions, and how their answers are to be written.
+/// Questions that follow each other.
 #[derive(Default)]
-struct Questions<'a> {
-    batch: Batch<'a>,
-    forms: Vec<Form>,
+struct Questions<'b> {
+    asked: Vec<Asked<'b>>,
+    buckets: Vec<Arc<Bucket>>,
 }
 
 impl Pass {
@@ -79,26 +84,19 @@ impl Pass {
     /// be more that had to wait. `begin` is called when the first command is complete, and
     /// what it returns is kept until the last one is answered.
     pub async fn run<B>(&mut self, bytes: &[u8], begin: impl FnOnce() -> B) -> (usize, bool) {
-        let mut arguments = Arguments::new();
-        let mut at = 0;
-        match frame::next(bytes, &mut arguments) {
-            Ok(Next::Partial) => return (0, false),
-            Ok(_) => {}
-            Err(error) => {
-                self.refuse(error);
-                return (0, false);
-            }
-        }
-        let _begun = begin();
+        let (mut at, mut begin, mut begun) = (0, Some(begin), None);
         let engine = Arc::clone(&self.engine);
         loop {
             let current = engine.current();
             let mut questions = Questions {
-                batch: Batch::new(),
-                forms: Vec::with_capacity(32),
+                asked: Vec::with_capacity(32),
+                buckets: Vec::new(),
             };
             let stop = self.gather(&current, bytes, &mut at, &mut questions);
-            self.decide(&engine, &current, &questions).await;
+            if at > 0 && begun.is_none() {
+                begun = begin.take().map(|begin| begin());
+            }
+            self.decide(&engine, &questions).await;
             drop(questions);
             match stop {
                 Stop::Partial => return (at, false),
@@ -152,7 +150,7 @@ impl Pass {
             if let Some(stop) = self.gather_one(current, &arguments, questions) {
                 return stop;
             }
-            if questions.forms.len() == MAX_BATCH {
+            if questions.asked.len() == MAX_BATCH {
                 return Stop::Enough;
             }
         }
@@ -165,19 +163,33 @@ impl Pass {
         arguments: &Arguments<'b>,
         questions: &mut Questions<'b>,
     ) -> Option<Stop<'b>> {
-        let Questions { batch, forms } = questions;
+        let Questions { asked, buckets } = questions;
         match read(current, &self.session, arguments) {
             Ok(Reading::Throttle(dialect, adhoc, call)) => {
-                let asked = batch.ask_bucket(adhoc, call.numbers, call.key, call.quantity);
-                if let Err(error) = asked {
-                    return Some(Stop::Error(error.into()));
+                // Mostly the numbers of the question before it.
+                if buckets.last().is_none_or(|it| it.numbers != call.numbers) {
+                    match adhoc.bucket(call.numbers) {
+                        Ok(bucket) => buckets.push(bucket),
+                        Err(error) => return Some(Stop::Error(error.into())),
+                    }
                 }
-                forms.push(Form::Throttle(dialect));
+                asked.push(Asked {
+                    entry: adhoc.entry(),
+                    subject: Subject::Key(call.key),
+                    cost: call.quantity.unwrap_or(Cost::ONE),
+                    kind: call.quantity.map_or(Kind::Peek, |_| Kind::Check),
+                    throttle: Some((dialect, buckets.len() - 1)),
+                });
                 None
             }
-            Ok(Reading::Check(entry, subject, cost, is_look)) => {
-                batch.ask(entry, subject, cost, is_look);
-                forms.push(Form::Check);
+            Ok(Reading::Check(entry, subject, cost, kind)) => {
+                asked.push(Asked {
+                    entry,
+                    subject,
+                    cost,
+                    kind,
+                    throttle: None,
+                });
                 None
             }
             Ok(Reading::Other(command)) => Some(Stop::Command(command)),
@@ -186,26 +198,27 @@ impl Pass {
     }
 
     /// Decides, and writes the answers.
-    async fn decide(&mut self, engine: &Engine, current: &Current, questions: &Questions<'_>) {
-        let Questions { batch, forms } = questions;
-        if batch.is_empty() {
-            return;
-        }
-        let mut forms = forms.iter();
-        let replies = &mut self.replies;
-        let mut write = |asked: &Asked<'_>, answer: Answer<'_>| match (forms.next(), answer) {
-            (Some(Form::Throttle(dialect)), Answer::Bucket(bucket, decision)) => {
-                let quantity = (!asked.is_look).then_some(asked.cost);
-                dialect.write(replies, bucket, quantity, decision);
+    async fn decide(&mut self, engine: &Engine, questions: &Questions<'_>) {
+        let Questions { asked, buckets } = questions;
+        let calls = asked.iter().map(|it| Call {
+            bucket: it.throttle.map(|(_, bucket)| &*buckets[bucket]),
+            kind: it.kind,
+            ..Call::new(it.entry, &it.subject, it.cost)
+        });
+        let calls: Vec<Call<'_>> = calls.collect();
+        let (mut rest, replies) = (asked.iter(), &mut self.replies);
+        let each = |call: &Call<'_>, answer: &Answer<'_>| {
+            let throttle = rest.next().and_then(|it| it.throttle);
+            match (answer, throttle.zip(call.bucket)) {
+                (Ok(decision), Some(((dialect, _), bucket))) => {
+                    let quantity = Some(call.cost).filter(|_| call.kind == Kind::Check);
+                    dialect.write(replies, bucket, quantity, decision);
+                }
+                (Ok(decision), None) => policy::write(replies, call, decision),
+                (Err(error), _) => policy::write_error(replies, error),
             }
-            (_, Answer::Policy(decision)) => policy::write(replies, asked, decision),
-            (_, Answer::Error(error)) => policy::write_error(replies, error),
-            (_, Answer::Bucket(..)) => unreachable!("only a throttle brings its numbers"),
         };
-        match batch.is_shared() {
-            true => engine.decide_each(current, batch, write).await,
-            false => engine.decide_each_now(current, batch, &mut write),
-        }
+        engine.ask(&calls, each).await;
     }
 
     /// Answers the words of a line.
@@ -216,7 +229,7 @@ impl Pass {
         }
         let mut questions = Questions::default();
         let stop = self.gather_one(current, &arguments, &mut questions);
-        self.decide(engine, current, &questions).await;
+        self.decide(engine, &questions).await;
         match stop {
             Some(Stop::Command(command)) => self.answer(engine, current, command).await,
             Some(Stop::Error(error)) => self.replies.error(error.code, error.message),
@@ -228,7 +241,7 @@ impl Pass {
     async fn answer(&mut self, engine: &Engine, current: &Current, command: Command<'_>) {
         let (session, replies) = (&mut self.session, &mut self.replies);
         match command {
-            Command::Reset(reset) => policy::reset(engine, current, replies, reset).await,
+            Command::Reset(reset) => policy::reset(engine, replies, reset).await,
             Command::Refund(receipt) => policy::refund(engine, current, replies, receipt).await,
             Command::Policies => policy::names(current, replies),
             Command::Housekeeping(name, arguments) => {

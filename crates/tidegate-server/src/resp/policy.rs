@@ -8,11 +8,11 @@ use tidegate_redis::TryCheckError;
 use super::command::{CommandError, Reset};
 use super::reply::Replies;
 use crate::api::decision::milliseconds;
-use crate::engine::{Asked, Current, Engine};
+use crate::engine::{Call, Current, Engine};
 use crate::receipt;
 
 /// Writes a decision: a map of nine names.
-pub(super) fn write(replies: &mut Replies, asked: &Asked<'_>, decision: &PolicyDecision<'_>) {
+pub(super) fn write(replies: &mut Replies, call: &Call<'_>, decision: &PolicyDecision<'_>) {
     // A refusal because the store has not answered is no quota.
     let is_quota = decision.allowed() || decision.source() != Source::ErrorPolicy;
     let reported = decision.reported().filter(|_| is_quota);
@@ -31,11 +31,11 @@ pub(super) fn write(replies: &mut Replies, asked: &Asked<'_>, decision: &PolicyD
     replies.bulk("source");
     replies.bulk(decision.source().as_str());
     replies.bulk("receipt");
-    match decision.receipt().filter(|_| !asked.is_look) {
+    match decision.receipt() {
         Some(receipt) => {
             let mut text = Vec::with_capacity(128);
-            let (instance, policy) = (asked.entry.instance(), asked.entry.policy());
-            receipt::encode(&mut text, instance, policy, &asked.subject, &receipt);
+            let (instance, policy) = (call.entry.instance(), call.entry.policy());
+            receipt::encode(&mut text, instance, policy, call.attributes, &receipt);
             replies.bulk(text);
         }
         None => replies.null(),
@@ -96,18 +96,8 @@ pub(super) fn names(current: &Current, replies: &mut Replies) {
     }
 }
 
-pub(super) async fn reset(
-    engine: &Engine,
-    current: &Current,
-    replies: &mut Replies,
-    reset: Reset<'_>,
-) {
-    let Reset {
-        policy,
-        subject,
-        which,
-    } = reset;
-    match engine.reset(current, policy, &subject, which).await {
+pub(super) async fn reset(engine: &Engine, replies: &mut Replies, reset: Reset<'_>) {
+    match engine.reset(reset.entry, &reset.subject, reset.which).await {
         Ok(_) => replies.ok(),
         Err(error) => write_error(replies, &error),
     }
@@ -127,9 +117,8 @@ pub(super) async fn refund(engine: &Engine, current: &Current, replies: &mut Rep
         let message = "receipt: issued by another server, which counts in its own memory";
         return replies.error("ERR", message);
     }
-    let (policy, attributes) = (&returned.policy, &returned.attributes);
-    let refund = engine.refund(current, policy, attributes, &returned.receipt);
-    match refund.await {
+    let (attributes, receipt) = (&returned.attributes, &returned.receipt);
+    match engine.refund(entry, attributes, receipt).await {
         Ok(()) => replies.ok(),
         Err(error) => write_error(replies, &error),
     }

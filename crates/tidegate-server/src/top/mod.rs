@@ -103,7 +103,8 @@ impl std::fmt::Debug for Top {
 }
 
 impl Top {
-    pub(crate) fn new(policy: &Policy) -> Self {
+    /// Of the keys that these attributes make.
+    pub(crate) fn new<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
         let random = RandomState::new();
         let gates = (0..=worker::count()).map(|worker| Gates {
             requests: Gate::new(random.hash_one((worker, 0))),
@@ -111,7 +112,7 @@ impl Top {
         });
         let windows = || [Since::Minute, Since::Hour].map(|since| Window::new(since.seconds()));
         Self {
-            names: policy.attributes().into_iter().map(Box::from).collect(),
+            names: names.into_iter().map(Box::from).collect(),
             gates: gates.collect(),
             counts: Mutex::new(Counts {
                 requests: windows(),
@@ -134,10 +135,7 @@ impl Top {
 
     /// Counts a request, if its turn has come.
     #[inline]
-    pub(crate) fn seen<A>(&self, attributes: &A, is_denied: bool)
-    where
-        A: Attributes + ?Sized,
-    {
+    pub(crate) fn seen(&self, attributes: &dyn Attributes, is_denied: bool) {
         let Some(gates) = self.gates.get(worker::number()) else {
             return;
         };
@@ -163,10 +161,7 @@ impl Top {
     }
 
     #[cold]
-    fn count<A>(&self, attributes: &A, requests: u64, denied: u64, now_s: u64)
-    where
-        A: Attributes + ?Sized,
-    {
+    fn count(&self, attributes: &dyn Attributes, requests: u64, denied: u64, now_s: u64) {
         let Some((hash, key)) = self.key(attributes) else {
             return;
         };
@@ -215,10 +210,7 @@ impl Top {
 
     /// The key that these attributes make: its hash, and as much of it as is kept. Each
     /// value stands behind its length, and whether it was cut off.
-    fn key<A>(&self, attributes: &A) -> Option<(u64, Vec<u8>)>
-    where
-        A: Attributes + ?Sized,
-    {
+    fn key(&self, attributes: &dyn Attributes) -> Option<(u64, Vec<u8>)> {
         let mut hasher = self.random.build_hasher();
         let mut key = Vec::with_capacity(64);
         let room = (MAX_KEY / self.names.len().max(1)).saturating_sub(3);

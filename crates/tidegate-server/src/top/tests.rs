@@ -158,7 +158,7 @@ fn gate_opens_again_after_a_load() {
 
 #[test]
 fn memory_is_bounded_whatever_the_keys() {
-    let top = Top::new(&policy("{ip}:{path}"));
+    let top = Top::new(policy("{ip}:{path}").attributes());
     let path = "x".repeat(100_000);
     for number in 0..3_000_u64 {
         let (ip, path) = (number.to_string(), format!("{number}{path}"));
@@ -190,7 +190,7 @@ fn memory_is_bounded_whatever_the_keys() {
 
 #[test]
 fn keys_are_ranked_by_requests_or_refusals_and_after_a_minute_only_the_hour_knows_them() {
-    let top = Top::new(&policy("{ip}"));
+    let top = Top::new(policy("{ip}").attributes());
     for (ip, requests, denied) in [("a", 10, 1), ("b", 5, 4), ("c", 1, 0)] {
         for number in 0..requests {
             top.count(&[("ip", ip)], 1, u64::from(number < denied), 0);
@@ -213,7 +213,7 @@ fn keys_are_ranked_by_requests_or_refusals_and_after_a_minute_only_the_hour_know
 
 #[test]
 fn keys_of_any_bytes_are_told_apart() {
-    let top = Top::new(&policy("{a}:{b}"));
+    let top = Top::new(policy("{a}:{b}").attributes());
     for pair in [("1:2", "3"), ("1", "2:3"), ("", ""), ("é\0", "…")] {
         top.count(&[("a", pair.0), ("b", pair.1)], 1, 0, 0);
     }

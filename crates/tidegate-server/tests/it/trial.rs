@@ -2,7 +2,7 @@
 
 use tidegate::Cost;
 use tidegate_server::cli::Source;
-use tidegate_server::engine::Engine;
+use tidegate_server::engine::{Call, Engine, Kind};
 use tidegate_server::settings::{Listen, Settings};
 
 use crate::process::Folder;
@@ -55,8 +55,8 @@ async fn trial_in_redis_travels_with_the_check() {
         let current = engine.current();
         let ask = async |ip: &str| {
             let ip = [("ip", ip)];
-            let decided = engine.decide(&current, "p", &ip, Cost::ONE);
-            decided.await.expect("a policy").decision.remaining()
+            let call = Call::new(current.entry("p").expect("a policy"), &ip, Cost::ONE);
+            engine.ask_one(&call).await.expect("a decision").remaining()
         };
         // Connects to Redis, and gives it the scripts.
         for number in 0..8 {
@@ -69,8 +69,13 @@ async fn trial_in_redis_travels_with_the_check() {
         }
         assert_eq!(scripts_run(&redis) - before, 50, "{trial:?}");
         if !trial.is_empty() {
-            let left = engine.peek(&current, "next", &[("ip", "1 0")], Cost::ONE);
-            assert_eq!(left.await.expect("a policy").decision.remaining(), 40);
+            let (entry, ip) = (current.entry("next").expect("a policy"), [("ip", "1 0")]);
+            let look = Call {
+                kind: Kind::Peek,
+                ..Call::new(entry, &ip, Cost::ONE)
+            };
+            let left = engine.ask_one(&look).await.expect("numbers");
+            assert_eq!(left.remaining(), 40);
         }
     }
 }

@@ -14,22 +14,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
-use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 use tidegate::{
-    Algorithm, Align, Attributes, Cost, Limit, LimitSpec, Mode, Policy, PolicyDecision,
-    PolicyError, Rate, Receipt,
+    Algorithm, Align, Limit, LimitSpec, Mode, Policy, PolicyDecision, PolicyError, Rate, Receipt,
+    Source,
 };
-use tidegate_redis::{AnyStore, Policies, PolicyLimiter, TryCheckError};
+use tidegate_redis::{Policies, TryCheckError};
 use tonic::Status;
 
 use super::rules::{Domains, Quota, Rule};
 use super::section::{Envoy, OnError};
 use super::service::status;
 use super::wire::{RateLimitRequest, RateLimitResponse, Unit};
-use crate::engine::{Current, Engine};
+use crate::engine::{Answer, Call, Current, Engine, Entry};
 use crate::metrics::Meter;
+use crate::section::Server;
+use crate::top::Top;
 use plan::{Asked, Plan};
 
 /// The name of its decisions in metrics.
@@ -41,11 +41,13 @@ pub(crate) struct DropIn {
     /// Whether they came while the server runs, and not from its config.
     pub(crate) is_given: bool,
     /// What counts hits, by the length of the window in seconds.
-    windows: BTreeMap<u64, PolicyLimiter>,
+    windows: BTreeMap<u64, Entry>,
     /// What decides the limits that charge no refusals, by their index.
-    exact: Vec<Option<PolicyLimiter>>,
-    is_in_memory: bool,
+    exact: Vec<Option<Entry>>,
+    /// Where requests are counted, each once.
     meter: Arc<Meter>,
+    /// The most frequent keys of all limits.
+    pub(crate) top: Arc<Top>,
 }
 
 /// The policies that count for these domains.
@@ -124,49 +126,33 @@ impl DropIn {
     pub(crate) fn new(
         domains: Arc<Domains>,
         is_given: bool,
-        envoy: &Envoy,
+        server: &Server,
         limiter: &Policies,
-        meter: Arc<Meter>,
+        (meter, top): (Arc<Meter>, Option<Arc<Top>>),
     ) -> Self {
-        let handle = |name: String| limiter.handle(&name).ok().cloned();
-        let window = |seconds| Some((seconds, handle(window_name(seconds))?));
-        let exact = domains.rules().iter().map(|rule| match rule.quota {
-            Quota::Exact(..) => handle(rule_name(rule)),
-            Quota::Counted(_) | Quota::Unlimited => None,
-        });
-        let windows: BTreeMap<u64, PolicyLimiter> =
-            windows(&domains).into_iter().filter_map(window).collect();
-        let exact: Vec<Option<PolicyLimiter>> = exact.collect();
-        if envoy.on_error == OnError::Error {
-            for handle in windows.values().chain(exact.iter().flatten()) {
+        let top = top.unwrap_or_else(|| Arc::new(Top::new(["key"])));
+        let entry = |name: String| {
+            let handle = limiter.handle(&name).ok()?.clone();
+            if server.envoy.on_error == OnError::Error {
                 handle.callers_do("answered with UNAVAILABLE");
             }
-        }
-        let is_in_memory = limiter
-            .stores()
-            .any(|(name, store)| name == envoy.store && matches!(store, AnyStore::Memory(_)));
+            let counted = (None, Arc::clone(&top));
+            Some(Entry::new(handle, counted, 0, server.log_keys))
+        };
+        let window = |seconds| Some((seconds, entry(window_name(seconds))?));
+        let exact = domains.rules().iter().map(|rule| match rule.quota {
+            Quota::Exact(..) => entry(rule_name(rule)),
+            Quota::Counted(_) | Quota::Unlimited => None,
+        });
         Self {
-            windows,
-            exact,
-            is_in_memory,
+            windows: windows(&domains).into_iter().filter_map(window).collect(),
+            exact: exact.collect(),
             is_given,
             meter,
+            top,
             domains,
         }
     }
-}
-
-/// Answers a request without waiting, where counts are kept in this process.
-pub(super) fn answer_now(
-    engine: &Engine,
-    current: &Current,
-    dropin: &DropIn,
-    request: &RateLimitRequest,
-) -> Option<Result<RateLimitResponse, Status>> {
-    if !dropin.is_in_memory {
-        return None;
-    }
-    answer(engine, current, dropin, request).now_or_never()
 }
 
 /// Answers any request.
@@ -179,17 +165,10 @@ pub(super) async fn answer(
     let start = Instant::now();
     let on_error = current.server.envoy.on_error;
     let mut plans = plan::of(dropin, request)?;
-    let stops = engine.options.stop_increment_when_over && plans.len() > 1;
-    let asked = plans.iter().any(|plan| matches!(plan, Plan::Asked(_)));
-    let outcomes = match asked {
-        true => {
-            if stops {
-                stop_others(engine, &mut plans).await;
-            }
-            ask_all(engine, &plans).await
-        }
-        false => plans.iter().map(|_| None).collect(),
-    };
+    if engine.options.stop_increment_when_over && plans.len() > 1 {
+        stop_others(engine, &mut plans).await;
+    }
+    let outcomes = ask(engine, &plans).await;
     let failed = outcomes.iter().flatten().find_map(|it| it.as_ref().err());
     if let (Some(error), OnError::Error) = (failed, on_error) {
         let failed = status(error);
@@ -205,7 +184,14 @@ pub(super) async fn answer(
         (true, false) => [0, 1, 0],
         (true, true) => [0, 0, 1],
     };
-    dropin.meter.count_stored(counts, start.elapsed());
+    // Of several sources, the one that is farthest from the store.
+    let sources = outcomes.iter().flatten().map(|outcome| match outcome {
+        Ok(outcome) => outcome.source,
+        Err(_) => Source::ErrorPolicy,
+    });
+    let farthest = |source: &Source| Source::ALL.iter().position(|it| it == source);
+    let source = sources.max_by_key(farthest).unwrap_or(Source::Store);
+    dropin.meter.count(counts, source, start.elapsed());
     Ok(response.message)
 }
 
@@ -218,36 +204,30 @@ struct Outcome {
     remaining: u32,
     /// Seconds until the window ends, or until it makes sense to ask again.
     reset: u64,
+    source: Source,
     receipt: Option<Receipt>,
 }
 
 type Outcomes = Vec<Option<Result<Outcome, TryCheckError>>>;
 
-/// All descriptors in one go: for Redis, they share a batch.
-async fn ask_all(engine: &Engine, plans: &[Plan<'_>]) -> Outcomes {
-    let asking = plans.iter().map(|plan| async move {
-        match plan {
-            Plan::Asked(asked) => Some(ask(asked).await),
-            Plan::Open | Plan::Unlimited => None,
-        }
-    });
-    engine.at_home(join_all(asking)).await
-}
-
-async fn ask(asked: &Asked<'_>) -> Result<Outcome, TryCheckError> {
-    let key = Key(&asked.key);
-    let decision = match cost(asked.hits) {
-        Some(cost) if asked.is_negative => {
-            asked.handle.give_back(&key, cost).await?;
-            asked.handle.peek(&key, Cost::ONE).await?
-        }
-        Some(cost) => asked.handle.try_check(&key, cost).await?,
-        None => asked.handle.peek(&key, Cost::ONE).await?,
+/// Asks about all descriptors in one go: for Redis, they share a batch.
+async fn ask(engine: &Engine, plans: &[Plan<'_>]) -> Outcomes {
+    let asked: Vec<&Asked<'_>> = plans.iter().filter_map(Plan::asked).collect();
+    let calls: Vec<Call<'_>> = asked.iter().map(|asked| asked.call()).collect();
+    let (mut outcomes, mut rest) = (Vec::with_capacity(plans.len()), asked.iter());
+    let each = |_: &Call<'_>, answer: &Answer<'_>| {
+        let answer = answer.as_ref().map_err(Clone::clone);
+        outcomes.extend(rest.next().map(|asked| {
+            answer.map(|decision| match asked.is_exact {
+                true => decided(asked, decision),
+                false => counted(asked, decision),
+            })
+        }));
     };
-    Ok(match asked.is_exact {
-        true => decided(asked, &decision),
-        false => counted(asked, &decision),
-    })
+    engine.ask(&calls, each).await;
+    let mut outcomes = outcomes.into_iter();
+    let outcome = |plan: &Plan<'_>| plan.asked().and_then(|_| outcomes.next());
+    plans.iter().map(outcome).collect()
 }
 
 /// What a counter says that counts everything.
@@ -266,6 +246,7 @@ fn counted(asked: &Asked<'_>, decision: &PolicyDecision<'_>) -> Outcome {
             .requests
             .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX)),
         reset: window.seconds - now % window.seconds,
+        source: decision.source(),
         receipt: None,
     }
 }
@@ -284,6 +265,7 @@ fn decided(asked: &Asked<'_>, decision: &PolicyDecision<'_>) -> Outcome {
         count: u64::from(decision.limit().saturating_sub(left)),
         remaining: if is_over { 0 } else { left },
         reset: wait.as_secs() + u64::from(wait.subsec_nanos() > 0),
+        source: decision.source(),
         receipt: decision.receipt(),
     }
 }
@@ -291,24 +273,23 @@ fn decided(asked: &Asked<'_>, decision: &PolicyDecision<'_>) -> Outcome {
 /// Looks first: when a descriptor is about to go over its limit, the others are not
 /// charged.
 async fn stop_others(engine: &Engine, plans: &mut [Plan<'_>]) {
-    let looks = plans.iter().map(|plan| async move {
-        let Plan::Asked(asked) = plan else {
-            return None;
-        };
-        let key = Key(&asked.key);
-        let look = asked.handle.peek(&key, Cost::ONE);
-        Some(counted(asked, &look.await.ok()?).count)
-    });
-    let looks: Vec<Option<u64>> = engine.at_home(join_all(looks)).await;
-    let goes_over = |plan: &Plan<'_>, count: Option<u64>| match (plan, count) {
-        (Plan::Asked(asked), Some(count)) => {
-            let is_counted = !asked.is_exact && !asked.is_negative;
-            is_counted && count.saturating_add(asked.hits) > asked.window.requests.into()
+    let asked = plans.iter().enumerate();
+    let asked = asked.filter_map(|(index, plan)| Some((index, plan.asked()?)));
+    let asked: Vec<_> = asked
+        .filter(|(_, asked)| !asked.is_exact && !asked.is_negative)
+        .collect();
+    let looks: Vec<Call<'_>> = asked.iter().map(|(_, asked)| asked.look()).collect();
+    let (mut over, mut rest) = (None, asked.iter());
+    let each = |_: &Call<'_>, answer: &Answer<'_>| {
+        if let (Some((index, asked)), Ok(decision)) = (rest.next(), answer) {
+            let count = counted(asked, decision).count.saturating_add(asked.hits);
+            if over.is_none() && count > asked.window.requests.into() {
+                over = Some(*index);
+            }
         }
-        _ => false,
     };
-    let mut over = plans.iter().zip(&looks);
-    let Some(over) = over.position(|(plan, count)| goes_over(plan, *count)) else {
+    engine.ask(&looks, each).await;
+    let Some(over) = over else {
         return;
     };
     for (index, plan) in plans.iter_mut().enumerate() {
@@ -323,40 +304,11 @@ async fn stop_others(engine: &Engine, plans: &mut [Plan<'_>]) {
 /// Gives back what descriptors of a refused request were charged that charge no refusals.
 async fn give_back(engine: &Engine, plans: &[Plan<'_>], outcomes: &Outcomes) {
     let charged = plans.iter().zip(outcomes).filter_map(|(plan, outcome)| {
-        let (Plan::Asked(asked), Some(Ok(outcome))) = (plan, outcome) else {
-            return None;
-        };
-        outcome
-            .receipt
-            .as_ref()
-            .filter(|_| asked.is_exact)
-            .map(|it| (asked, it))
+        let asked = plan.asked().filter(|asked| asked.is_exact)?;
+        let outcome = outcome.as_ref()?.as_ref().ok()?;
+        Some((asked.call(), outcome.receipt.clone()?))
     });
-    let refunds = charged.map(|(asked, receipt)| async move {
-        let (policy, key) = (asked.handle.policy().name(), Key(&asked.key));
-        let refund = asked.handle.refund(&key, receipt);
-        if let Err(error) = refund.await {
-            tracing::debug!(%error, policy, "a charge was not given back");
-        }
-    });
-    let refunds: Vec<_> = refunds.collect();
-    if !refunds.is_empty() {
-        engine.at_home(join_all(refunds)).await;
-    }
-}
-
-/// More than any limit admits counts as that much.
-fn cost(hits: u64) -> Option<Cost> {
-    Cost::new(hits.min(u32::MAX.into())).ok()
-}
-
-/// The key of a counter, as attributes.
-struct Key<'k>(&'k [u8]);
-
-impl Attributes for Key<'_> {
-    fn value(&self, name: &str) -> Option<&[u8]> {
-        (name == "key").then_some(self.0)
-    }
+    engine.give_back(charged).await;
 }
 
 #[cfg(test)]

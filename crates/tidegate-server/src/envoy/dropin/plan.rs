@@ -4,12 +4,13 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
-use tidegate_redis::PolicyLimiter;
+use tidegate::{Attributes, Cost};
 use tonic::Status;
 
 use super::DropIn;
+use crate::engine::{Call, Entry, Kind};
 use crate::envoy::rules::{Found, Quota, Rule, Window};
-use crate::envoy::wire::{Descriptor, Entry, LimitOverride, RateLimitRequest, Unit};
+use crate::envoy::wire::{self, Descriptor, LimitOverride, RateLimitRequest, Unit};
 
 /// What becomes of a descriptor.
 pub(super) enum Plan<'r> {
@@ -26,7 +27,7 @@ pub(super) struct Asked<'r> {
     pub(super) rule: Option<&'r Rule>,
     /// The name of its statistics.
     pub(super) path: SmallVec<[Cow<'r, str>; 4]>,
-    pub(super) handle: &'r PolicyLimiter,
+    pub(super) entry: &'r Entry,
     pub(super) key: Vec<u8>,
     /// Whether refusals are not charged.
     pub(super) is_exact: bool,
@@ -34,6 +35,47 @@ pub(super) struct Asked<'r> {
     pub(super) hits: u64,
     /// They are taken off the count.
     pub(super) is_negative: bool,
+}
+
+impl<'r> Plan<'r> {
+    /// The descriptor, where it has a limit.
+    pub(super) fn asked(&self) -> Option<&Asked<'r>> {
+        match self {
+            Self::Asked(asked) => Some(asked),
+            Self::Open | Self::Unlimited => None,
+        }
+    }
+}
+
+impl Asked<'_> {
+    /// What to ask: more than any limit admits counts as that much.
+    pub(super) fn call(&self) -> Call<'_> {
+        let Ok(cost) = Cost::new(self.hits.min(u32::MAX.into())) else {
+            return self.look();
+        };
+        Call {
+            kind: match self.is_negative {
+                true => Kind::GiveBack,
+                false => Kind::Check,
+            },
+            is_strict: true,
+            ..Call::new(self.entry, self, cost)
+        }
+    }
+
+    /// A look at what is counted.
+    pub(super) fn look(&self) -> Call<'_> {
+        Call {
+            kind: Kind::Peek,
+            ..Call::new(self.entry, self, Cost::ONE)
+        }
+    }
+}
+
+impl Attributes for Asked<'_> {
+    fn value(&self, name: &str) -> Option<&[u8]> {
+        (name == "key").then_some(&self.key)
+    }
 }
 
 /// What to ask about the descriptors of a request, in their order.
@@ -127,15 +169,15 @@ fn plan<'r>(
                 _ if is_replaced => return Plan::Open,
                 Quota::Counted(window) => (window, None),
                 Quota::Exact(window, _) => {
-                    let handle = dropin.exact.get(rule.index).and_then(Option::as_ref);
-                    (window, handle)
+                    let entry = dropin.exact.get(rule.index).and_then(Option::as_ref);
+                    (window, entry)
                 }
             };
             let key = key(domain, entries, found.values.iter().copied());
             (Some(rule), window, exact, key, found.path)
         }
     };
-    let Some(handle) = exact.or_else(|| dropin.windows.get(&window.seconds)) else {
+    let Some(entry) = exact.or_else(|| dropin.windows.get(&window.seconds)) else {
         return Plan::Open;
     };
     let hits = descriptor.hits_addend;
@@ -143,7 +185,7 @@ fn plan<'r>(
         window,
         rule,
         path,
-        handle,
+        entry,
         key,
         is_exact: exact.is_some(),
         hits: hits.unwrap_or_else(|| request.hits_addend.max(1).into()),
@@ -152,7 +194,7 @@ fn plan<'r>(
 }
 
 /// The name of an entry in statistics.
-fn named(entry: &Entry) -> Cow<'_, str> {
+fn named(entry: &wire::Entry) -> Cow<'_, str> {
     let key = String::from_utf8_lossy(&entry.key);
     match entry.value.is_empty() {
         true => key,
@@ -162,7 +204,11 @@ fn named(entry: &Entry) -> Cow<'_, str> {
 
 /// The key of a counter: the domain, and the keys and values of the entries, so that no two
 /// lists of entries have the same.
-fn key<'v>(domain: &str, entries: &[Entry], values: impl Iterator<Item = &'v [u8]>) -> Vec<u8> {
+fn key<'v>(
+    domain: &str,
+    entries: &[wire::Entry],
+    values: impl Iterator<Item = &'v [u8]>,
+) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     push(&mut bytes, domain.as_bytes());
     for (entry, value) in entries.iter().zip(values) {
