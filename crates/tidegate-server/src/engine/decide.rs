@@ -124,7 +124,10 @@ impl Engine {
         let is_alike =
             |call: &&Call<'_>| std::ptr::eq(call.entry, first.entry) && call.kind == first.kind;
         let checks = calls.iter().take_while(is_alike);
-        let checks = checks.map_while(|call| Some(call.only_check(memory)?.0));
+        // Nothing behind the first that is unlike it, however often the store asks for more.
+        let checks = checks
+            .map_while(|call| Some(call.only_check(memory)?.0))
+            .fuse();
         let (mut done, mut counts) = (0, Counts::default());
         memory.store().decide_each(checks, charge, |decision| {
             let call = &calls[done];

@@ -7,6 +7,7 @@ use tidegate_testkit::simulation::Random;
 
 use super::Served;
 use super::native::ROWS;
+use crate::observed::metrics;
 use crate::process::{Start, until};
 use crate::redis_server::Server;
 
@@ -118,7 +119,15 @@ fn v4_on_error_answers_when_the_store_is_down_and_the_log_says_so() {
         let line = served.server.line("the store keeps failing");
         let expected = format!("policies={does}: envoy-1s, envoy-2592000s,");
         assert!(line.contains(&expected), "{line}");
-        served.say(question)
+        let said = served.say(question);
+        let counted = |source: &str| {
+            let name = format!("tidegate_source_total{{policy=\"envoy\",source=\"{source}\"}}");
+            metrics(&served.server).get(&name).copied()
+        };
+        // An error is no decision.
+        let expected = if on_error == "error" { 0.0 } else { 1.0 };
+        assert_eq!(counted("error_policy"), Some(expected), "{on_error}");
+        said
     });
 }
 

@@ -18,6 +18,7 @@ use crate::envoy::wire::{
     Unit,
 };
 use crate::record::Recorder;
+use crate::top::{By, Since};
 
 /// When the tests begin: 40 s into a minute.
 const START_S: u64 = 1_000_000_000;
@@ -176,7 +177,7 @@ fn metadata_has_the_request_and_what_limits_with_room_say() {
 }
 
 #[test]
-fn s11_drop_in_decisions_are_recorded() {
+fn s11_drop_in_decisions_are_recorded_and_their_keys_counted() {
     let file = std::env::temp_dir().join(format!("tidegate-s11-{}.jsonl", std::process::id()));
     let redaction = Arc::new(Redaction::new(None));
     let recorder = Recorder::open(&file, 1 << 20, Arc::clone(&redaction)).expect("a file");
@@ -191,4 +192,9 @@ fn s11_drop_in_decisions_are_recorded() {
     std::fs::remove_file(&file).expect("a record");
     let recorded = text.lines().count();
     assert!(recorded == 1, "recorded {recorded} of 1 decisions");
+    let current = service.engine.current();
+    let top = current.top("envoy").expect("limits");
+    let most = top.most(By::Requests, Since::Minute, 2).keys;
+    let keys: Vec<&str> = most.iter().map(|key| &*key.values[0]).collect();
+    assert_eq!(keys, ["d~ip~1"]);
 }
