@@ -2,14 +2,15 @@
 //! size of all bodies together.
 
 use std::ops::Deref;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::StatusCode;
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Incoming, SizeHint};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
@@ -33,6 +34,12 @@ const WAIT: Duration = Duration::from_secs(2);
 
 /// Room for the bodies of all requests.
 pub(crate) struct Room(Semaphore);
+
+/// The body of a request, of which a piece may have been read already.
+pub(crate) struct Unread {
+    first: Option<Bytes>,
+    rest: Incoming,
+}
 
 /// A body, and the room that it takes as long as it is needed.
 pub(crate) struct Whole<'r> {
@@ -61,9 +68,41 @@ impl Deref for Whole<'_> {
     }
 }
 
+impl From<Incoming> for Unread {
+    fn from(rest: Incoming) -> Self {
+        Self { first: None, rest }
+    }
+}
+
+impl Unread {
+    /// The whole body, if it is short and all of it is there.
+    #[inline]
+    pub(super) fn short(&mut self, cx: &mut Context<'_>) -> Option<Whole<'static>> {
+        let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut self.rest).poll_frame(cx) else {
+            return None;
+        };
+        let bytes = frame.into_data().ok()?;
+        if !self.rest.is_end_stream() || bytes.len() as u64 > SHORT {
+            self.first = Some(bytes);
+            return None;
+        }
+        Some(Whole { bytes, _room: None })
+    }
+
+    fn length(&self) -> SizeHint {
+        let mut hint = self.rest.size_hint();
+        let read = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        match hint.upper() {
+            Some(upper) if hint.lower() == upper => hint.set_exact(upper + read),
+            _ => hint.set_lower(hint.lower() + read),
+        }
+        hint
+    }
+}
+
 /// The whole body.
-pub(crate) async fn read(room: &Room, body: Incoming) -> Result<Whole<'_>, Problem> {
-    if body.size_hint().lower() > MAX_READ {
+pub(crate) async fn read(room: &Room, body: Unread) -> Result<Whole<'_>, Problem> {
+    if body.length().lower() > MAX_READ {
         return Err(too_long());
     }
     let mut collected = pin!(collect(room, body));
@@ -78,22 +117,29 @@ pub(crate) async fn read(room: &Room, body: Incoming) -> Result<Whole<'_>, Probl
     })
 }
 
-async fn collect(room: &Room, mut body: Incoming) -> Result<Whole<'_>, Problem> {
-    let expected = body
-        .size_hint()
-        .exact()
-        .and_then(|it| u32::try_from(it).ok());
+async fn collect(room: &Room, body: Unread) -> Result<Whole<'_>, Problem> {
+    let expected = body.length().exact().and_then(|it| u32::try_from(it).ok());
     let expected = expected.unwrap_or(MAX_BODY).min(MAX_BODY);
+    let Unread {
+        first: mut given,
+        rest: mut body,
+    } = body;
     // Nearly every body comes in one piece.
     let mut first: Option<Bytes> = None;
     let (mut more, mut length, mut taken) = (BytesMut::new(), 0, None);
-    while !body.is_end_stream() {
-        let Some(frame) = body.frame().await else {
-            break;
-        };
-        let frame = frame.map_err(|_| Problem::bad("the body: truncated"))?;
-        let Ok(data) = frame.into_data() else {
-            continue;
+    while given.is_some() || !body.is_end_stream() {
+        let data = match given.take() {
+            Some(data) => data,
+            None => match body.frame().await {
+                None => break,
+                Some(frame) => {
+                    let frame = frame.map_err(|_| Problem::bad("the body: truncated"))?;
+                    let Ok(data) = frame.into_data() else {
+                        continue;
+                    };
+                    data
+                }
+            },
         };
         length += data.len() as u64;
         if length > MAX_READ {

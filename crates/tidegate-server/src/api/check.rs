@@ -2,23 +2,22 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::future::poll_fn;
 use std::marker::PhantomData;
-use std::pin::pin;
 use std::slice;
+use std::task::Poll;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures_util::FutureExt;
-use hyper::body::Incoming;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use tidegate::{Attributes, Cost};
 
-use super::body::Whole;
+use super::body::{Unread, Whole};
 use super::door::Asked;
-use super::outgoing::{Outgoing, SHORT};
+use super::outgoing::{Outgoing, SHORT, Taken};
 use super::query::{MAX_ATTRIBUTES, Pairs, short};
 use super::{Answer, Api, JSON, Problem, body, decision, has_numbers, put_headers, quick, text};
 use crate::engine::{self, Call, Current, Kind};
@@ -166,12 +165,15 @@ pub(super) fn unreadable(error: serde_json::Error) -> String {
 pub(super) async fn answer(
     asked: &Asked<Api>,
     current: &Current,
-    body: Incoming,
+    body: Unread,
 ) -> Result<Answer, Problem> {
     let api = &*asked.handler;
     let body = whole(asked, body).await?;
     // Before anything is charged: a response that finds no room is an error.
-    let room = api.unsent.take(most_bytes(&body)).await?;
+    let room = match most_bytes(&body) {
+        ..=SHORT => Taken::default(),
+        bytes => Box::pin(api.unsent.take(bytes)).await?,
+    };
     match parse(&body).map_err(Problem::bad)? {
         Questions::One(question) => {
             let call = question.call(current)?;
@@ -189,21 +191,18 @@ pub(super) async fn answer(
     }
 }
 
-/// The whole body.
-async fn whole(asked: &Asked<Api>, body: Incoming) -> Result<Whole<'_>, Problem> {
+/// The whole body. Nearly every one is short, and there with its head.
+async fn whole(asked: &Asked<Api>, mut body: Unread) -> Result<Whole<'_>, Problem> {
     let woken = asked.again.is_woken();
-    let mut read = pin!(body::read(&asked.handler.room, body));
-    match read.as_mut().now_or_never() {
-        Some(body) => {
-            // hyper wakes the connection when a piece of a body is taken, also when it was
-            // the last one.
-            if !woken {
-                asked.again.forget();
-            }
-            body
-        }
-        None => read.await,
+    let Some(body) = poll_fn(|cx| Poll::Ready(body.short(cx))).await else {
+        return Box::pin(body::read(&asked.handler.room, body)).await;
+    };
+    // hyper wakes the connection when a piece of a body is taken, also when it was the last
+    // one.
+    if !woken {
+        asked.again.forget();
     }
+    Ok(body)
 }
 
 /// Answers a list of checks, of which those for one store travel together.

@@ -36,7 +36,7 @@ use tracing::{Instrument, Span};
 
 use crate::engine::{Access, Current, Engine, Entry};
 use crate::serve::Connection;
-use body::Room;
+use body::{Room, Unread};
 use door::{Asked, Handler};
 use outgoing::{Outgoing, Unsent};
 pub(crate) use problem::Problem;
@@ -100,23 +100,26 @@ impl Handler for Api {
     type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
     fn answer(asked: &Arc<Asked<Self>>, request: Request<Incoming>) -> Self::Answering {
-        Box::pin(answer(Arc::clone(asked), request))
+        let (asked, (head, body)) = (Arc::clone(asked), request.into_parts());
+        // A block, since an async function would have room for its arguments twice.
+        Box::pin(async move {
+            let engine = &*asked.handler.engine;
+            let start = engine.logs_access().then(Instant::now);
+            let (current, body) = (engine.current(), Unread::from(body));
+            let answer = match span(&head) {
+                None => answered(&asked, &current, &head, body).await,
+                Some(span) => {
+                    let answered = answered(&asked, &current, &head, body);
+                    Box::pin(answered.instrument(span)).await
+                }
+            };
+            let answer = finished(&asked, &head, answer);
+            if let Some(start) = start {
+                logged(&asked, &head, &answer, start.elapsed());
+            }
+            answer
+        })
     }
-}
-
-/// Answers a request, and logs it where every request is.
-async fn answer(asked: Arc<Asked<Api>>, request: Request<Incoming>) -> Answer {
-    let engine = &*asked.handler.engine;
-    let start = engine.logs_access().then(Instant::now);
-    let (head, body) = request.into_parts();
-    let current = engine.current();
-    let answered = answered(&asked, &current, &head, body);
-    let answer = answered.instrument(span(&head)).await;
-    let answer = finished(&asked, &head, answer);
-    if let Some(start) = start {
-        logged(&asked, &head, &answer, start.elapsed());
-    }
-    answer
 }
 
 /// The log line of a request. The query is left out: it has keys.
@@ -137,14 +140,13 @@ fn logged(asked: &Asked<Api>, head: &Parts, answer: &Answer, took: Duration) {
 /// Says which request it is that lines on the way are about, where each has a line.
 /// Otherwise no span is made that nobody would see.
 #[inline]
-fn span(head: &Parts) -> Span {
+fn span(head: &Parts) -> Option<Span> {
     if !tracing::enabled!(tracing::Level::DEBUG) {
-        return Span::none();
+        return None;
     }
-    match request_id(head) {
-        None => Span::none(),
-        Some(id) => tracing::debug_span!("request", id = id.to_str().unwrap_or_default()),
-    }
+    let id = request_id(head)?;
+    let id = id.to_str().unwrap_or_default();
+    Some(tracing::debug_span!("request", id))
 }
 
 /// An answer with what every answer has.
@@ -172,7 +174,7 @@ fn finished(asked: &Asked<Api>, head: &Parts, mut answer: Answer) -> Answer {
 }
 
 /// What is wrong with a request is an answer, too.
-async fn answered(asked: &Asked<Api>, current: &Current, head: &Parts, body: Incoming) -> Answer {
+async fn answered(asked: &Asked<Api>, current: &Current, head: &Parts, body: Unread) -> Answer {
     let (api, connection) = (&*asked.handler, &*asked.connection);
     let is_for_us = host::check(current, connection, head);
     let answer = match is_for_us.and_then(|()| is_answered(api.scope, connection, head)) {
@@ -223,7 +225,7 @@ async fn route(
     asked: &Asked<Api>,
     current: &Current,
     head: &Parts,
-    body: Incoming,
+    body: Unread,
 ) -> Result<Answer, Problem> {
     let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/gate/") {
@@ -240,12 +242,7 @@ async fn route(
 }
 
 /// All that asks for no decision.
-async fn rest(
-    api: &Api,
-    current: &Current,
-    head: &Parts,
-    body: Incoming,
-) -> Result<Answer, Problem> {
+async fn rest(api: &Api, current: &Current, head: &Parts, body: Unread) -> Result<Answer, Problem> {
     let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/keys/") {
         let policy = name(policy);

@@ -2,9 +2,9 @@
 
 use http::request::Parts;
 use http::{Response, StatusCode};
-use hyper::body::Incoming;
 use serde::Deserialize;
 
+use super::body::Unread;
 use super::check::unreadable;
 use super::{Answer, Api, Problem, authorize, body};
 use crate::engine::Current;
@@ -20,7 +20,7 @@ pub(super) async fn answer(
     api: &Api,
     current: &Current,
     head: &Parts,
-    body: Incoming,
+    body: Unread,
 ) -> Result<Answer, Problem> {
     authorize(current, head)?;
     let body = body::read(&api.room, body).await?;

@@ -61,6 +61,12 @@ impl Bucket {
         let (level, case) = self.level.as_ref()?;
         Some((level.check(attributes.value("key")?), *case))
     }
+
+    /// The case of that check.
+    #[inline]
+    pub(super) fn case(&self) -> Option<Case> {
+        self.level.as_ref().map(|(_, case)| *case)
+    }
 }
 
 /// The policy behind limits that come with each call.

@@ -132,11 +132,14 @@ impl Engine {
         memory.store().decide_each(checks, charge, |decision| {
             let call = &calls[done];
             done += 1;
-            if let Some((_, case)) = call.only_check(memory) {
-                let decision = memory.decided(case, decision);
-                self.notes.settle(call, &decision, &mut counts);
-                each(call, &Ok(decision));
+            let Some(case) = call.case(memory) else {
+                return;
+            };
+            let answer = Ok(memory.decided(case, decision));
+            if let Ok(decision) = &answer {
+                self.notes.settle(call, decision, &mut counts);
             }
+            each(call, &answer);
         });
         if done > 0 {
             first.entry.count(&counts, Source::Store, start.elapsed());
@@ -174,7 +177,7 @@ impl Notes {
 
     /// What follows every decision: it joins those that are counted together, its key may be
     /// among the most frequent ones, and it is logged and recorded where that is wanted.
-    #[inline]
+    #[inline(always)]
     fn settle(&self, call: &Call<'_>, decision: &PolicyDecision<'_>, counts: &mut Counts) {
         match call.kind {
             Kind::Peek | Kind::GiveBack => {

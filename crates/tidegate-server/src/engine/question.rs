@@ -83,4 +83,13 @@ impl<'q> Call<'q> {
         };
         only.map(|(check, case)| (check.cost(self.cost), case))
     }
+
+    /// Whose limit that check is under.
+    #[inline]
+    pub(super) fn case(&self, memory: &PolicyLimiter) -> Option<Case> {
+        match self.bucket {
+            Some(bucket) => bucket.case(),
+            None => Some(memory.only_check(self.attributes)?.1),
+        }
+    }
 }

@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 
 use super::statistics::Statistics;
 use super::{dump, json};
-use crate::api::body::{self, Room};
+use crate::api::body::{self, Room, Unread};
 use crate::api::door::{Asked, Handler};
 use crate::api::host;
 use crate::api::outgoing::{Outgoing, Unsent};
@@ -89,7 +89,7 @@ impl Pages {
 
     /// `/json`: any error is the client's, as in envoyproxy/ratelimit.
     async fn decide(&self, request: Request<Incoming>) -> Page {
-        let body = request.into_body();
+        let body = Unread::from(request.into_body());
         let body = match body::read(&self.room, body).await {
             Ok(body) => body,
             Err(problem) => return plain(StatusCode::BAD_REQUEST, &*problem.detail),

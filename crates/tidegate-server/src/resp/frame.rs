@@ -95,24 +95,31 @@ pub fn next<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<Next, 
 
 #[inline]
 fn array<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<Next, FrameError> {
-    let Some((count, mut at)) = header(bytes, 1)? else {
-        return Ok(Next::Partial);
-    };
     // An empty array is no command, as in Redis; so is one of "no" elements.
-    let Some(count) = count.number(MAX_ARGUMENTS) else {
-        return Err(FrameError::Arguments(shown(count.0)));
+    let (count, mut at) = match short(bytes, 0, b'*') {
+        Some(short) => short,
+        None => match header(bytes, 1)? {
+            None => return Ok(Next::Partial),
+            Some((count, at)) => match count.number(MAX_ARGUMENTS) {
+                Some(count) => (count, at),
+                None => return Err(FrameError::Arguments(shown(count.0))),
+            },
+        },
     };
     for _ in 0..count {
-        match bytes.get(at) {
-            Some(b'$') => {}
-            Some(other) => return Err(FrameError::Bulk(*other)),
-            None => return partial(bytes),
-        }
-        let Some((length, start)) = header(bytes, at + 1)? else {
-            return partial(bytes);
-        };
-        let Some(length) = length.number(MAX_COMMAND).filter(|_| length.0[0] != b'-') else {
-            return Err(FrameError::Length(shown(length.0)));
+        let (length, start) = match short(bytes, at, b'$') {
+            Some(short) => short,
+            None => match bytes.get(at) {
+                Some(b'$') => match header(bytes, at + 1)? {
+                    None => return partial(bytes),
+                    Some((length, start)) => match length.number(MAX_COMMAND) {
+                        Some(number) if length.0[0] != b'-' => (number, start),
+                        _ => return Err(FrameError::Length(shown(length.0))),
+                    },
+                },
+                Some(other) => return Err(FrameError::Bulk(*other)),
+                None => return partial(bytes),
+            },
         };
         let end = start + length;
         if end + 2 > MAX_COMMAND {
@@ -143,7 +150,6 @@ struct Digits<'b>(&'b [u8]);
 
 impl Digits<'_> {
     /// The number, if it is one and not above `most`. A negative one is nothing: 0.
-    #[inline]
     fn number(self, most: usize) -> Option<usize> {
         let (is_negative, digits) = match self.0.strip_prefix(b"-") {
             Some(digits) => (true, digits),
@@ -164,18 +170,23 @@ impl Digits<'_> {
     }
 }
 
-/// The length that begins at `start`, and where what follows it begins.
+/// A length of one or two digits behind its mark, as nearly all are, and where what follows
+/// it begins.
 #[inline]
+fn short(bytes: &[u8], at: usize, mark: u8) -> Option<(usize, usize)> {
+    let digit = |byte: u8| Some(usize::from(byte.wrapping_sub(b'0'))).filter(|it| *it <= 9);
+    match *bytes.get(at..at + 5)? {
+        [first, one, b'\r', b'\n', _] if first == mark => Some((digit(one)?, at + 4)),
+        [first, ten, one, b'\r', b'\n'] if first == mark => {
+            Some((digit(ten)? * 10 + digit(one)?, at + 5))
+        }
+        _ => None,
+    }
+}
+
+/// The length that begins at `start`, and where what follows it begins.
 fn header(bytes: &[u8], start: usize) -> Result<Option<(Digits<'_>, usize)>, FrameError> {
     let rest = &bytes[start..bytes.len().min(start + MAX_HEADER)];
-    // Nearly all lengths have one or two digits.
-    match rest {
-        [_, b'\r', b'\n', ..] => return Ok(Some((Digits(&rest[..1]), start + 3))),
-        [_, second, b'\r', b'\n', ..] if *second != b'\r' => {
-            return Ok(Some((Digits(&rest[..2]), start + 4)));
-        }
-        _ => {}
-    }
     let Some(end) = rest.iter().position(|byte| *byte == b'\r') else {
         // A length is short, and has no other end.
         let is_over = rest.len() == MAX_HEADER || rest.contains(&b'\n');
