@@ -101,7 +101,7 @@ impl Unread {
 }
 
 /// The whole body.
-pub(crate) async fn read(room: &Room, body: Unread) -> Result<Whole<'_>, Problem> {
+pub(crate) async fn read<'r>(room: &'r Room, body: &mut Unread) -> Result<Whole<'r>, Problem> {
     if body.length().lower() > MAX_READ {
         return Err(too_long());
     }
@@ -117,12 +117,12 @@ pub(crate) async fn read(room: &Room, body: Unread) -> Result<Whole<'_>, Problem
     })
 }
 
-async fn collect(room: &Room, body: Unread) -> Result<Whole<'_>, Problem> {
+async fn collect<'r>(room: &'r Room, body: &mut Unread) -> Result<Whole<'r>, Problem> {
     let expected = body.length().exact().and_then(|it| u32::try_from(it).ok());
     let expected = expected.unwrap_or(MAX_BODY).min(MAX_BODY);
     let Unread {
-        first: mut given,
-        rest: mut body,
+        first: given,
+        rest: body,
     } = body;
     // Nearly every body comes in one piece.
     let mut first: Option<Bytes> = None;

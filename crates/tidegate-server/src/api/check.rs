@@ -165,7 +165,7 @@ pub(super) fn unreadable(error: serde_json::Error) -> String {
 pub(super) async fn answer(
     asked: &Asked<Api>,
     current: &Current,
-    body: Unread,
+    body: &mut Unread,
 ) -> Result<Answer, Problem> {
     let api = &*asked.handler;
     let body = whole(asked, body).await?;
@@ -192,7 +192,7 @@ pub(super) async fn answer(
 }
 
 /// The whole body. Nearly every one is short, and there with its head.
-async fn whole(asked: &Asked<Api>, mut body: Unread) -> Result<Whole<'_>, Problem> {
+async fn whole<'r>(asked: &'r Asked<Api>, body: &mut Unread) -> Result<Whole<'r>, Problem> {
     let woken = asked.again.is_woken();
     let Some(body) = poll_fn(|cx| Poll::Ready(body.short(cx))).await else {
         return Box::pin(body::read(&asked.handler.room, body)).await;

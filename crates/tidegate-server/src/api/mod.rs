@@ -101,15 +101,16 @@ impl Handler for Api {
 
     fn answer(asked: &Arc<Asked<Self>>, request: Request<Incoming>) -> Self::Answering {
         let (asked, (head, body)) = (Arc::clone(asked), request.into_parts());
-        // A block, since an async function would have room for its arguments twice.
+        // A block, since a function would make room for its arguments twice: a future of more
+        // than a kilobyte takes the slow path of the allocator.
         Box::pin(async move {
             let engine = &*asked.handler.engine;
             let start = engine.logs_access().then(Instant::now);
-            let (current, body) = (engine.current(), Unread::from(body));
+            let (current, mut body) = (engine.current(), Unread::from(body));
             let answer = match span(&head) {
-                None => answered(&asked, &current, &head, body).await,
+                None => answered(&asked, &current, &head, &mut body).await,
                 Some(span) => {
-                    let answered = answered(&asked, &current, &head, body);
+                    let answered = answered(&asked, &current, &head, &mut body);
                     Box::pin(answered.instrument(span)).await
                 }
             };
@@ -174,7 +175,12 @@ fn finished(asked: &Asked<Api>, head: &Parts, mut answer: Answer) -> Answer {
 }
 
 /// What is wrong with a request is an answer, too.
-async fn answered(asked: &Asked<Api>, current: &Current, head: &Parts, body: Unread) -> Answer {
+async fn answered(
+    asked: &Asked<Api>,
+    current: &Current,
+    head: &Parts,
+    body: &mut Unread,
+) -> Answer {
     let (api, connection) = (&*asked.handler, &*asked.connection);
     let is_for_us = host::check(current, connection, head);
     let answer = match is_for_us.and_then(|()| is_answered(api.scope, connection, head)) {
@@ -225,7 +231,7 @@ async fn route(
     asked: &Asked<Api>,
     current: &Current,
     head: &Parts,
-    body: Unread,
+    body: &mut Unread,
 ) -> Result<Answer, Problem> {
     let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/gate/") {
@@ -242,7 +248,12 @@ async fn route(
 }
 
 /// All that asks for no decision.
-async fn rest(api: &Api, current: &Current, head: &Parts, body: Unread) -> Result<Answer, Problem> {
+async fn rest(
+    api: &Api,
+    current: &Current,
+    head: &Parts,
+    body: &mut Unread,
+) -> Result<Answer, Problem> {
     let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/keys/") {
         let policy = name(policy);

@@ -20,7 +20,7 @@ pub(super) async fn answer(
     api: &Api,
     current: &Current,
     head: &Parts,
-    body: Unread,
+    body: &mut Unread,
 ) -> Result<Answer, Problem> {
     authorize(current, head)?;
     let body = body::read(&api.room, body).await?;

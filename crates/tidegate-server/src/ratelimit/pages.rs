@@ -89,8 +89,8 @@ impl Pages {
 
     /// `/json`: any error is the client's, as in envoyproxy/ratelimit.
     async fn decide(&self, request: Request<Incoming>) -> Page {
-        let body = Unread::from(request.into_body());
-        let body = match body::read(&self.room, body).await {
+        let mut body = Unread::from(request.into_body());
+        let body = match body::read(&self.room, &mut body).await {
             Ok(body) => body,
             Err(problem) => return plain(StatusCode::BAD_REQUEST, &*problem.detail),
         };
