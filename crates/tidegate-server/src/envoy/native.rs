@@ -70,7 +70,7 @@ pub(super) async fn answer(
             false => one(entry, &decision),
         });
     }
-    let decisions = engine.ask_all(&calls).await;
+    let decisions = Box::pin(engine.ask_all(&calls)).await;
     let decisions = decisions.map_err(|error| status(&error))?;
     Ok(several(&calls, &decisions, on_error))
 }

@@ -55,19 +55,18 @@ impl UnaryService<RateLimitRequest> for Ask {
 
     fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
         let (engine, request) = (Arc::clone(&self.0), request.into_inner());
-        Box::pin(async move {
-            let answer = match request.descriptors.len() {
-                0 | 1 => should_rate_limit(&engine, &request).await,
-                // Envoy gives up after 20 ms by default. What was charged by then would stay
-                // charged, although the request may be refused.
-                _ => {
-                    let asked = Arc::clone(&engine);
-                    let work = async move { should_rate_limit(&asked, &request).await };
-                    engine.to_the_end(work).await
-                }
-            };
+        let is_group = request.descriptors.len() > 1;
+        let asked = Arc::clone(&engine);
+        let work = async move {
+            let answer = should_rate_limit(&asked, &request).await;
             answer.map(Response::new)
-        })
+        };
+        match is_group {
+            false => Box::pin(work),
+            // Envoy gives up after 20 ms by default. What was charged by then would stay
+            // charged, although the request may be refused.
+            true => Box::pin(async move { engine.to_the_end(work).await }),
+        }
     }
 }
 
@@ -79,7 +78,7 @@ pub(crate) async fn should_rate_limit(
     let current = engine.current();
     let answer = match (is_right(request), current.dropin()) {
         (Err(status), _) => Err(status),
-        (Ok(()), Some(limits)) => dropin::answer(engine, &current, limits, request).await,
+        (Ok(()), Some(limits)) => Box::pin(dropin::answer(engine, &current, limits, request)).await,
         (Ok(()), None) => native::answer(engine, &current, request).await,
     };
     answer.inspect_err(|status| unanswered(engine, request, status))
