@@ -5,14 +5,13 @@
 //! `server-hello PORT` listens there until it is killed. It is a program of its own
 //! because `tidegate-bench` counts what is allocated, which takes time.
 
-use std::future::{Ready, ready};
 use std::sync::Arc;
 
-use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response};
 use tidegate_server::api::door::{Asked, Handler, Http};
-use tidegate_server::api::outgoing::Outgoing;
+use tidegate_server::api::request::RequestBody;
+use tidegate_server::api::response::ResponseBody;
 use tidegate_server::engine::Engine;
 use tidegate_server::section::Address;
 use tidegate_server::serve::{self, Listener, Room, Signals};
@@ -24,14 +23,12 @@ const BODY: &[u8] = br#"{"allowed":true,"policy":"api","denied_by":null,"limit":
 struct Hello;
 
 impl Handler for Hello {
-    type Answering = Ready<Response<Outgoing>>;
-
-    fn answer(_: &Arc<Asked<Self>>, _: Request<Incoming>) -> Self::Answering {
-        let mut answer = Response::new(Outgoing::from(BODY));
+    async fn answer(_: Arc<Asked<Self>>, _: Request<RequestBody>) -> Response<ResponseBody> {
+        let mut answer = Response::new(ResponseBody::from(BODY));
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        ready(answer)
+        answer
     }
 }
 

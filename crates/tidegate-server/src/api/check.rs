@@ -15,15 +15,18 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use tidegate::{Attributes, Cost};
 
-use super::body::{Unread, Whole};
 use super::door::Asked;
-use super::outgoing::{Outgoing, SHORT, Taken};
 use super::query::{MAX_ATTRIBUTES, Pairs, short};
-use super::{Answer, Api, JSON, Problem, body, decision, has_numbers, put_headers, quick, text};
+use super::request::{RequestBody, Whole};
+use super::response::{self, ResponseBody};
+use super::{Answer, Api, JSON, Problem, decision, has_numbers, put_headers, quick, text};
 use crate::engine::{self, Call, Current, Kind};
 
 /// The most questions in one request.
 const MAX_BATCH: usize = 1_000;
+
+/// A longer body may have a response for which bytes have to be reserved.
+const SMALL: usize = 2 << 10;
 
 /// A question.
 #[derive(Debug, PartialEq, Eq)]
@@ -165,37 +168,34 @@ pub(super) fn unreadable(error: serde_json::Error) -> String {
 pub(super) async fn answer(
     asked: &Asked<Api>,
     current: &Current,
-    body: &mut Unread,
+    body: &mut RequestBody,
 ) -> Result<Answer, Problem> {
     let api = &*asked.handler;
     let body = whole(asked, body).await?;
     // Before anything is charged: a response that finds no room is an error.
-    let room = match most_bytes(&body) {
-        ..=SHORT => Taken::default(),
-        bytes => Box::pin(api.unsent.take(bytes)).await?,
-    };
+    let room = response::reserve(&asked.connection, most_bytes(&body))?;
     match parse(&body).map_err(Problem::bad)? {
         Questions::One(question) => {
             let call = question.call(current)?;
             let decision = api.engine.ask_one(&call).await?;
             let mut json = Vec::with_capacity(decision::LENGTH);
             decision::write(&mut json, &call, &decision);
-            let mut answer = text(JSON, Outgoing::long(json, room));
+            let mut answer = text(JSON, ResponseBody::reserved(json, room));
             put_headers(&mut answer, call.entry, &decision);
             Ok(answer)
         }
         Questions::Many(questions) => {
             let json = Box::pin(many(api, current, &questions)).await;
-            Ok(text(JSON, Outgoing::long(json, room)))
+            Ok(text(JSON, ResponseBody::reserved(json, room)))
         }
     }
 }
 
 /// The whole body. Nearly every one is short, and there with its head.
-async fn whole<'r>(asked: &'r Asked<Api>, body: &mut Unread) -> Result<Whole<'r>, Problem> {
+async fn whole(asked: &Asked<Api>, body: &mut RequestBody) -> Result<Whole, Problem> {
     let woken = asked.again.is_woken();
-    let Some(body) = poll_fn(|cx| Poll::Ready(body.short(cx))).await else {
-        return Box::pin(body::read(&asked.handler.room, body)).await;
+    let Some(body) = poll_fn(|cx| Poll::Ready(body.whole_now(cx))).await else {
+        return Box::pin(body.whole()).await;
     };
     // hyper wakes the connection when a piece of a body is taken, also when it was the last
     // one.
@@ -255,7 +255,7 @@ fn put_problem(api: &Api, json: &mut Vec<u8>, problem: &Problem) {
 /// About as many bytes as the response to a request can have: so many for each check,
 /// and receipts repeat attributes in base64.
 fn most_bytes(body: &[u8]) -> usize {
-    let checks = match body.len() > SHORT / 2 || body.first() == Some(&b'[') {
+    let checks = match body.len() > SMALL || body.first() == Some(&b'[') {
         true => body.iter().filter(|byte| **byte == b'{').count(),
         false => 1,
     };

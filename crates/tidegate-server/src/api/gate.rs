@@ -8,8 +8,8 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use tidegate::{Cost, PolicyDecision};
 
 use super::door::Asked;
-use super::outgoing::Outgoing;
 use super::query::{Query, short};
+use super::response::ResponseBody;
 use super::{Answer, Api, Problem, put_headers};
 use crate::engine::{Call, Current, Entry};
 use crate::proxies::{self, X_FORWARDED_FOR};
@@ -142,7 +142,7 @@ fn add<'r>(
 }
 
 fn response(entry: &Entry, decision: &PolicyDecision<'_>, refusal: &Refusal) -> Answer {
-    let mut answer = Response::new(Outgoing::default());
+    let mut answer = Response::new(ResponseBody::default());
     if !decision.allowed() {
         let usual = match decision.is_unavailable() {
             true => StatusCode::SERVICE_UNAVAILABLE,

@@ -2,7 +2,6 @@
 //! way down; nothing here but the door knows of connections.
 
 mod again;
-pub(crate) mod body;
 pub mod check;
 mod dashboard;
 pub(crate) mod decision;
@@ -11,16 +10,16 @@ mod gate;
 pub(crate) mod host;
 mod keys;
 mod live;
-pub mod outgoing;
 mod policies;
 mod problem;
 pub mod query;
 mod quick;
 mod refund;
+pub mod request;
+pub mod response;
 mod top;
 
 use std::borrow::Cow;
-use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -28,7 +27,7 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use percent_encoding::percent_decode_str;
 use tidegate::{Algorithm, Policy, PolicyDecision};
 use tidegate_config::Config;
@@ -36,13 +35,13 @@ use tracing::{Instrument, Span};
 
 use crate::engine::{Access, Current, Engine, Entry};
 use crate::serve::Connection;
-use body::{Room, Unread};
 use door::{Asked, Handler};
-use outgoing::{Outgoing, Unsent};
 pub(crate) use problem::Problem;
+use request::RequestBody;
+use response::ResponseBody;
 
 /// What goes out.
-pub(crate) type Answer = Response<Outgoing>;
+pub(crate) type Answer = Response<ResponseBody>;
 
 /// What a listener answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,20 +58,13 @@ pub enum Scope {
 pub struct Api {
     engine: Arc<Engine>,
     scope: Scope,
-    room: Room,
-    unsent: Unsent,
 }
 
 impl Api {
     /// Answers what is in this scope.
     #[must_use]
     pub fn new(engine: Arc<Engine>, scope: Scope) -> Self {
-        Self {
-            engine,
-            scope,
-            room: Room::new(),
-            unsent: Unsent::new(),
-        }
+        Self { engine, scope }
     }
 }
 
@@ -97,16 +89,16 @@ static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 impl Handler for Api {
-    type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
-
-    fn answer(asked: &Arc<Asked<Self>>, request: Request<Incoming>) -> Self::Answering {
-        let (asked, (head, body)) = (Arc::clone(asked), request.into_parts());
-        // A block, since a function would make room for its arguments twice: a future of more
-        // than a kilobyte takes the slow path of the allocator.
-        Box::pin(async move {
+    fn answer(
+        asked: Arc<Asked<Self>>,
+        request: Request<RequestBody>,
+    ) -> impl Future<Output = Answer> + Send {
+        let (head, mut body) = request.into_parts();
+        // A block, since a function would make room for its arguments twice.
+        async move {
             let engine = &*asked.handler.engine;
             let start = engine.logs_access().then(Instant::now);
-            let (current, mut body) = (engine.current(), Unread::from(body));
+            let current = engine.current();
             let answer = match span(&head) {
                 None => answered(&asked, &current, &head, &mut body).await,
                 Some(span) => {
@@ -119,7 +111,7 @@ impl Handler for Api {
                 logged(&asked, &head, &answer, start.elapsed());
             }
             answer
-        })
+        }
     }
 }
 
@@ -179,7 +171,7 @@ async fn answered(
     asked: &Asked<Api>,
     current: &Current,
     head: &Parts,
-    body: &mut Unread,
+    body: &mut RequestBody,
 ) -> Answer {
     let (api, connection) = (&*asked.handler, &*asked.connection);
     let is_for_us = host::check(current, connection, head);
@@ -187,6 +179,10 @@ async fn answered(
         Ok(()) => route(asked, current, head, body).await,
         Err(problem) => Err(problem),
     };
+    let answer = answer.and_then(|mut answer| {
+        answer.body_mut().reserve(&asked.connection)?;
+        Ok(answer)
+    });
     answer.unwrap_or_else(|problem| unanswered(api, head, problem))
 }
 
@@ -231,7 +227,7 @@ async fn route(
     asked: &Asked<Api>,
     current: &Current,
     head: &Parts,
-    body: &mut Unread,
+    body: &mut RequestBody,
 ) -> Result<Answer, Problem> {
     let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/gate/") {
@@ -243,17 +239,18 @@ async fn route(
             Err(Problem::method(head, "POST"))
         }
         // In a future of its own, since every connection has room for the one that waits.
-        _ => Box::pin(rest(&asked.handler, current, head, body)).await,
+        _ => Box::pin(rest(asked, current, head, body)).await,
     }
 }
 
 /// All that asks for no decision.
 async fn rest(
-    api: &Api,
+    asked: &Asked<Api>,
     current: &Current,
     head: &Parts,
-    body: &mut Unread,
+    body: &mut RequestBody,
 ) -> Result<Answer, Problem> {
+    let api = &*asked.handler;
     let path = head.uri.path();
     if let Some(policy) = path.strip_prefix("/v1/keys/") {
         let policy = name(policy);
@@ -271,12 +268,13 @@ async fn rest(
     }
     match path {
         "/v1/refund" => refund::answer(api, current, head, body).await,
-        _ => look(api, current, head),
+        _ => look(asked, current, head),
     }
 }
 
 /// What is only there to be looked at.
-fn look(api: &Api, current: &Current, head: &Parts) -> Result<Answer, Problem> {
+fn look(asked: &Asked<Api>, current: &Current, head: &Parts) -> Result<Answer, Problem> {
+    let api = &*asked.handler;
     let is_allowed = matches!(head.method, Method::GET | Method::HEAD);
     match head.uri.path() {
         "/v1/policies" | "/v1/live" | "/openapi.json" | "/metrics" | "/healthz" | "/readyz"
@@ -288,7 +286,7 @@ fn look(api: &Api, current: &Current, head: &Parts) -> Result<Answer, Problem> {
             true => Ok(dashboard::answer(path)),
             false => Err(Problem::method(head, "GET, HEAD")),
         },
-        "/v1/live" => live::answer(api, head),
+        "/v1/live" => live::answer(api, &asked.connection, head),
         "/v1/policies" => Ok(json(&policies::listed(current))),
         "/openapi.json" => Ok(text(JSON, OPENAPI.as_str())),
         "/metrics" => Ok(text(METRICS, api.engine.metrics.text(&current.limiter))),
@@ -340,7 +338,7 @@ fn authorize(current: &Current, head: &Parts) -> Result<(), Problem> {
     }
 }
 
-fn text(kind: HeaderValue, body: impl Into<Outgoing>) -> Answer {
+fn text(kind: HeaderValue, body: impl Into<ResponseBody>) -> Answer {
     let mut answer = Response::new(body.into());
     answer.headers_mut().insert(CONTENT_TYPE, kind);
     answer

@@ -10,6 +10,7 @@ use tidegate::CheckError;
 use tidegate_redis::TryCheckError;
 
 use super::{Answer, Scope};
+use crate::serve::NoRoom;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -108,6 +109,12 @@ impl Problem {
             answer.headers_mut().insert(name, value);
         }
         answer
+    }
+}
+
+impl From<NoRoom> for Problem {
+    fn from(full: NoRoom) -> Self {
+        Self::later(full.to_string())
     }
 }
 

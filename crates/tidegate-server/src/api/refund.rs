@@ -4,9 +4,9 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use serde::Deserialize;
 
-use super::body::Unread;
 use super::check::unreadable;
-use super::{Answer, Api, Problem, authorize, body};
+use super::request::RequestBody;
+use super::{Answer, Api, Problem, authorize};
 use crate::engine::Current;
 use crate::receipt;
 
@@ -20,10 +20,10 @@ pub(super) async fn answer(
     api: &Api,
     current: &Current,
     head: &Parts,
-    body: &mut Unread,
+    body: &mut RequestBody,
 ) -> Result<Answer, Problem> {
     authorize(current, head)?;
-    let body = body::read(&api.room, body).await?;
+    let body = body.whole().await?;
     let body: Body =
         serde_json::from_slice(&body).map_err(|error| Problem::bad(unreadable(error)))?;
     let returned = receipt::decode(&body.receipt)

@@ -148,7 +148,7 @@ async fn listen(
     let own = Arc::clone(engine);
     let certificate: Tls = Arc::new(move || own.current().tls("grpc"));
     let clear: Tls = Arc::new(|| None);
-    let grpc = Grpc::new(envoy::services(engine));
+    let grpc = Http::new(Grpc(envoy::services(engine)));
     let operators = || Room::new(ADMINS, 0);
     let (http, debug) = (pages(Part::Service), pages(Part::Debug));
     let mut listeners = vec![

@@ -91,7 +91,7 @@ async fn listen(engine: &Arc<Engine>, server: &Server) -> anyhow::Result<Vec<Lis
     let askers = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
     let resp = Resp::new(Arc::clone(engine));
     let proxies = Room::new(serve::MAX_CONNECTIONS, serve::SPARE_CONNECTIONS);
-    let grpc = Grpc::new(envoy::services(engine));
+    let grpc = Http::new(Grpc(envoy::services(engine)));
     let operators = match &server.admin[..] {
         [] => &server.http,
         _ => &server.admin,

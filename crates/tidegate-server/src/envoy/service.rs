@@ -8,11 +8,13 @@ use tidegate::CheckError;
 use tidegate_redis::TryCheckError;
 use tonic::server::UnaryService;
 use tonic::{Code, Response, Status};
+use tonic_prost::ProstCodec;
 
 use super::wire::{RateLimitRequest, RateLimitResponse};
 use super::{dropin, native};
+use crate::api::request::RequestBody;
 use crate::engine::Engine;
-use crate::grpc::{self, Answering, Peer, Received, Service};
+use crate::grpc::{self, Answering, Service};
 
 /// The name of the service.
 const NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -33,7 +35,7 @@ impl Service for RateLimitService {
         NAME
     }
 
-    fn call(&self, request: Request<Received>, _: &Peer) -> Answering {
+    fn call(&self, request: Request<RequestBody>) -> Answering {
         let path = request.uri().path();
         if path
             .rsplit_once('/')
@@ -42,7 +44,12 @@ impl Service for RateLimitService {
             return grpc::refuse(grpc::unknown(path));
         }
         let ask = Ask(Arc::clone(&self.engine));
-        Box::pin(grpc::unary(ask, request))
+        Box::pin(async move {
+            let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
+            let grpc = tonic::server::Grpc::new(codec);
+            let mut grpc = grpc.max_decoding_message_size(grpc::MAX_MESSAGE);
+            grpc.unary(ask, request).await
+        })
     }
 }
 

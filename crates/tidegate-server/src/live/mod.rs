@@ -8,16 +8,17 @@ mod message;
 mod outages;
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use hyper::body::Frame;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::engine::Engine;
+use crate::serve::Connection;
 use message::Sample;
 use outages::Outages;
 
@@ -25,7 +26,10 @@ use outages::Outages;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The most viewers at once.
-pub(crate) const MAX_VIEWERS: usize = 64;
+const MAX_VIEWERS: usize = 64;
+
+/// The most viewers at once with the same address.
+const MAX_OF_ADDRESS: usize = 16;
 
 /// How soon a browser comes back when a stream has ended.
 const RETRY: &[u8] = b"retry: 1000\n\n";
@@ -35,7 +39,7 @@ const RETRY: &[u8] = b"retry: 1000\n\n";
 pub(crate) struct Live {
     /// The last message; empty before the first, and when the server is about to end.
     last: watch::Sender<Bytes>,
-    seats: Arc<Semaphore>,
+    seats: Arc<Seats>,
     /// A viewer has come while there was none.
     came: Notify,
 }
@@ -44,23 +48,33 @@ pub(crate) struct Live {
 struct Viewer {
     messages: watch::Receiver<Bytes>,
     is_new: bool,
-    _seat: OwnedSemaphorePermit,
+    _seat: Seat,
+}
+
+/// The connections of all viewers: one viewer each.
+type Seats = Mutex<Vec<Arc<Connection>>>;
+
+/// A viewer's seat, until it is dropped.
+struct Seat {
+    seats: Arc<Seats>,
+    connection: Arc<Connection>,
 }
 
 impl Live {
     pub(crate) fn new() -> Self {
         Self {
             last: watch::Sender::new(Bytes::new()),
-            seats: Arc::new(Semaphore::new(MAX_VIEWERS)),
+            seats: Arc::default(),
             came: Notify::new(),
         }
     }
 
-    /// The messages from now on, as server-sent events; `None` when all seats are taken.
+    /// The messages from now on, as server-sent events; `None` where there is no seat.
     pub(crate) fn watch(
         &self,
+        connection: &Arc<Connection>,
     ) -> Option<impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + use<>> {
-        let seat = Arc::clone(&self.seats).try_acquire_owned().ok()?;
+        let seat = Seat::take(&self.seats, connection)?;
         let viewer = Viewer {
             messages: self.last.subscribe(),
             is_new: true,
@@ -76,6 +90,37 @@ impl Live {
     fn viewers(&self) -> usize {
         self.last.receiver_count()
     }
+}
+
+impl Seat {
+    fn take(seats: &Arc<Seats>, connection: &Arc<Connection>) -> Option<Self> {
+        let address = |of: &Connection| of.peer().map(|peer| peer.ip().to_canonical());
+        let own = address(connection);
+        let mut taken = lock(seats);
+        let of_address = taken.iter().filter(|other| address(other) == own).count();
+        // Clients of a unix socket have no address.
+        let is_full = taken.len() >= MAX_VIEWERS
+            || own.is_some() && of_address >= MAX_OF_ADDRESS
+            || taken.iter().any(|other| Arc::ptr_eq(other, connection));
+        if is_full {
+            return None;
+        }
+        taken.push(Arc::clone(connection));
+        Some(Self {
+            seats: Arc::clone(seats),
+            connection: Arc::clone(connection),
+        })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        lock(&self.seats).retain(|other| !Arc::ptr_eq(other, &self.connection));
+    }
+}
+
+fn lock(seats: &Seats) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+    seats.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Viewer {

@@ -18,11 +18,9 @@ use super::wire::{
     Abandon, Blanket, BucketName, QuotaAssignment, Rule, Strategy, Todo, TokenBucket, Usage,
     UsageReports,
 };
-use super::{Action, Assignment, BucketId, HolderId, LIFETIME_S, Subject, Table};
+use super::{Action, Assignment, BucketId, HolderId, LIFETIME_S, Subject, Table, memory};
 use crate::engine::{Call, Current, Engine, Kind};
-
-/// Streams at once.
-const MAX_STREAMS: usize = 1_024;
+use crate::serve::{Connection, Reserved};
 
 /// Buckets of one stream.
 const MAX_OF_STREAM: usize = 2_000;
@@ -55,8 +53,10 @@ pub(super) struct StreamId(u64);
 
 struct Stream {
     domain: String,
-    known: HashMap<Arc<BucketName>, HolderId>,
+    known: HashMap<Arc<BucketName>, (HolderId, Arc<Reserved>)>,
     outbox: Arc<Outbox>,
+    /// Whose client has to pay for its buckets.
+    connection: Arc<Connection>,
 }
 
 impl Quotas {
@@ -92,45 +92,39 @@ impl Quotas {
         }
     }
 
-    /// A stream begins. `None`: there are too many.
-    pub(super) fn open(self: &Arc<Self>) -> Option<(StreamId, Arc<Outbox>)> {
+    /// A stream begins.
+    pub(super) fn open(self: &Arc<Self>, connection: &Arc<Connection>) -> (StreamId, Arc<Outbox>) {
         let mut state = self.state();
-        if state.streams.len() >= MAX_STREAMS {
-            return None;
-        }
         state.next += 1;
         let id = StreamId(state.next);
-        let outbox = Arc::new(Outbox::default());
+        let outbox = Arc::new(Outbox::new(connection));
         let stream = Stream {
             domain: String::new(),
             known: HashMap::new(),
             outbox: Arc::clone(&outbox),
+            connection: Arc::clone(connection),
         };
         state.streams.insert(id, stream);
         if !std::mem::replace(&mut state.is_ticking, true) {
             self.spawn(tick(Arc::downgrade(self)));
         }
         self.count(&state);
-        Some((id, outbox))
+        (id, outbox)
     }
 
     /// A stream has ended.
     pub(super) fn close(&self, id: StreamId) {
         let mut state = self.state();
-        self.end(&mut state, id);
-        self.count(&state);
-    }
-
-    fn end(&self, state: &mut State, id: StreamId) {
         let now_s = self.now_s();
         let Some(stream) = state.streams.remove(&id) else {
             return;
         };
         stream.outbox.close();
-        for holder in stream.known.into_values() {
+        for (holder, _) in stream.known.into_values() {
             state.holders.remove(&holder);
             state.table.leave(now_s, holder);
         }
+        self.count(&state);
     }
 
     fn count(&self, state: &State) {
@@ -138,13 +132,13 @@ impl Quotas {
         self.engine.metrics.quotas(streams, buckets);
     }
 
-    /// An Envoy reports. False when its stream is no more.
-    pub(super) fn report(self: &Arc<Self>, id: StreamId, reports: UsageReports) -> bool {
+    /// An Envoy reports.
+    pub(super) fn report(self: &Arc<Self>, id: StreamId, reports: UsageReports) {
         let current = self.engine.current();
         let now_s = self.now_s();
         let mut state = self.state();
         let Some(stream) = state.streams.get_mut(&id) else {
-            return false;
+            return;
         };
         if !reports.domain.is_empty() && reports.domain != stream.domain {
             stream.domain = reports.domain.chars().take(256).collect();
@@ -152,15 +146,13 @@ impl Quotas {
         let mut out = Vec::new();
         for usage in reports.bucket_quota_usages {
             if let Err(name) = self.usage(&mut state, &current, now_s, id, usage, &mut out) {
-                self.send(&mut state, id, name, Todo::Abandon(Abandon {}));
+                Self::send(&state, id, name, Todo::Abandon(Abandon {}));
             }
         }
         self.carry_out(&mut state, out);
         self.count(&state);
-        let is_open = state.streams.contains_key(&id);
         drop(state);
         self.changed.notify_one();
-        is_open
     }
 
     /// One bucket of a report. The error is a bucket to abandon.
@@ -178,7 +170,7 @@ impl Quotas {
         let Some(stream) = state.streams.get_mut(&id) else {
             return Ok(());
         };
-        let known = stream.known.get(&name).copied();
+        let known = stream.known.get(&name).map(|(holder, _)| *holder);
         let Fit {
             subject,
             key,
@@ -187,7 +179,7 @@ impl Quotas {
             Ok(fit) => fit,
             Err(misfit) => {
                 self.unfit(&stream.domain, &misfit);
-                if let Some(holder) = stream.known.remove(&name) {
+                if let Some((holder, _)) = stream.known.remove(&name) {
                     state.holders.remove(&holder);
                     state.table.leave(now_s, holder);
                 }
@@ -209,6 +201,13 @@ impl Quotas {
             );
             return Err(name);
         }
+        let room = match stream.connection.reserve(memory(&name)) {
+            Ok(room) => Arc::new(room),
+            Err(full) => {
+                self.full(&stream.domain, &full.to_string());
+                return Err(name);
+            }
+        };
         // Only a bucket that is not new has been there for a second.
         let elapsed_s = usage.time_elapsed.map_or(0, |it| it.seconds.max(0));
         let used = match elapsed_s {
@@ -216,10 +215,11 @@ impl Quotas {
             elapsed_s => allowed as f64 / elapsed_s.saturating_add(1) as f64,
         };
         let before = (allowed, used);
-        let joined = state.table.join(now_s, (subject, key), terms, before, out);
+        let found = (subject, key, Some(Arc::clone(&room)));
+        let joined = state.table.join(now_s, found, terms, before, out);
         match joined {
             Ok(holder) => {
-                stream.known.insert(Arc::clone(&name), holder);
+                stream.known.insert(Arc::clone(&name), (holder, room));
                 state.holders.insert(holder, (id, name));
                 Ok(())
             }
@@ -273,16 +273,14 @@ impl Quotas {
                     stream.known.remove(&name);
                 }
             }
-            self.send(state, id, name, todo);
+            Self::send(state, id, name, todo);
         }
     }
 
-    /// Sends an action. An Envoy that does not read loses its stream.
-    fn send(&self, state: &mut State, id: StreamId, name: Arc<BucketName>, todo: Todo) {
-        let stream = state.streams.get(&id);
-        if stream.is_some_and(|stream| !stream.outbox.put(name, todo)) {
-            tracing::info!("an Envoy does not read its assignments: closing its quota stream");
-            self.end(state, id);
+    /// Sends an action.
+    fn send(state: &State, id: StreamId, name: Arc<BucketName>, todo: Todo) {
+        if let Some(stream) = state.streams.get(&id) {
+            stream.outbox.put(name, todo);
         }
     }
 
@@ -385,7 +383,7 @@ mod tests {
     async fn s17_report_about_the_longest_time_is_taken() {
         let engine = Engine::new(Settings::default().load().unwrap()).unwrap();
         let quotas = Quotas::new(&Arc::new(engine));
-        let (id, outbox) = quotas.open().unwrap();
+        let (id, outbox) = quotas.open(&Connection::alone());
         let bucket = [("key".to_owned(), b"a".to_vec())].into();
         let usage = Usage {
             bucket_id: Some(BucketName { bucket }),
@@ -400,7 +398,7 @@ mod tests {
             domain: "default".into(),
             bucket_quota_usages: vec![usage],
         };
-        assert!(quotas.report(id, reports));
+        quotas.report(id, reports);
         let answer = outbox.next().await.unwrap();
         let todo = answer.bucket_action[0].todo.as_ref();
         assert!(matches!(todo, Some(Todo::Assign(_))), "{todo:?}");

@@ -66,3 +66,11 @@ fn whole(number: f64) -> u64 {
 fn whole_32(number: f64) -> u32 {
     u32::try_from(whole(number)).unwrap_or(u32::MAX)
 }
+
+/// What a bucket takes of the server's memory at most: its name on a stream and in the table,
+/// as a key and as attributes, and what waits to be sent about it.
+fn memory(name: &wire::BucketName) -> usize {
+    let entries = name.bucket.iter();
+    let bytes = entries.map(|(key, value)| 64 + key.len() + value.len());
+    2_048 + 4 * bytes.sum::<usize>()
+}

@@ -2,52 +2,56 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::memory;
 use super::wire::{BucketAction, BucketName, QuotaResponse, Todo};
+use crate::serve::{Connection, Reserved};
 
 /// Buckets of one message.
 const MAX_OF_MESSAGE: usize = 500;
 
-/// Buckets that wait. An Envoy that leaves more unread loses its stream.
-const MAX_WAITING: usize = 5_000;
-
-/// How long an Envoy may leave its assignments unread.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// The actions for one Envoy.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outbox {
     waiting: Mutex<Waiting>,
     changed: Notify,
+    connection: Arc<Connection>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    actions: BTreeMap<Arc<BucketName>, Todo>,
-    /// Since when.
-    since: Option<Instant>,
+    /// What the bucket of an assignment takes is reserved elsewhere.
+    actions: BTreeMap<Arc<BucketName>, (Todo, Option<Reserved>)>,
     is_closed: bool,
 }
 
 impl Outbox {
+    pub(super) fn new(connection: &Arc<Connection>) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            changed: Notify::new(),
+            connection: Arc::clone(connection),
+        }
+    }
+
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an action, in place of an earlier one for the bucket. False when the Envoy does
-    /// not read.
-    pub(super) fn put(&self, name: Arc<BucketName>, todo: Todo) -> bool {
-        let mut waiting = self.waiting();
-        let now = Instant::now();
-        let since = *waiting.since.get_or_insert(now);
-        waiting.actions.insert(name, todo);
-        let is_read = waiting.actions.len() <= MAX_WAITING && now.duration_since(since) < PATIENCE;
-        drop(waiting);
+    /// Adds an action, in place of an earlier one for the bucket. A bucket that is unknown
+    /// and finds no room is abandoned when it is reported again.
+    pub(super) fn put(&self, name: Arc<BucketName>, todo: Todo) {
+        let room = match todo {
+            Todo::Assign(_) => None,
+            Todo::Abandon(_) => match self.connection.reserve(memory(&name)) {
+                Ok(room) => Some(room),
+                Err(_) => return,
+            },
+        };
+        self.waiting().actions.insert(name, (todo, room));
         self.changed.notify_one();
-        is_read
     }
 
     /// Nothing more will come.
@@ -72,15 +76,12 @@ impl Outbox {
         let mut waiting = self.waiting();
         let mut bucket_action = Vec::new();
         while bucket_action.len() < MAX_OF_MESSAGE
-            && let Some((name, todo)) = waiting.actions.pop_first()
+            && let Some((name, (todo, _))) = waiting.actions.pop_first()
         {
             bucket_action.push(BucketAction {
                 bucket_id: Some(Arc::unwrap_or_clone(name)),
                 todo: Some(todo),
             });
-        }
-        if waiting.actions.is_empty() {
-            waiting.since = None;
         }
         (!bucket_action.is_empty()).then_some(QuotaResponse { bucket_action })
     }
@@ -93,7 +94,8 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::super::wire::{Abandon, BucketName, Todo};
-    use super::{MAX_WAITING, Outbox};
+    use super::{MAX_OF_MESSAGE, Outbox};
+    use crate::serve::Connection;
 
     fn name(text: &str) -> Arc<BucketName> {
         let mut name = BucketName::default();
@@ -102,23 +104,27 @@ mod tests {
     }
 
     #[test]
-    fn last_word_on_a_bucket_is_sent_and_too_many_are_noticed() {
-        let outbox = Outbox::default();
+    fn last_word_on_a_bucket_is_sent_and_unknown_ones_are_on_the_budget() {
+        let connection = Connection::alone();
+        let outbox = Outbox::new(&connection);
         for _ in 0..3 {
-            assert!(outbox.put(name("ann"), Todo::Abandon(Abandon {})));
+            outbox.put(name("ann"), Todo::Abandon(Abandon {}));
         }
         let sent = outbox.next().now_or_never().flatten();
         assert_eq!(sent.expect("a message").bucket_action.len(), 1);
         assert!(outbox.next().now_or_never().is_none());
-        for number in 0..MAX_WAITING {
-            assert!(outbox.put(name(&number.to_string()), Todo::Abandon(Abandon {})));
+        assert_eq!(connection.waiting(), 0);
+        let all = 100 * MAX_OF_MESSAGE;
+        for number in 0..all {
+            outbox.put(name(&number.to_string()), Todo::Abandon(Abandon {}));
         }
-        assert!(!outbox.put(name("bob"), Todo::Abandon(Abandon {})));
+        assert!(connection.waiting() > 15 << 20);
         outbox.close();
         let mut sent = 0;
         while let Some(response) = outbox.next().now_or_never().expect("nothing to wait for") {
             sent += response.bucket_action.len();
         }
-        assert_eq!(sent, MAX_WAITING + 1);
+        assert!(sent < all, "{sent}");
+        assert_eq!(connection.waiting(), 0);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, Stream};
 use http::Request;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tonic::server::StreamingService;
 use tonic::{Response, Status, Streaming};
@@ -15,8 +16,10 @@ use tonic_prost::ProstCodec;
 use super::driver::{Quotas, StreamId};
 use super::outbox::Outbox;
 use super::wire::{QuotaResponse, UsageReports};
+use crate::api::request::RequestBody;
 use crate::engine::Engine;
-use crate::grpc::{self, Answering, Peer, Received, Service};
+use crate::grpc::{self, Answering, Service};
+use crate::serve::{Connection, Reserved};
 
 /// The name of the service.
 const NAME: &str = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService";
@@ -48,7 +51,7 @@ impl Service for QuotaService {
         NAME
     }
 
-    fn call(&self, request: Request<Received>, peer: &Peer) -> Answering {
+    fn call(&self, mut request: Request<RequestBody>) -> Answering {
         let path = request.uri().path();
         let method = path.rsplit_once('/').map(|(_, method)| method);
         if method != Some("StreamRateLimitQuotas") {
@@ -59,16 +62,19 @@ impl Service for QuotaService {
                 "quotas are off: set quota = true in [envoy]",
             ));
         }
-        let Some((id, outbox)) = self.quotas.open() else {
-            return grpc::refuse(Status::resource_exhausted("too many quota streams"));
+        let connection = Arc::clone(request.body().connection());
+        let room = match request.body_mut().room() {
+            Ok(room) => room,
+            Err(full) => return grpc::refuse(full.into()),
         };
+        let (id, outbox) = self.quotas.open(&connection);
         let begin = Begin(Some(Opened {
             quotas: Arc::clone(&self.quotas),
             id,
             outbox,
-            peer: peer.clone(),
+            connection,
+            room,
         }));
-        let request = request.map(Received::unmetered);
         Box::pin(async move {
             let codec = ProstCodec::<QuotaResponse, UsageReports>::default();
             let grpc = tonic::server::Grpc::new(codec);
@@ -83,7 +89,9 @@ struct Opened {
     quotas: Arc<Quotas>,
     id: StreamId,
     outbox: Arc<Outbox>,
-    peer: Peer,
+    connection: Arc<Connection>,
+    /// What the message takes that is being received.
+    room: Arc<Reserved>,
 }
 
 struct Begin(Option<Opened>);
@@ -108,13 +116,8 @@ impl StreamingService<UsageReports> for Begin {
         let Some(opened) = self.0.take() else {
             return ready(Err(Status::internal("a stream begins once")));
         };
-        let Opened {
-            quotas,
-            id,
-            outbox,
-            peer,
-        } = opened;
-        tokio::spawn(listen(quotas, id, request.into_inner(), peer));
+        let outbox = Arc::clone(&opened.outbox);
+        tokio::spawn(listen(opened, request.into_inner()));
         let answers = stream::unfold(outbox, async |outbox| {
             let next = outbox.next().await?;
             Some((Ok(next), outbox))
@@ -124,23 +127,26 @@ impl StreamingService<UsageReports> for Begin {
 }
 
 /// Reads the reports of a stream until it ends.
-async fn listen(
-    quotas: Arc<Quotas>,
-    id: StreamId,
-    mut reports: Streaming<UsageReports>,
-    mut peer: Peer,
-) {
+async fn listen(opened: Opened, mut reports: Streaming<UsageReports>) {
+    let Opened {
+        quotas,
+        id,
+        outbox: _,
+        connection,
+        room,
+    } = opened;
     tracing::debug!("an Envoy opened a quota stream");
     loop {
         let report = tokio::select! {
             report = timeout(SILENCE, reports.message()) => report,
-            () = peer.closing() => break,
+            () = connection.ending() => break,
         };
+        room.shrink_to(0);
         match report {
             Ok(Ok(Some(report))) => {
-                if !quotas.report(id, report) {
-                    break;
-                }
+                quotas.report(id, report);
+                // A report may be long: it is the turn of other clients.
+                yield_now().await;
             }
             Ok(Ok(None)) => break,
             Ok(Err(error)) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::bucket::{Bucket, Terms};
 use super::{Assignment, SETTLE_S, whole};
+use crate::serve::Reserved;
 
 /// An Envoy that reports a bucket: one bucket id on one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +64,8 @@ struct Entry {
     subject: Arc<Subject>,
     name: (String, String),
     due_us: u64,
+    /// What it takes of the budget, as long as it is here.
+    _room: Option<Arc<Reserved>>,
 }
 
 impl Table {
@@ -94,12 +97,12 @@ impl Table {
     }
 
     /// An Envoy reports a bucket for the first time on its stream; `key` is the bucket's key
-    /// under the policy. It has admitted `used` requests per second before, if it had the
+    /// under the policy, and `room` what both take. It has admitted `used` requests per second before, if it had the
     /// bucket before, and `allowed` requests that nobody knows of yet.
     pub fn join(
         &mut self,
         now_s: f64,
-        (subject, key): (Subject, String),
+        (subject, key, room): (Subject, String, Option<Arc<Reserved>>),
         terms: Terms,
         (allowed, used): (u64, f64),
         out: &mut Vec<Action>,
@@ -118,6 +121,7 @@ impl Table {
                     subject: Arc::new(subject),
                     name: name.clone(),
                     due_us: micros(now_s),
+                    _room: room,
                 };
                 self.names.insert(name, id);
                 self.due.insert((entry.due_us, id));

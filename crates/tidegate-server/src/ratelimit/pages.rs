@@ -1,18 +1,17 @@
 //! The HTTP endpoints of envoyproxy/ratelimit.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
 
 use super::statistics::Statistics;
 use super::{dump, json};
-use crate::api::body::{self, Room, Unread};
+use crate::api::Problem;
 use crate::api::door::{Asked, Handler};
 use crate::api::host;
-use crate::api::outgoing::{Outgoing, Unsent};
+use crate::api::request::RequestBody;
+use crate::api::response::ResponseBody;
 use crate::engine::Engine;
 use crate::envoy::should_rate_limit;
 use crate::envoy::wire::Code;
@@ -26,8 +25,6 @@ pub(crate) struct Pages {
     engine: Arc<Engine>,
     statistics: Arc<Statistics>,
     part: Part,
-    room: Room,
-    unsent: Unsent,
 }
 
 /// What an address answers.
@@ -49,12 +46,10 @@ impl Pages {
             engine: Arc::clone(engine),
             statistics: Arc::clone(statistics),
             part,
-            room: Room::new(),
-            unsent: Unsent::new(),
         }
     }
 
-    async fn page(&self, is_spare: bool, request: Request<Incoming>) -> Page {
+    async fn page(&self, is_spare: bool, request: Request<RequestBody>) -> Page {
         let path = request.uri().path();
         match (&self.part, path) {
             (Part::Service, "/healthcheck") => match self.engine.is_ready() {
@@ -88,9 +83,8 @@ impl Pages {
     }
 
     /// `/json`: any error is the client's, as in envoyproxy/ratelimit.
-    async fn decide(&self, request: Request<Incoming>) -> Page {
-        let mut body = Unread::from(request.into_body());
-        let body = match body::read(&self.room, &mut body).await {
+    async fn decide(&self, request: Request<RequestBody>) -> Page {
+        let body = match request.into_body().whole().await {
             Ok(body) => body,
             Err(problem) => return plain(StatusCode::BAD_REQUEST, &*problem.detail),
         };
@@ -120,52 +114,49 @@ fn plain(status: StatusCode, text: impl Into<String>) -> Page {
 }
 
 impl Handler for Pages {
-    type Answering = Pin<Box<dyn Future<Output = Response<Outgoing>> + Send>>;
-
-    fn answer(asked: &Arc<Asked<Self>>, request: Request<Incoming>) -> Self::Answering {
-        let asked = Arc::clone(asked);
-        Box::pin(async move {
-            let (pages, connection) = (&*asked.handler, &*asked.connection);
-            let (version, is_head) = (request.version(), request.method() == Method::HEAD);
-            let (head, body) = request.into_parts();
-            let unclear = host::named(&head).err();
-            let request = Request::from_parts(head, body);
-            let allowed = match request.uri().path() {
-                "/json" => "POST",
-                _ => "GET, HEAD",
-            };
-            let is_allowed = allowed.split(", ").any(|it| it == request.method());
-            let (mut status, kind, mut body) = match (unclear, is_allowed) {
-                (Some(problem), _) => plain(problem.status, problem.detail),
-                (None, true) => pages.page(connection.is_spare(), request).await,
-                (None, false) => {
-                    let text = format!("{}: expected {allowed}\n", request.method());
-                    plain(StatusCode::METHOD_NOT_ALLOWED, text)
-                }
-            };
-            if is_head {
-                body = Vec::new();
+    async fn answer(
+        asked: Arc<Asked<Self>>,
+        request: Request<RequestBody>,
+    ) -> Response<ResponseBody> {
+        let (pages, connection) = (&*asked.handler, &asked.connection);
+        let (version, is_head) = (request.version(), request.method() == Method::HEAD);
+        let (head, body) = request.into_parts();
+        let unclear = host::named(&head).err();
+        let request = Request::from_parts(head, body);
+        let allowed = match request.uri().path() {
+            "/json" => "POST",
+            _ => "GET, HEAD",
+        };
+        let is_allowed = allowed.split(", ").any(|it| it == request.method());
+        let (mut status, kind, mut body) = match (unclear, is_allowed) {
+            (Some(problem), _) => plain(problem.status, problem.detail),
+            (None, true) => pages.page(connection.is_spare(), request).await,
+            (None, false) => {
+                let text = format!("{}: expected {allowed}\n", request.method());
+                plain(StatusCode::METHOD_NOT_ALLOWED, text)
             }
-            let body = match pages.unsent.take(body.len()).await {
-                Ok(taken) => Outgoing::long(body, taken),
-                Err(problem) => {
-                    status = problem.status;
-                    problem.detail.into_owned().into()
-                }
-            };
-            let mut answer = Response::new(body);
-            *answer.status_mut() = status;
-            let headers = answer.headers_mut();
-            headers.insert(CONTENT_TYPE, kind);
-            if !is_allowed {
-                headers.insert(ALLOW, HeaderValue::from_static(allowed));
-            }
-            let is_last = pages.engine.is_draining() || connection.is_spare();
-            if is_last && version < Version::HTTP_2 {
-                // So that clients send no other request on a connection that is about to close.
-                headers.insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            answer
-        })
+        };
+        if is_head {
+            body = Vec::new();
+        }
+        let mut body = ResponseBody::from(body);
+        if let Err(full) = body.reserve(connection) {
+            let problem = Problem::from(full);
+            status = problem.status;
+            body = problem.detail.into_owned().into();
+        }
+        let mut answer = Response::new(body);
+        *answer.status_mut() = status;
+        let headers = answer.headers_mut();
+        headers.insert(CONTENT_TYPE, kind);
+        if !is_allowed {
+            headers.insert(ALLOW, HeaderValue::from_static(allowed));
+        }
+        let is_last = pages.engine.is_draining() || connection.is_spare();
+        if is_last && version < Version::HTTP_2 {
+            // So that clients send no other request on a connection that is about to close.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
     }
 }

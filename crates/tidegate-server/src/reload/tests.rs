@@ -202,7 +202,7 @@ async fn s7_rotated_resp_token_is_read_again_and_the_old_one_ends() {
     let ask = async |client: &mut Pass, line: &str| {
         client.run(line.as_bytes(), || ()).await;
         let reply = String::from_utf8(client.replies().to_vec()).unwrap();
-        client.clear(0);
+        client.forget(reply.len(), 0);
         reply.split(' ').next().unwrap().trim_end().to_owned()
     };
     assert_eq!(ask(&mut client, "AUTH old\r\n").await, "+OK");

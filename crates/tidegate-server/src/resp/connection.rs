@@ -1,8 +1,8 @@
 //! Reads and writes the bytes of a connection.
 //!
-//! A client may send any number of commands before it reads a reply. Unread replies are
-//! buffered up to a bound; at the bound, nothing more is read from the client. The reaper
-//! drops a client that reads nothing at all.
+//! A client may send any number of commands before it reads a reply. Unread replies and the
+//! beginning of a command are on the budget: without room for more replies, nothing more is
+//! read from the client. The reaper drops a client that reads nothing at all.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -12,20 +12,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::yield_now;
 
 use super::Shared;
 use super::frame::MAX_COMMAND;
 use super::pass::Pass;
 use super::session::Session;
-use crate::serve::{Connection, Stream};
+use crate::serve::{Connection, NoRoom, Reserved, Stream};
 
 /// Bytes that one read takes at most: a whole command always has room.
 const READ: usize = MAX_COMMAND;
 
-/// Bytes of replies that wait for one client, and for all of them together, before nothing
-/// more is read from a client that has any.
-const MAX_UNSENT: usize = 16 << 20;
-const MAX_ALL_UNSENT: usize = 256 << 20;
+/// Bytes that the replies to one read may take.
+const REPLIES: usize = 1 << 20;
 
 /// Room for replies that a connection keeps when it has nothing to send.
 const KEPT: usize = 16 << 10;
@@ -78,7 +77,6 @@ impl Drop for Buffer {
 
 /// A client.
 struct Client {
-    shared: Arc<Shared>,
     stream: Stream,
     connection: Arc<Connection>,
     pass: Pass,
@@ -88,23 +86,25 @@ struct Client {
     has_more: bool,
     /// How much of the replies was sent.
     sent: usize,
-    /// Replies of this client in the count that all share.
-    counted: usize,
+    /// What is reserved for the replies, and for the beginning of a command.
+    room: Reserved,
     /// The client sends no more, or is not heard any more.
     is_over: bool,
 }
 
 pub(super) async fn serve(shared: Arc<Shared>, stream: Stream, connection: Arc<Connection>) {
+    let Ok(room) = connection.reserve(0) else {
+        return;
+    };
     let id = shared.last.fetch_add(1, Relaxed) + 1;
     let mut client = Client {
         pass: Pass::new(Arc::clone(&shared.engine), Session::new(id)),
-        shared,
         stream,
         connection,
         rest: Vec::new(),
         has_more: false,
         sent: 0,
-        counted: 0,
+        room,
         is_over: false,
     };
     if client.connection.is_spare() {
@@ -113,6 +113,10 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: Stream, connection: Arc<C
     }
     while let Some(buffer) = poll_fn(|cx| client.poll(cx)).await {
         client.take(&buffer).await;
+        if client.has_more {
+            // It is the turn of other clients.
+            yield_now().await;
+        }
     }
     // Ends the stream, so that the client does not wait for more.
     drop(poll_fn(|cx| Pin::new(&mut client.stream).poll_shutdown(cx)).await);
@@ -130,7 +134,7 @@ impl Client {
     async fn take(&mut self, buffer: &Buffer) {
         let bytes = buffer.filled();
         let connection = &self.connection;
-        let (used, has_more) = self.pass.run(bytes, || connection.busy()).await;
+        let (used, has_more) = self.pass.run(bytes, || connection.in_progress()).await;
         self.has_more = has_more;
         self.is_over |= self.pass.is_over();
         self.rest.clear();
@@ -151,14 +155,17 @@ impl Client {
             return Poll::Ready(None);
         }
         let unsent = self.unsent();
+        if self.reserve(0).is_err() {
+            tracing::debug!("closing a connection: {NoRoom}");
+            return Poll::Ready(None);
+        }
         if self.is_over {
             return match unsent {
                 0 => Poll::Ready(None),
                 _ => Poll::Pending,
             };
         }
-        let all = self.shared.unsent.load(Relaxed);
-        if unsent > 0 && (unsent >= MAX_UNSENT || all >= MAX_ALL_UNSENT) {
+        if self.reserve(REPLIES).is_err() {
             return Poll::Pending;
         }
         let mut buffer = Buffer::new(&self.rest);
@@ -182,7 +189,10 @@ impl Client {
             }
             Poll::Ready(Err(_)) => Poll::Ready(None),
             Poll::Pending if unsent == 0 && self.connection.is_ending() => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => {
+                self.room.shrink_to(self.waiting());
+                Poll::Pending
+            }
         }
     }
 
@@ -203,6 +213,21 @@ impl Client {
         self.pass.replies().len() - self.sent
     }
 
+    /// Bytes that wait for the client to read, or to send the rest of a command.
+    fn waiting(&self) -> usize {
+        self.pass.replies().len() + self.rest.len()
+    }
+
+    /// Reserves what waits for the client, and more replies. A client that has read all
+    /// replies and has commands here waits for nothing.
+    fn reserve(&self, more: usize) -> Result<(), NoRoom> {
+        match self.unsent() {
+            0 if self.has_more => self.room.resize(0),
+            0 => self.room.resize(self.waiting()),
+            _ => self.room.resize(self.waiting() + more),
+        }
+    }
+
     /// Sends as much as the client takes.
     fn send(&mut self, cx: &mut Context<'_>) -> Result<(), ()> {
         let mut has_sent = false;
@@ -218,28 +243,11 @@ impl Client {
         if has_sent && let Poll::Ready(Err(_)) = Pin::new(&mut self.stream).poll_flush(cx) {
             return Err(());
         }
-        let unsent = self.unsent();
-        if unsent == 0 {
-            self.pass.clear(KEPT);
+        // Moves no byte more than once on average.
+        if self.sent >= self.unsent() {
+            self.pass.forget(self.sent, KEPT);
             self.sent = 0;
         }
-        self.count(unsent);
         Ok(())
-    }
-
-    /// Keeps the count that all clients share.
-    fn count(&mut self, unsent: usize) {
-        if unsent != self.counted {
-            let all = &self.shared.unsent;
-            all.fetch_add(unsent, Relaxed);
-            all.fetch_sub(self.counted, Relaxed);
-            self.counted = unsent;
-        }
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.count(0);
     }
 }

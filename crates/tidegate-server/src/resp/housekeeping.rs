@@ -10,6 +10,9 @@ use crate::engine::Current;
 /// Clients look at a server's version to know what it can do.
 const REDIS_VERSION: &str = "7.4.0";
 
+/// The longest name of a client.
+const MAX_NAME: usize = 64;
+
 /// All commands: name, number of arguments as Redis counts them (at least so many where
 /// negative), and whether the first argument is a key.
 const COMMANDS: [(&str, i64, bool); 18] = [
@@ -134,7 +137,7 @@ fn hello(
                 after
             }
             [word, text, after @ ..] if word.eq_ignore_ascii_case(b"SETNAME") => {
-                name = Some(text.to_vec());
+                name = Some(client_name(text)?);
                 after
             }
             [word, ..] => {
@@ -195,7 +198,7 @@ fn client(
     };
     match (word.to_ascii_uppercase().as_slice(), &arguments[2..]) {
         (b"SETNAME", [name]) => {
-            session.name = name.to_vec();
+            session.name = client_name(name)?;
             replies.ok();
         }
         (b"GETNAME", []) if session.name.is_empty() => replies.null(),
@@ -214,6 +217,14 @@ fn client(
         }
     }
     Ok(())
+}
+
+/// What a client calls itself. The server keeps it as long as the connection.
+fn client_name(text: &[u8]) -> Result<Vec<u8>, CommandError> {
+    match text.len() <= MAX_NAME {
+        true => Ok(text.to_vec()),
+        false => Err(format!("SETNAME: expected at most {MAX_NAME} bytes").into()),
+    }
 }
 
 fn command(replies: &mut Replies, arguments: &Arguments<'_>) -> Result<(), CommandError> {

@@ -21,7 +21,7 @@ mod text;
 pub mod throttle;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicU64;
 
 use crate::engine::Engine;
 use crate::serve::{Connection, Protocol, Serving, Stream};
@@ -37,8 +37,6 @@ pub struct Resp(Arc<Shared>);
 /// What all connections share.
 struct Shared {
     engine: Arc<Engine>,
-    /// Bytes of replies that clients have not taken.
-    unsent: AtomicUsize,
     /// The number of the last connection.
     last: AtomicU64,
 }
@@ -49,7 +47,6 @@ impl Resp {
     pub fn new(engine: Arc<Engine>) -> Arc<Self> {
         Arc::new(Self(Arc::new(Shared {
             engine,
-            unsent: AtomicUsize::new(0),
             last: AtomicU64::new(0),
         })))
     }

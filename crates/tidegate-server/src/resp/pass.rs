@@ -19,7 +19,7 @@ use crate::engine::{Answer, Bucket, Call, Current, Engine, Entry, Kind};
 const MAX_BATCH: usize = 1_024;
 
 /// Bytes of replies after which the client's turn to read has come.
-const ENOUGH: usize = 1 << 20;
+const ENOUGH: usize = 16 << 10;
 
 /// A connection's commands, decided as they come.
 pub struct Pass {
@@ -56,16 +56,20 @@ impl Pass {
         }
     }
 
-    /// Replies that were not [cleared](Self::clear).
+    /// Replies that were not [forgotten](Self::forget).
     #[must_use]
     pub fn replies(&self) -> &[u8] {
         &self.replies.bytes
     }
 
-    /// Forgets the replies, and keeps room for no more than so many bytes.
-    pub fn clear(&mut self, kept: usize) {
-        self.replies.bytes.clear();
-        self.replies.bytes.shrink_to(kept);
+    /// Forgets the first bytes of the replies. When none are left, keeps room for no more
+    /// than `kept` bytes.
+    pub fn forget(&mut self, sent: usize, kept: usize) {
+        let replies = &mut self.replies.bytes;
+        replies.drain(..sent);
+        if replies.is_empty() {
+            replies.shrink_to(kept);
+        }
     }
 
     /// Whether nothing more is to be read.

@@ -63,6 +63,12 @@ impl Ticks {
         self.0.saturating_sub(earlier.0) > ticks(time)
     }
 
+    /// The number of the period of this length that it is in.
+    #[inline]
+    pub(super) fn generation(self, length: Duration) -> usize {
+        (self.0 / ticks(length)) as usize
+    }
+
     #[cfg(test)]
     pub(super) fn since(self, earlier: Self) -> Duration {
         TICK * (self.0 - earlier.0)

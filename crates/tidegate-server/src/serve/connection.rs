@@ -8,25 +8,39 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
+use super::budget::{Budget, NoRoom, Reserved, StreamSeat};
 use super::clock::{Clock, Ticks};
 
 /// How long a client may take to send the head of a request, once it has begun, and for
 /// the handshake of TLS.
 pub const HEAD: Duration = Duration::from_secs(10);
 
-/// How long a client may leave a response untouched.
+/// How long a client may take no bytes, and how long it may leave a response unread at
+/// least: up to one [`GENERATION`] longer.
 pub const TAKE: Duration = Duration::from_secs(30);
+
+/// Unread responses are counted by the time at which they were sent, in steps of this
+/// length.
+pub(super) const GENERATION: Duration = Duration::from_secs(15);
+
+/// Those that count, and the one that is over.
+const GENERATIONS: usize = 4;
 
 /// How long a connection above the limit may live.
 pub const SPARE: Duration = Duration::from_secs(1);
 
 /// How long a connection may take to close.
 const END: Duration = Duration::from_secs(10);
+
+/// What a client sends first when it speaks HTTP/2.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0";
 
 /// How a connection behaves, and what to do next.
 #[derive(Debug)]
@@ -51,13 +65,17 @@ pub struct Connection {
     head_since: AtomicU32,
     /// When the socket stopped taking bytes; 0 while it takes them.
     blocked_since: AtomicU32,
-    /// Responses that hold memory until the client takes them.
-    held: AtomicU32,
-    held_since: AtomicU32,
+    /// Responses that the client has not read, by generation.
+    unread: [AtomicU32; GENERATIONS],
+    /// Bytes that wait for the client.
+    pub(super) waiting: AtomicUsize,
+    pub(super) budget: Arc<Budget>,
     ending_since: AtomicU32,
     state: AtomicU8,
     /// Wakes the connection's task, once it has been polled.
     task: OnceLock<Waker>,
+    /// Wakes the tasks of its streams.
+    ended: Notify,
 }
 
 /// The connection stays open.
@@ -80,15 +98,19 @@ pub(super) enum Verdict {
 
 /// A request in progress, until it is dropped.
 #[derive(Debug)]
-pub struct Busy(Arc<Connection>);
+pub struct InProgress(Arc<Connection>);
 
-/// A response that holds memory until the client has taken it.
+/// A response that the client has not read, until it is dropped.
 #[derive(Debug)]
-pub struct Held(Arc<Connection>);
+pub struct UnreadResponse {
+    connection: Arc<Connection>,
+    generation: usize,
+}
 
 impl Connection {
     pub(super) fn new(
         clock: Arc<Clock>,
+        budget: Arc<Budget>,
         idle: Duration,
         is_spare: bool,
         peer: Option<SocketAddr>,
@@ -108,12 +130,33 @@ impl Connection {
             quiet_since: AtomicU32::new(opened.0),
             head_since: AtomicU32::new(0),
             blocked_since: AtomicU32::new(0),
-            held: AtomicU32::new(0),
-            held_since: AtomicU32::new(0),
+            unread: Default::default(),
+            waiting: AtomicUsize::new(0),
+            budget,
             ending_since: AtomicU32::new(0),
             state: AtomicU8::new(OPEN),
             task: OnceLock::new(),
+            ended: Notify::new(),
         }
+    }
+
+    /// A connection without a client, and with a budget of its own.
+    #[cfg(test)]
+    pub(crate) fn alone() -> Arc<Self> {
+        Arc::new(Self::of(&Arc::default()))
+    }
+
+    /// Bytes that wait for the client.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+
+    /// One that shares this budget.
+    #[cfg(test)]
+    pub(super) fn of(budget: &Arc<Budget>) -> Self {
+        let clock = Arc::new(Clock::manual());
+        Self::new(clock, Arc::clone(budget), TAKE, false, None, false)
     }
 
     /// The client's address; `None` for a unix socket.
@@ -132,21 +175,34 @@ impl Connection {
     /// Says that a request is in progress until the guard is dropped. Only a connection
     /// without one is idle.
     #[must_use = "the request ends when this is dropped"]
-    pub fn busy(self: &Arc<Self>) -> Busy {
+    pub fn in_progress(self: &Arc<Self>) -> InProgress {
         self.in_progress.fetch_add(1, Relaxed);
         self.has_begun.store(true, Relaxed);
         self.head_since.store(0, Relaxed);
-        Busy(Arc::clone(self))
+        InProgress(Arc::clone(self))
     }
 
-    /// Says that a response holds memory until the guard is dropped. A client that
-    /// takes none of them for [`TAKE`] loses the connection.
-    #[must_use = "the response is taken when this is dropped"]
-    pub fn hold(self: &Arc<Self>) -> Held {
-        if self.held.fetch_add(1, Relaxed) == 0 {
-            self.held_since.store(self.clock.now().0, Relaxed);
+    /// Says that a response waits for the client until the guard is dropped. A client that
+    /// leaves any of them unread for longer than [`TAKE`] loses the connection.
+    #[must_use = "the response is read when this is dropped"]
+    pub fn unread_response(self: &Arc<Self>) -> UnreadResponse {
+        let generation = self.clock.now().generation(GENERATION) % GENERATIONS;
+        self.unread[generation].fetch_add(1, Relaxed);
+        UnreadResponse {
+            connection: Arc::clone(self),
+            generation,
         }
-        Held(Arc::clone(self))
+    }
+
+    /// Reserves bytes that wait for this client, at once or not at all.
+    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reserved, NoRoom> {
+        Reserved::new(self, bytes)
+    }
+
+    /// A seat for a stream that does not end by itself; `None` when all are taken.
+    #[must_use]
+    pub fn stream_seat(&self) -> Option<StreamSeat> {
+        self.budget.seat()
     }
 
     /// Says that bytes between requests are not the beginning of one, as in HTTP/2.
@@ -175,14 +231,12 @@ impl Connection {
         self.state.load(Relaxed) != OPEN
     }
 
-    /// Waits until the connection has to end. To be polled by the connection's own task.
+    /// Waits until the connection has to end.
     pub async fn ending(&self) {
-        // The reaper wakes the task, and the task polls this.
-        poll_fn(|_| match self.is_ending() {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-        .await;
+        let ended = self.ended.notified();
+        if !self.is_ending() {
+            ended.await;
+        }
     }
 
     /// Tells the protocol to end, as the reaper does.
@@ -190,18 +244,22 @@ impl Connection {
         let ended = self.state.compare_exchange(OPEN, ENDING, AcqRel, Acquire);
         if ended.is_ok() {
             self.ending_since.store(self.clock.now().0, Relaxed);
+            self.ended.notify_waiters();
             self.wake();
         }
     }
 
-    /// The socket has received bytes.
+    /// The socket has received these bytes.
     #[inline]
-    pub(super) fn heard(&self) {
+    pub(super) fn heard(&self, bytes: &[u8]) {
         if self.in_progress.load(Relaxed) == 0
             && self.head_since.load(Relaxed) == 0
             && !self.is_multiplexed.load(Relaxed)
         {
-            self.head_since.store(self.clock.now().0, Relaxed);
+            match bytes.starts_with(HTTP2) {
+                true => self.multiplexed(),
+                false => self.head_since.store(self.clock.now().0, Relaxed),
+            }
         }
     }
 
@@ -213,6 +271,11 @@ impl Connection {
     /// The handshake is over.
     pub(super) fn shook_hands(&self) {
         self.head_since.store(0, Relaxed);
+        self.quiet_now();
+    }
+
+    /// The connection is idle from now on, unless something else goes on.
+    fn quiet_now(&self) {
         self.quiet_since.store(self.clock.now().0, Relaxed);
     }
 
@@ -238,17 +301,19 @@ impl Connection {
             let since = since.load(Relaxed);
             since != 0 && now.is_later_by_more(Ticks(since), than)
         };
-        let is_busy = self.in_progress.load(Relaxed) > 0;
+        // The next generation counts where the oldest one did.
+        let oldest = (now.generation(GENERATION) + 1) % GENERATIONS;
         if is_longer(&self.blocked_since, TAKE) {
             return Verdict::Drop("the client does not read");
         }
-        if self.held.load(Relaxed) > 0 && is_longer(&self.held_since, TAKE) {
+        if self.unread[oldest].load(Relaxed) > 0 {
             return Verdict::Drop("the client does not read its responses");
         }
         if self.is_spare && now.is_later_by_more(self.opened, SPARE) {
             return Verdict::Drop("all connections are in use");
         }
-        if is_busy {
+        let is_unread = self.unread.iter().any(|unread| unread.load(Relaxed) > 0);
+        if is_unread || self.in_progress.load(Relaxed) > 0 {
             return Verdict::Keep;
         }
         if is_longer(&self.head_since, HEAD.min(self.idle)) {
@@ -290,7 +355,7 @@ impl Connection {
     }
 }
 
-impl Busy {
+impl InProgress {
     /// Of which connection.
     #[must_use]
     pub fn connection(&self) -> &Arc<Connection> {
@@ -298,22 +363,20 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for InProgress {
     fn drop(&mut self) {
         let connection = &self.0;
         if connection.in_progress.fetch_sub(1, Relaxed) == 1 {
-            let now = connection.clock.now().0;
-            connection.quiet_since.store(now, Relaxed);
+            connection.quiet_now();
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for UnreadResponse {
     fn drop(&mut self) {
-        // Somebody takes something: the time begins anew for the others.
-        let now = self.0.clock.now().0;
-        self.0.held_since.store(now, Relaxed);
-        self.0.held.fetch_sub(1, Relaxed);
+        let connection = &self.connection;
+        connection.unread[self.generation].fetch_sub(1, Relaxed);
+        connection.quiet_now();
     }
 }
 
@@ -325,7 +388,8 @@ mod tests {
 
     fn connection(is_spare: bool) -> (Arc<Clock>, Arc<Connection>) {
         let clock = Arc::new(Clock::manual());
-        let connection = Connection::new(Arc::clone(&clock), IDLE, is_spare, None, false);
+        let (budget, shared) = (Arc::default(), Arc::clone(&clock));
+        let connection = Connection::new(shared, budget, IDLE, is_spare, None, false);
         (clock, Arc::new(connection))
     }
 
@@ -357,8 +421,8 @@ mod tests {
     #[test]
     fn connection_without_a_request_in_progress_is_asked_to_end_and_then_dropped() {
         let (clock, connection) = connection(false);
-        let busy = connection.busy();
-        connection.heard();
+        let busy = connection.in_progress();
+        connection.heard(b"GET");
         let (verdict, _) = sentence(&clock, &connection);
         assert_eq!(
             verdict,
@@ -377,20 +441,37 @@ mod tests {
     #[test]
     fn requests_in_progress_keep_neither_a_spare_connection_nor_one_that_takes_nothing() {
         let (clock, spare) = connection(true);
-        let _busy = spare.busy();
+        let _busy = spare.in_progress();
         assert_dropped(&clock, &spare, SPARE);
         let (clock, connection) = connection(false);
-        let (_busy, first, _second) = (connection.busy(), connection.hold(), connection.hold());
-        clock.advance(Duration::from_secs(20));
-        drop(first);
+        let _busy = connection.in_progress();
+        connection.wrote(true);
         assert_dropped(&clock, &connection, TAKE);
+    }
+
+    #[test]
+    fn response_unread_for_30_to_45_s_ends_the_connection_whatever_else_is_read() {
+        for offset in 0..4 {
+            let (clock, connection) = connection(false);
+            clock.advance(GENERATION.mul_f64(0.3) * offset);
+            let start = clock.now();
+            let _unread = connection.unread_response();
+            while connection.judge(clock.now()) == Verdict::Keep {
+                drop(connection.unread_response());
+                clock.advance(Duration::from_millis(250));
+            }
+            let passed = clock.now().since(start);
+            let verdict = connection.judge(clock.now());
+            assert!(matches!(verdict, Verdict::Drop(_)), "{verdict:?}");
+            assert!((TAKE..=TAKE + GENERATION).contains(&passed), "{passed:?}");
+        }
     }
 
     #[test]
     fn bytes_between_multiplexed_requests_are_no_head() {
         let (clock, connection) = connection(false);
         connection.multiplexed();
-        connection.heard();
+        connection.heard(b"GET");
         assert_eq!(sentence(&clock, &connection).0, Verdict::End);
     }
 }

@@ -29,20 +29,21 @@ use crate::section::Address;
 /// (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
+/// Bytes of a connection that the system holds until the client reads them; it doubles them.
+const SEND_BUFFER: u32 = 64 << 10;
+
 /// How long to wait when no connection can be accepted, as without file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What connections of a listener speak.
 pub trait Protocol: Send + Sync + 'static {
     /// Serves a connection until it ends. A protocol calls
-    /// [`busy`](Connection::busy) for each request and ends when
+    /// [`in_progress`](Connection::in_progress) for each request and ends when
     /// [`ending`](Connection::ending) says so.
     fn serve(&self, stream: Stream, connection: Arc<Connection>) -> Serving;
 
     /// How the URL of an address begins, in the clear and over TLS.
-    fn schemes(&self) -> [&'static str; 2] {
-        ["http", "https"]
-    }
+    fn schemes(&self) -> [&'static str; 2];
 }
 
 /// A connection while it is served.
@@ -369,6 +370,8 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
+    // Unread responses should be where they are counted.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
     // A restart need not wait for the connections of the last run to be forgotten.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;

@@ -5,6 +5,7 @@
 //! the fewest. There a [`Protocol`] serves it, and the reaper ends it when its time is
 //! up.
 
+mod budget;
 mod clock;
 mod connection;
 #[cfg(test)]
@@ -24,7 +25,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::engine::Engine;
-pub use connection::{Busy, Connection, HEAD, Held, SPARE, TAKE};
+pub use budget::{NoRoom, Reserved, StreamSeat};
+pub use connection::{Connection, HEAD, InProgress, SPARE, TAKE, UnreadResponse};
 pub use listen::{Listener, Protocol, Room, Serving, Tls};
 pub use stream::Stream;
 use worker::Workers;

@@ -6,8 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
@@ -18,8 +17,6 @@ use super::connection::Connection;
 pub struct Stream {
     io: Io,
     connection: Arc<Connection>,
-    /// Bytes that were read and put back.
-    unread: Bytes,
 }
 
 /// What they travel by.
@@ -48,25 +45,7 @@ macro_rules! on {
 
 impl Stream {
     pub(super) fn new(io: Io, connection: Arc<Connection>) -> Self {
-        Self {
-            io,
-            connection,
-            unread: Bytes::new(),
-        }
-    }
-
-    /// Whether the connection begins with these bytes. They stay to be read.
-    pub async fn begins_with(&mut self, expected: &[u8]) -> io::Result<bool> {
-        let mut read = BytesMut::with_capacity(expected.len());
-        while read.len() < expected.len() && expected.starts_with(&read) {
-            let mut rest = (&mut *self).take((expected.len() - read.len()) as u64);
-            if rest.read_buf(&mut read).await? == 0 {
-                break;
-            }
-        }
-        let begins = *read == *expected;
-        self.unread = read.freeze();
-        Ok(begins)
+        Self { io, connection }
     }
 }
 
@@ -78,16 +57,11 @@ impl AsyncRead for Stream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if !this.unread.is_empty() {
-            let length = this.unread.len().min(buffer.remaining());
-            buffer.put_slice(&this.unread[..length]);
-            this.unread.advance(length);
-            return Poll::Ready(Ok(()));
-        }
         let before = buffer.filled().len();
         ready!(on!(&mut this.io, io => Pin::new(io).poll_read(cx, buffer)))?;
-        if buffer.filled().len() > before {
-            this.connection.heard();
+        let read = &buffer.filled()[before..];
+        if !read.is_empty() {
+            this.connection.heard(read);
         }
         Poll::Ready(Ok(()))
     }

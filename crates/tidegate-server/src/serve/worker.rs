@@ -16,6 +16,7 @@ use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use super::budget::Budget;
 use super::clock::{Clock, TICK};
 use super::connection::{Connection, Verdict};
 
@@ -59,6 +60,7 @@ struct Worker {
 struct Shared {
     open: AtomicUsize,
     clock: Arc<Clock>,
+    budget: Arc<Budget>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     next: AtomicU64,
 }
@@ -74,8 +76,12 @@ impl Workers {
     /// Starts them.
     pub(super) fn start() -> io::Result<Self> {
         let (over, is_over) = watch::channel(false);
-        let clock = Arc::new(Clock::new());
-        let all = (1..=count()).map(|number| Worker::start(number, &clock, is_over.clone()));
+        let (clock, budget) = (Arc::new(Clock::new()), Arc::default());
+        let start = |number| {
+            let shared = Shared::new(&clock, &budget);
+            Worker::start(number, shared, is_over.clone())
+        };
+        let all = (1..=count()).map(start);
         Ok(Self {
             all: all.collect::<io::Result<_>>()?,
             next: AtomicUsize::new(0),
@@ -88,7 +94,7 @@ impl Workers {
     pub(super) fn here() -> Self {
         let worker = Worker {
             handle: Handle::current(),
-            shared: Arc::new(Shared::new(&Arc::new(Clock::new()))),
+            shared: Arc::new(Shared::new(&Arc::new(Clock::new()), &Arc::default())),
         };
         Self {
             all: vec![worker],
@@ -183,8 +189,8 @@ impl Chosen {
         is_loopback: bool,
     ) -> Place {
         let worker = Arc::clone(&self.worker);
-        let clock = Arc::clone(&worker.clock);
-        let connection = Connection::new(clock, idle, is_spare, peer, is_loopback);
+        let (clock, budget) = (Arc::clone(&worker.clock), Arc::clone(&worker.budget));
+        let connection = Connection::new(clock, budget, idle, is_spare, peer, is_loopback);
         let connection = Arc::new(connection);
         let number = worker.next.fetch_add(1, Relaxed);
         let kept = Arc::clone(&connection);
@@ -218,7 +224,7 @@ impl Drop for Place {
 impl Worker {
     fn start(
         number: usize,
-        clock: &Arc<Clock>,
+        shared: Shared,
         mut is_over: watch::Receiver<bool>,
     ) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread()
@@ -226,7 +232,7 @@ impl Worker {
             .build()?;
         let worker = Self {
             handle: runtime.handle().clone(),
-            shared: Arc::new(Shared::new(clock)),
+            shared: Arc::new(shared),
         };
         let thread = Builder::new().name(format!("worker-{number}"));
         thread.spawn(move || {
@@ -239,10 +245,11 @@ impl Worker {
 }
 
 impl Shared {
-    fn new(clock: &Arc<Clock>) -> Self {
+    fn new(clock: &Arc<Clock>, budget: &Arc<Budget>) -> Self {
         Self {
             open: AtomicUsize::new(0),
             clock: Arc::clone(clock),
+            budget: Arc::clone(budget),
             connections: Mutex::default(),
             next: AtomicU64::new(0),
         }

@@ -14,7 +14,12 @@ struct Viewer(BufReader<TcpStream>);
 
 impl Viewer {
     fn new(server: &Tidegate) -> Self {
-        let mut stream = TcpStream::connect(server.address()).expect("a server that listens");
+        Self::at(server, 1)
+    }
+
+    /// One whose address is 127.0.0 and this number.
+    fn at(server: &Tidegate, number: u8) -> Self {
+        let mut stream = connect_from(server, number);
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         let asked = stream.write_all(&request("GET", "/v1/live", &[], b""));
         asked.expect("a server that reads");
@@ -27,6 +32,16 @@ impl Viewer {
         (read > 0).then_some(line)
     }
 
+    /// The status of the response.
+    fn status(&mut self) -> u16 {
+        let line = self.line().expect("a head");
+        let status = line
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
+        status.expect("a status")
+    }
+
     /// The next message; nothing when the stream has ended.
     fn next(&mut self) -> Option<Value> {
         loop {
@@ -36,6 +51,25 @@ impl Viewer {
             }
         }
     }
+}
+
+/// Connects from the address 127.0.0 and this number.
+fn connect_from(server: &Tidegate, number: u8) -> TcpStream {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().expect("a runtime");
+    let stream = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        let own = format!("127.0.0.{number}:0").parse().expect("an address");
+        socket.bind(own).expect("a loopback address");
+        let address = server.address().parse().expect("an address");
+        socket
+            .connect(address)
+            .await
+            .expect("a server that listens")
+    });
+    let stream = stream.into_std().expect("a socket");
+    stream.set_nonblocking(false).expect("a socket");
+    stream
 }
 
 const CONFIG: &str = r#"
@@ -103,8 +137,10 @@ fn viewers_see_the_same_messages_and_cannot_be_too_many() {
     });
     let shared = times[0].iter().filter(|time| times[1].contains(time));
     assert!(shared.count() >= 2, "{times:?}");
-    // One that takes nothing is in nobody's way.
-    let mut others: Vec<Viewer> = (0..62).map(|_| Viewer::new(&server)).collect();
+    // One that takes nothing is in nobody's way. Each address has 16 seats.
+    let mut others: Vec<Viewer> = (2..64)
+        .map(|number| Viewer::at(&server, 1 + number / 16))
+        .collect();
     for other in &mut others {
         other.next().expect("a message");
     }
@@ -113,8 +149,20 @@ fn viewers_see_the_same_messages_and_cannot_be_too_many() {
     assert_eq!(refused.detail(), "too many viewers at once");
     drop(others.pop());
     until("there is room again", || {
-        (server.ask("GET", "/v1/live", "").status == 200).then_some(())
+        (Viewer::at(&server, 4).status() == 200).then_some(())
     });
+}
+
+#[test]
+fn s5_viewers_of_one_address_leave_seats_to_others() {
+    let server = Tidegate::start(CONFIG);
+    let mut viewers: Vec<Viewer> = (0..64).map(|_| Viewer::new(&server)).collect();
+    let statuses: Vec<u16> = viewers.iter_mut().map(Viewer::status).collect();
+    let taken = statuses.iter().filter(|status| **status == 200).count();
+    assert_eq!(taken, 16, "{statuses:?}");
+    let refused = server.get("/v1/live");
+    assert_eq!(refused.detail(), "too many viewers at once");
+    assert_eq!(Viewer::at(&server, 2).status(), 200);
 }
 
 #[test]

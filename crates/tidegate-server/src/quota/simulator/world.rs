@@ -261,7 +261,7 @@ impl Fleet {
                     0 => 0.0,
                     elapsed => report.allowed as f64 / (elapsed + 1) as f64,
                 };
-                let subject = (subject, String::new());
+                let subject = (subject, String::new(), None);
                 let before = (report.allowed, used);
                 let joined = it.table.join(now_s, subject, terms, before, &mut out);
                 *holder = Some(joined.expect("room for all"));
