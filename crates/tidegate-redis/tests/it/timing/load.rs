@@ -28,6 +28,7 @@ pub(crate) struct Running {
 pub(crate) struct Load(pub(crate) Vec<Check>);
 
 pub(crate) struct Check {
+    pub(crate) start: Instant,
     pub(crate) key: usize,
     pub(crate) took: Duration,
     /// How much longer than a deadline a sleep took that began with the check: the machine did
@@ -84,6 +85,7 @@ async fn run(rig: Rig, rate: u32, keys: usize, stop: Arc<AtomicBool>) -> Load {
             };
             let ((took, is_allowed, source), late) = tokio::join!(check, late);
             Check {
+                start,
                 key,
                 took,
                 late,
