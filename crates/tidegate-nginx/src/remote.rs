@@ -11,7 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use tidegate::{Cost, Decision, Policy};
-use tidegate_redis::{RedisStore, PolicyLimiter, Policies};
+use tidegate_redis::{Policies, PolicyLimiter, RedisStore};
 use tokio::runtime::{self, EnterGuard, Handle};
 use tokio::sync::oneshot;
 
