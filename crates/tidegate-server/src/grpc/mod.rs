@@ -58,7 +58,7 @@ pub trait Service: Send + Sync + 'static {
 /// All services of a listener.
 pub struct Grpc(pub Vec<Arc<dyn Service>>);
 
-/// A call: its answer begins within [`PATIENCE`].
+/// A call: its answer begins within ten seconds.
 pub struct Call {
     answering: Answering,
     /// Most calls are answered at once, and need no timer.

@@ -23,7 +23,7 @@ use super::clock::{Clock, Ticks};
 pub const HEAD: Duration = Duration::from_secs(10);
 
 /// How long a client may take no bytes, and how long it may leave a response unread at
-/// least: up to one [`GENERATION`] longer.
+/// least: up to one generation of 15 s longer.
 pub const TAKE: Duration = Duration::from_secs(30);
 
 /// Unread responses are counted by the time at which they were sent, in steps of this
